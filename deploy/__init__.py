@@ -1,0 +1,1 @@
+"""Ways to run the system: manifests for a cluster, and the whole system on one machine."""

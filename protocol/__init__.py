@@ -1,0 +1,8 @@
+"""What every party must agree on: quantities, messages, names, smoothing and ranking.
+
+Rules that hold in this package:
+
+- It is pure: no clock, no randomness, no input or output, no logging, no framework.
+- It imports neither service; ``units``, ``smoothing`` and ``ranking`` never see ``messages``.
+- CPU, memory, time and compute units cross function boundaries only as the types of ``units``.
+"""

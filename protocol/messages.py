@@ -1,0 +1,55 @@
+"""The agent protocol in one internal form, whatever wire version it travelled in (S4.4-S4.6, B.1).
+
+Amounts here are absolute and in units of ``protocol.units``. Versions before v4.0 count memory in slots, whose size
+only the VM's object knows: the codec takes it as an argument and nobody past the codec sees a slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.units import Bytes, ComputeUnit, Resources
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectName:
+    """The namespace and name of one Kubernetes object; written ``namespace/name``."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a VM reports of its load. Load averages in vCPUs; a field is None where the version or agent lacks it."""
+
+    load1: float
+    load5: float | None = None
+    mem_used: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """An agent's wish for its VM, absolute, and what it saw (S4.4).
+
+    ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
+    what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
+    """
+
+    pod: ObjectName
+    resources: Resources
+    last_permit: Resources | None = None
+    compute_unit: ComputeUnit | None = None
+    metrics: Metrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginResponse:
+    """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate."""
+
+    permit: Resources
+    compute_unit: ComputeUnit
+    migrate: bool = False

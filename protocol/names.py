@@ -1,0 +1,35 @@
+"""Names that live in the Kubernetes API and that every party must spell alike (facts: NeonVM objects)."""
+
+from typing import Final
+
+VM_GROUP: Final = "vm.neon.tech"
+VM_VERSION: Final = "v1"
+VM_PLURAL: Final = "virtualmachines"
+MIGRATION_PLURAL: Final = "virtualmachinemigrations"
+
+LABEL_VM_NAME: Final = "vm.neon.tech/name"
+"""On a pod: the VirtualMachine, in the same namespace, that the pod runs."""
+
+LABEL_ENABLED: Final = "autoscaling.neon.tech/enabled"
+"""On a VirtualMachine and its pod: ``"true"`` lets the agent resize it."""
+
+ANNOTATION_USAGE: Final = "vm.neon.tech/usage"
+"""On a VM's pod: ``{"cpu": quantity, "memory": quantity}`` that the VM has now."""
+
+ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
+"""On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
+
+ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
+"""On a VirtualMachine: its own scaling policy."""
+
+ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
+"""On a VirtualMachine: the permit that the scheduler has granted, written before it is answered."""
+
+ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
+"""On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
+
+SCHEDULER_NAME: Final = "autoscale-scheduler"
+"""The ``schedulerName`` of pods that our extender places."""
+
+TOKEN_AUDIENCE: Final = "autoscale-scheduler"  # noqa: S105 - the audience of a token, not a secret
+"""The audience of the projected service-account token with which an agent speaks to the scheduler."""

@@ -1,0 +1,278 @@
+"""Quantities as types: CPU, memory, time and compute units, with checked arithmetic.
+
+Rules that hold here:
+
+- Amounts are never negative. Subtraction that would go below zero raises ``NegativeAmountError``; where zero is the
+  wanted answer, say so with ``minus_or_zero``.
+- CPU and memory share one code path: both are an ``Amount``, and ``Resources`` does every operation once for both.
+- Amounts of different kinds do not mix: ``MilliCpu(1) + Bytes(1)`` is a type error and raises ``TypeError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from math import floor
+from typing import Final, NewType, Self, TypeVar
+
+Seconds = NewType("Seconds", float)
+"""A span of time in seconds."""
+
+Instant = NewType("Instant", float)
+"""A point in time in seconds on some clock that never goes back. Only differences of instants mean anything."""
+
+
+class QuantityError(ValueError):
+    """A text or number that is not a usable quantity; the message says what was found and what is accepted."""
+
+
+class NegativeAmountError(ArithmeticError):
+    """An amount would have become negative."""
+
+
+_SUFFIXES: Final[dict[str, Fraction]] = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+}
+
+
+def parse_quantity(text: str | int | float) -> Fraction:
+    """The exact value of a Kubernetes quantity such as ``"250m"``, ``"1.5Gi"``, ``"1e3"`` or a plain number.
+
+    Raises ``QuantityError`` for anything else, booleans, infinities and NaN included.
+    """
+    if isinstance(text, bool) or not isinstance(text, (str, int, float)):
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}')
+    raw = str(text).strip()
+    digits = raw.rstrip("numkMGTPEi")
+    if digits.endswith(("e", "E")) or raw[len(digits) :] not in _SUFFIXES:
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}')
+    try:
+        number = Decimal(digits)
+    except InvalidOperation:
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}') from None
+    if not number.is_finite() or abs(number.adjusted()) > 30:
+        raise QuantityError(f"quantity {text!r} is out of range")
+    return Fraction(number) * _SUFFIXES[raw[len(digits) :]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Amount:
+    """A whole, never negative count of the smallest unit of one resource. Use ``MilliCpu`` or ``Bytes``."""
+
+    value: int
+
+    def __post_init__(self) -> None:
+        if self.value < 0:
+            raise NegativeAmountError(f"{type(self).__name__} cannot be negative: {self.value}")
+
+    def _same(self, other: Self) -> int:
+        if type(other) is not type(self):
+            raise TypeError(f"cannot combine {type(self).__name__} with {type(other).__name__}")
+        return other.value
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.value + self._same(other))
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.value - self._same(other))
+
+    def __mul__(self, times: int) -> Self:
+        return type(self)(self.value * times)
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+    def minus_or_zero(self, other: Self) -> Self:
+        """The difference, or zero where ``other`` is the larger."""
+        return type(self)(max(0, self.value - self._same(other)))
+
+    def scaled(self, fraction: float | Fraction) -> Self:
+        """This amount times ``fraction`` (>= 0), rounded down to the whole unit."""
+        return type(self)(floor(self.value * Fraction(fraction)))
+
+    def units_down(self, unit: Self) -> int:
+        """How many whole ``unit`` (> 0) fit into this amount."""
+        return self.value // self._same(unit)
+
+    def units_up(self, unit: Self) -> int:
+        """The least number of ``unit`` (> 0) that covers this amount."""
+        return -(-self.value // self._same(unit))
+
+    def down_to(self, unit: Self) -> Self:
+        """The greatest multiple of ``unit`` (> 0) that is not above this amount."""
+        return unit * self.units_down(unit)
+
+    def up_to(self, unit: Self) -> Self:
+        """The least multiple of ``unit`` (> 0) that is not below this amount."""
+        return unit * self.units_up(unit)
+
+    def is_multiple_of(self, unit: Self) -> bool:
+        """Whether this amount is a whole number of ``unit`` (> 0)."""
+        return self.value % self._same(unit) == 0
+
+    def ratio(self, other: Self) -> float:
+        """This amount as a fraction of ``other`` (> 0)."""
+        return self.value / self._same(other)
+
+    @classmethod
+    def sum(cls, amounts: Iterable[Self]) -> Self:
+        """The total of ``amounts``; zero of this kind where there are none."""
+        return cls(sum(amount.value for amount in amounts))
+
+
+class MilliCpu(Amount):
+    """CPU in thousandths of a vCPU."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, quantity: str | int | float) -> MilliCpu:
+        """Reads ``2``, ``0.5`` or ``"250m"``; finer than a thousandth rounds up. Raises ``QuantityError``."""
+        return cls(_whole(parse_quantity(quantity) * 1000, quantity))
+
+    @classmethod
+    def cores(cls, cores: float) -> MilliCpu:
+        """So many vCPUs (>= 0), rounded up to the thousandth."""
+        return cls(_whole(Fraction(cores) * 1000, cores))
+
+    @property
+    def as_cores(self) -> float:
+        """The same in vCPUs."""
+        return self.value / 1000
+
+    @property
+    def whole_cpus(self) -> int:
+        """The number of vCPUs that must be plugged in to offer this much: rounded up (``vm_cpu_mem_mapping``)."""
+        return -(-self.value // 1000)
+
+    def quantity(self) -> str:
+        """The canonical Kubernetes text: ``"2"`` or ``"250m"``."""
+        return str(self.value // 1000) if self.value % 1000 == 0 else f"{self.value}m"
+
+    def __str__(self) -> str:
+        return self.quantity()
+
+
+class Bytes(Amount):
+    """Memory in bytes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, quantity: str | int | float) -> Bytes:
+        """Reads ``1073741824``, ``"1Gi"`` or ``"1.5Gi"``; a part of a byte rounds up. Raises ``QuantityError``."""
+        return cls(_whole(parse_quantity(quantity), quantity))
+
+    @property
+    def as_gib(self) -> float:
+        """The same in GiB."""
+        return self.value / 1024**3
+
+    def quantity(self) -> str:
+        """The canonical Kubernetes text with the greatest binary suffix that leaves a whole number: ``"1536Mi"``."""
+        power, value = 0, self.value
+        while value and value % 1024 == 0 and power < 6:
+            power, value = power + 1, value // 1024
+        return f"{value}{('', 'Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei')[power]}"
+
+    def __str__(self) -> str:
+        return self.quantity()
+
+
+def _whole(exact: Fraction, source: object) -> int:
+    """``exact`` rounded up; raises ``QuantityError`` where it is negative."""
+    if exact < 0:
+        raise QuantityError(f"expected a quantity of zero or more, got {source!r}")
+    return -(-exact.numerator // exact.denominator)
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An amount of CPU and an amount of memory. Every operation treats the two independently (S4.5)."""
+
+    cpu: MilliCpu
+    mem: Bytes
+
+    @classmethod
+    def parse(cls, cpu: str | int | float, mem: str | int | float) -> Resources:
+        """Reads both as Kubernetes quantities. Raises ``QuantityError``."""
+        return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.cpu + other.cpu, self.mem + other.mem)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.cpu - other.cpu, self.mem - other.mem)
+
+    def __mul__(self, times: int) -> Resources:
+        return Resources(self.cpu * times, self.mem * times)
+
+    def minus_or_zero(self, other: Resources) -> Resources:
+        """Each difference, or zero where ``other`` has the larger amount."""
+        return Resources(self.cpu.minus_or_zero(other.cpu), self.mem.minus_or_zero(other.mem))
+
+    def at_least(self, other: Resources) -> Resources:
+        """The larger of each amount."""
+        return Resources(max(self.cpu, other.cpu), max(self.mem, other.mem))
+
+    def at_most(self, other: Resources) -> Resources:
+        """The smaller of each amount."""
+        return Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
+
+    def within(self, other: Resources) -> bool:
+        """Whether neither amount is above that of ``other``."""
+        return self.cpu <= other.cpu and self.mem <= other.mem
+
+    def units_up(self, unit: ComputeUnit) -> int:
+        """The least number of compute units that covers both amounts."""
+        return max(self.cpu.units_up(unit.cpu), self.mem.units_up(unit.mem))
+
+    def units_down(self, unit: ComputeUnit) -> int:
+        """How many whole compute units fit into both amounts."""
+        return min(self.cpu.units_down(unit.cpu), self.mem.units_down(unit.mem))
+
+    @property
+    def any(self) -> bool:
+        """Whether either amount is above zero."""
+        return bool(self.cpu) or bool(self.mem)
+
+    @classmethod
+    def sum(cls, parts: Iterable[Resources]) -> Resources:
+        """The total of ``parts``; nothing where there are none."""
+        total = ZERO
+        for part in parts:
+            total = total + part
+        return total
+
+    def each(self, other: Resources, check: Callable[[Amount, Amount], T]) -> tuple[T, T]:
+        """``check`` applied to CPU and to memory, in this order: one rule for both resources."""
+        return check(self.cpu, other.cpu), check(self.mem, other.mem)
+
+    def __str__(self) -> str:
+        return f"{self.cpu} cpu, {self.mem}"
+
+
+ZERO: Final = Resources(MilliCpu(0), Bytes(0))
+"""No CPU and no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeUnit(Resources):
+    """The step in which a node's VMs are sized (S4.6); both amounts are above zero.
+
+    Raises ``QuantityError`` where one of them is zero.
+    """
+
+    def __post_init__(self) -> None:
+        if not self.cpu or not self.mem:
+            raise QuantityError(f"a compute unit needs CPU and memory above zero, got {self}")

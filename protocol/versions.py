@@ -1,0 +1,25 @@
+"""Every published wire version of the agent protocol, by name, with what changed in it (B.1).
+
+Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). The server accepts all.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ProtocolVersion(IntEnum):
+    """Wire numbers; each differs from its predecessor only as its comment says."""
+
+    SEED = 0  # no ``protoVersion``; whole vCPUs, memory slots; the response calls the compute unit ``resourceUnit``
+    V1_0 = 1  # adds ``protoVersion``; the response says ``computeUnit``
+    V1_1 = 2  # ``metrics`` may be null
+    V2_0 = 3  # fractional CPU: ``"250m"``
+    V2_1 = 4  # the request gains ``lastPermit``, which may be null
+    V3_0 = 5  # the response no longer carries the compute unit
+    V4_0 = 6  # memory in bytes (``"1Gi"``) instead of slots; the request carries ``computeUnit``
+    V5_0 = 7  # metrics are reduced to ``loadAvg1M``
+
+
+AGENT_SPEAKS = ProtocolVersion.V2_1
+"""The version that our own agent sends."""
