@@ -1,0 +1,53 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+.DEFAULT_GOAL := help
+SHELL := bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+
+.PHONY: help demo test test-root test-vm lint format bench env clean
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: env ## A real postgres VM follows its load, on this machine
+	@scripts/install-packages.sh guests pgbench
+	@$(BIN)/autoscale demo $(DEMO_ARGS)
+
+test: env ## The quick suite: everything that needs neither QEMU nor root
+	$(BIN)/pytest -m "not vm and not cluster and not root" $(TEST_ARGS)
+
+test-root: env ## Tests that make network namespaces (as root)
+	$(BIN)/pytest -m "root and not vm" $(TEST_ARGS)
+
+test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
+	@scripts/install-packages.sh guests pgbench
+	$(BIN)/pytest -m vm $(TEST_ARGS)
+
+lint: env ## Format, lint, types and the layers between packages
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+format: env ## Put the code into its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: env ## Speed and memory, side by side in one run
+	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)
+
+env: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	@scripts/install-packages.sh python
+	@echo "Making the Python environment in $(VENV) (about half a minute)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+clean: ## Remove the environment and the caches of this folder
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

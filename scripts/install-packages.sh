@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a group of tasks needs, and only those that are missing.
+set -euo pipefail
+
+usage() {
+  cat <<'EOF'
+Usage: scripts/install-packages.sh [--check] GROUP...
+
+Makes sure that the Debian packages of each GROUP are there:
+  python   a Python with venv, to make the project's environment
+  guests   QEMU and what builds and runs the guest image
+  pgbench  pgbench, to put load on postgres
+
+As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
+  --check  only say what is missing; install nothing
+EOF
+}
+
+# command that proves the package is there : package
+declare -A GROUPS_OF=(
+  [python]="python3:python3"
+  [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs cpio:cpio"
+  [pgbench]="pgbench:postgresql-15"
+)
+
+present() {
+  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/postgresql/15/bin/$1" ]
+}
+
+missing_of() {
+  local pair
+  for pair in ${GROUPS_OF[$1]}; do
+    present "${pair%%:*}" || echo "${pair##*:}"
+  done
+  if [ "$1" = python ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then echo python3-venv; fi
+}
+
+# Debian's postgresql starts a server of its own when it is installed; only pgbench is wanted here.
+keep_postgres_quiet() {
+  [ -e /etc/postgresql-common/createcluster.conf ] && return
+  mkdir -p /etc/postgresql-common
+  echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
+}
+
+main() {
+  local check=0 group missing=()
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      -h | --help) usage; exit 0 ;;
+      --check) check=1 ;;
+      -*) echo "install-packages.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
+      *)
+        [ -n "${GROUPS_OF[$1]:-}" ] || { echo "install-packages.sh: no group '$1'" >&2; usage >&2; exit 2; }
+        group=$1
+        while read -r package; do [ -z "$package" ] || missing+=("$package"); done < <(missing_of "$group")
+        ;;
+    esac
+    shift
+  done
+  [ ${#missing[@]} -gt 0 ] || exit 0
+  if [ "$check" = 1 ] || [ "$(id -u)" != 0 ]; then
+    echo "Missing packages: ${missing[*]}" >&2
+    echo "Install them with: sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "Installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q
+  [[ " ${missing[*]} " != *" postgresql-15 "* ]] || keep_postgres_quiet
+  apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"
+}
+
+main "$@"
