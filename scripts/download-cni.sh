@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Downloads the CNI plugins that nodes need for the VMs' flat network.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/download.bash
+
+VERSION=v1.6.2
+DEST=build/cni
+MIRROR=https://github.com
+
+usage() {
+  cat <<EOF
+Usage: scripts/download-cni.sh [--dest DIR] [--mirror URL] [--dry-run]
+
+Downloads the CNI plugins $VERSION (bridge, host-local, static, tuning and so on) and unpacks them. Does nothing on
+repeat. Checksums are kept in scripts/downloads.sha256.
+  --dest DIR    where to unpack them (default $DEST)
+  --mirror URL  fetch from here instead of $MIRROR; paths below it stay the same
+  --dry-run     print what would be fetched
+EOF
+}
+
+dry_run=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help) usage; exit 0 ;;
+    --dest) DEST=${2:?--dest needs a folder}; shift ;;
+    --mirror) MIRROR=${2:?--mirror needs an address}; shift ;;
+    --dry-run) dry_run=1 ;;
+    *) echo "download-cni.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+case "$(uname -m)" in
+  x86_64) arch=amd64 ;;
+  aarch64) arch=arm64 ;;
+  *) echo "download-cni.sh: no CNI plugins are published for $(uname -m)" >&2; exit 1 ;;
+esac
+
+archive="cni-plugins-linux-$arch-$VERSION.tgz"
+url="$MIRROR/containernetworking/plugins/releases/download/$VERSION/$archive"
+if [ "$dry_run" = 1 ]; then
+  echo "$url -> $DEST"
+  exit 0
+fi
+download "$url" "$DEST/$archive"
+tar -xzf "$DEST/$archive" -C "$DEST"
+echo "CNI plugins $VERSION are in $DEST"
