@@ -4,6 +4,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .PHONY: help demo test test-root test-vm lint format bench env clean
@@ -29,6 +30,7 @@ lint: env ## Format, lint, types and the layers between packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck -x $(SHELL_FILES)
 	$(BIN)/mypy
 
 format: env ## Put the code into its one format

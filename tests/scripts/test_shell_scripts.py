@@ -1,0 +1,148 @@
+"""The shell scripts: each explains itself, refuses what it does not know, and keeps nothing that is not whole."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted(path.relative_to(ROOT) for folder in ("scripts", "vm_image") for path in (ROOT / folder).glob("*.sh"))
+
+
+def run(script: str | Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / script), *arguments]
+    env = {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/nonexistent",
+        **environment,
+    }
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=env, check=False)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_every_script_explains_itself(script: Path) -> None:
+    result = run(script, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: {script}")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_every_script_refuses_an_option_that_it_does_not_know(script: Path) -> None:
+    result = run(script, "--no-such-option")
+    assert result.returncode == 2
+    assert "--no-such-option" in result.stderr
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the loopback address under which it is served."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def publish_plugins(mirror: Path, content: bytes) -> None:
+    for arch in ("amd64", "arm64"):
+        archive = mirror / f"containernetworking/plugins/releases/download/v1.6.2/cni-plugins-linux-{arch}-v1.6.2.tgz"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(archive, "w:gz") as tar:
+            member = tarfile.TarInfo("bridge")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def download_cni(tmp_path: Path, address: str) -> subprocess.CompletedProcess[str]:
+    sums = str(tmp_path / "sums")
+    return run("scripts/download-cni.sh", "--dest", str(tmp_path / "cni"), "--mirror", address, DOWNLOADS_SHA256=sums)
+
+
+def test_plugins_are_fetched_once_and_recorded(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+    folder, address = mirror
+    publish_plugins(folder, b"plugin")
+    first, second = download_cni(tmp_path, address), download_cni(tmp_path, address)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert (tmp_path / "cni/bridge").read_bytes() == b"plugin"
+    assert first.stdout.startswith("fetch ")
+    assert second.stdout.startswith("have ")
+    (archive,) = (tmp_path / "cni").glob("*.tgz")
+    recorded, _, url = (tmp_path / "sums").read_text().strip().partition(" ")
+    assert (recorded, url.startswith(address)) == (hashlib.sha256(archive.read_bytes()).hexdigest(), True)
+
+
+def test_a_download_that_changed_is_refused_and_nothing_of_it_is_kept(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+    folder, address = mirror
+    publish_plugins(folder, b"plugin")
+    assert download_cni(tmp_path, address).returncode == 0
+    (archive,) = (tmp_path / "cni").glob("*.tgz")
+    archive.unlink()
+    publish_plugins(folder, b"something else")
+    result = download_cni(tmp_path, address)
+    assert result.returncode == 1
+    assert "Nothing was kept" in result.stderr
+    assert sorted(path.name for path in (tmp_path / "cni").iterdir()) == ["bridge"]
+
+
+def test_a_mirror_without_the_file_is_named_and_leaves_no_part_of_it(tmp_path: Path, mirror: tuple[Path, str]) -> None:
+    _, address = mirror
+    result = download_cni(tmp_path, address)
+    assert result.returncode == 1
+    assert f"Could not fetch {address}" in result.stderr
+    assert list((tmp_path / "cni").iterdir()) == []
+
+
+def test_the_deployments_that_would_be_fetched_are_listed() -> None:
+    result = run("scripts/download-deployments.sh", "--dry-run")
+    assert result.returncode == 0
+    names = [line.split(" -> build/deployments/")[1] for line in result.stdout.splitlines()]
+    expected = (
+        "cert-manager multus-dev whereabouts neonvm-controller neonvm-vxlan-controller neonvm-runner-image-loader"
+    )
+    assert names == [f"{name}.yaml" for name in expected.split()]
+
+
+def test_images_are_built_from_one_file_and_pushed_to_the_registry_named() -> None:
+    result = run("scripts/build-images.sh", "--dry-run", "--registry", "registry.test:5000", "--tag", "v1")
+    commands = [line.split(maxsplit=1)[1] for line in result.stdout.splitlines()]
+    scheduler, agent = "registry.test:5000/autoscale-scheduler:v1", "registry.test:5000/autoscaler-agent:v1"
+    assert commands == [
+        f"build -f deploy/images/Dockerfile --target scheduler -t {scheduler} .",
+        f"push {scheduler}",
+        f"build -f deploy/images/Dockerfile --target agent -t {agent} .",
+        f"push {agent}",
+    ]
+
+
+def test_no_cluster_is_set_up_unless_one_is_named() -> None:
+    result = run("scripts/cluster-init.sh")
+    assert result.returncode == 2
+    assert "--context NAME" in result.stderr
+
+
+def test_a_missing_tool_is_named_before_anything_is_done(tmp_path: Path) -> None:
+    for tool in ("bash", "dirname"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    result = run("scripts/cluster-init.sh", "--context", "nowhere", PATH=str(tmp_path))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "cluster-init.sh needs kubectl, which is not on the PATH\n"
