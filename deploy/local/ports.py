@@ -6,6 +6,7 @@ so that faults can be injected here and every mode shares one code path.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,7 +53,12 @@ class PodNetwork:
 
 @dataclass(frozen=True, slots=True)
 class GuestSpec:
-    """Everything that is fixed for the life of one guest, and the size with which it starts."""
+    """Everything that is fixed for the life of one guest, and the size with which it starts.
+
+    ``address`` is the VM's own on the flat network (``ClusterNetwork.vm_address``): it stays with the VM wherever it
+    runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
+    the guest; a guest that starts on the same directory again has the same disk.
+    """
 
     vm: ObjectName
     pod: ObjectName
@@ -118,11 +124,31 @@ class ClusterNetwork(Protocol):
     async def remove_pod(self, pod: ObjectName) -> None:
         """Unplugs a pod; nothing where it is not plugged in."""
 
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address on the flat network. Repeating it returns the same one, whatever pods come and go (S4.12)."""
+
+    async def release_vm(self, vm: ObjectName) -> None:
+        """Gives the address of a deleted VM back; nothing where it has none."""
+
     def control_enter(self) -> Sequence[str]:
         """The command prefix that runs a control-plane program where pods can reach it."""
 
     async def expose(self, target: str, port: int) -> int:
         """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port."""
+
+
+class PodSockets(Protocol):
+    """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them.
+
+    A pod of None means the control plane's place in the network. Both raise ``OSError`` as sockets do, and
+    ``NetworkError`` for a pod that is not plugged in.
+    """
+
+    async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
+        """A non-blocking TCP connection to ``host:port`` as a program in the pod would make it."""
+
+    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
+        """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
 
 
 class NetworkError(Exception):
