@@ -5,7 +5,9 @@ Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the see
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 
 class ProtocolVersion(IntEnum):
@@ -23,3 +25,30 @@ class ProtocolVersion(IntEnum):
 
 AGENT_SPEAKS = ProtocolVersion.V2_1
 """The version that our own agent sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """The wire numbers that a party understands, both ends included. Raises ``ValueError`` where it is empty."""
+
+    lowest: int
+    highest: int
+
+    def __post_init__(self) -> None:
+        if self.lowest > self.highest:
+            raise ValueError(f"expected lowest <= highest, got {self.lowest} and {self.highest}")
+
+    def __contains__(self, version: int) -> bool:
+        return self.lowest <= version <= self.highest
+
+    def __str__(self) -> str:
+        return f"{self.lowest} to {self.highest}"
+
+    def latest_shared(self, other: VersionRange) -> int | None:
+        """The newest version that both understand; None where there is none."""
+        newest = min(self.highest, other.highest)
+        return newest if newest >= max(self.lowest, other.lowest) else None
+
+
+EVERY_VERSION: Final = VersionRange(min(ProtocolVersion), max(ProtocolVersion))
+"""What our scheduler accepts unless it is told otherwise."""

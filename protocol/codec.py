@@ -1,0 +1,204 @@
+"""The agent protocol on the wire: every version to and from the one internal form (S4.4-S4.6, B.1).
+
+Rules that hold here:
+
+- A request is decoded in two steps, because only the VM's object knows the size of a memory slot: ``decode_request``
+  gives the pod, ``WireRequest.resolve`` the amounts.
+- Whatever a peer sends, the only error is ``MalformedMessageError``, and its message begins with the path of the field.
+- What a version cannot write is rounded so that nobody gets more than was said: a permit down, a request up.
+- No key may come twice: two readers of one message must not see two messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.field_errors import field_message, shown
+from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
+from protocol.units import Bytes, ComputeUnit, Resources
+from protocol.versions import EVERY_VERSION, ProtocolVersion, VersionRange
+from protocol.wire_dialects import DIALECTS, Dialect
+from protocol.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
+
+
+class MalformedMessageError(ValueError):
+    """A peer sent what its version of the protocol does not allow; the message begins with the path of the field."""
+
+
+class MalformedRequestError(MalformedMessageError):
+    """An agent's request is malformed: the answer is 400 with this message."""
+
+
+class MalformedResponseError(MalformedMessageError):
+    """A scheduler's response is malformed: the agent keeps what it has and tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginResponseView:
+    """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit."""
+
+    permit: Resources
+    compute_unit: ComputeUnit | None
+    migrate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """A request whose shape is right, and whose amounts still wait for the VM's slot size."""
+
+    version: ProtocolVersion
+    pod: ObjectName
+    body: WireRequestBody
+
+    def resolve(self, slot_size: Bytes) -> AgentRequest:
+        """The request in the internal form. Raises ``MalformedRequestError``."""
+        try:
+            return _request(self, DIALECTS[self.version], slot_size)
+        except ValueError as error:
+            raise MalformedRequestError(str(error)) from None
+
+
+def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireRequest:
+    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedRequestError``."""
+    try:
+        version = _HEAD.decode(body).protoVersion
+        if version not in accepted or version not in EVERY_VERSION:
+            raise ValueError(f"protoVersion: expected {accepted}, got {shown(version)}")
+        found = _decoded(_REQUEST, body)
+        pod = ObjectName(_name("pod.namespace", found.pod.namespace), _name("pod.name", found.pod.name))
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequestError(field_message(error)) from None
+    return WireRequest(ProtocolVersion(version), pod, found)
+
+
+def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: Bytes) -> bytes:
+    """An agent's request as ``version`` writes it, each amount up to what that version can say.
+
+    Raises ``ValueError`` where the version requires metrics or a compute unit and ``request`` has none.
+    """
+    dialect = DIALECTS[version]
+    wire: dict[str, object] = {"protoVersion": int(version)} if version else {}
+    wire["pod"] = WirePod(request.pod.namespace, request.pod.name)
+    wire["resources"] = dialect.write_up(request.resources, slot_size)
+    if dialect.last_permit:
+        # Down, as a permit was: asking for more than was granted would make a restarted scheduler over-commit.
+        wire["lastPermit"] = request.last_permit and dialect.write_down(request.last_permit, slot_size)
+    if dialect.bytes_and_unit:
+        if request.compute_unit is None:
+            raise ValueError(f"protocol version {version.name} requires a compute unit")
+        wire["computeUnit"] = dialect.write_unit(request.compute_unit, slot_size)
+    if dialect.needs_metrics and request.metrics is None:
+        raise ValueError(f"protocol version {version.name} requires metrics")
+    wire["metrics"] = request.metrics and _wire_metrics(request.metrics, dialect)
+    return _ENCODER.encode(wire)
+
+
+def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
+    """A scheduler's response as ``version`` writes it, the permit down to what that version can say."""
+    dialect = DIALECTS[version]
+    wire: dict[str, object] = {"permit": dialect.write_down(response.permit, slot_size)}
+    if response.migrate or version:
+        wire["migrate"] = {} if response.migrate else None
+    for name in dialect.response_units:
+        wire[name] = dialect.write_unit(response.compute_unit, slot_size)
+    return _ENCODER.encode(wire)
+
+
+def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> PluginResponseView:
+    """Reads the answer to a request of ``version``. Raises ``MalformedResponseError``."""
+    dialect = DIALECTS[version]
+    try:
+        found = _decoded(_RESPONSE, body)
+        unit = (found.computeUnit or found.resourceUnit) if dialect.response_units else None
+        if dialect.response_units and unit is None:
+            raise ValueError(f"{dialect.response_units[0]}: expected a value, the field is missing")
+        return PluginResponseView(
+            permit=dialect.read("permit", found.permit, slot_size),
+            compute_unit=None if unit is None else _unit(dialect, dialect.response_units[0], unit, slot_size),
+            migrate=found.migrate is not None,
+        )
+    except (ValueError, RecursionError) as error:
+        raise MalformedResponseError(field_message(error)) from None
+
+
+def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequest:
+    body = wire.body
+    resources = dialect.read("resources", body.resources, slot_size)
+    for field, amount in (("vCPUs", resources.cpu), ("mem", resources.mem)):
+        if not amount:
+            raise ValueError(f"resources.{field}: expected more than zero")
+    unit, metrics = None, None
+    if dialect.bytes_and_unit:
+        if body.computeUnit is None:
+            raise ValueError("computeUnit: expected a value, the field is missing")
+        unit = _unit(dialect, "computeUnit", body.computeUnit, slot_size)
+    if body.metrics is not None:
+        metrics = _metrics(body.metrics, dialect)
+    elif dialect.needs_metrics:
+        raise ValueError("metrics: expected a value, this version requires metrics")
+    last = body.lastPermit if dialect.last_permit else None
+    return AgentRequest(
+        pod=wire.pod,
+        resources=resources,
+        last_permit=None if last is None else dialect.read("lastPermit", last, slot_size),
+        compute_unit=unit,
+        metrics=metrics,
+    )
+
+
+def _unit(dialect: Dialect, path: str, found: WireResources, slot_size: Bytes) -> ComputeUnit:
+    amount = dialect.read(path, found, slot_size)
+    if not (amount.cpu and amount.mem):
+        raise ValueError(f"{path}: expected vCPUs and mem above zero, got {amount}")
+    return ComputeUnit(amount.cpu, amount.mem)
+
+
+def _metrics(found: WireMetrics, dialect: Dialect) -> Metrics:
+    if dialect.load1_only:
+        return Metrics(found.loadAvg1M)
+    used = found.memoryUsageBytes
+    return Metrics(found.loadAvg1M, found.loadAvg5M, None if used is None else Bytes(int(used)))
+
+
+def _wire_metrics(metrics: Metrics, dialect: Dialect) -> WireMetrics:
+    if dialect.load1_only:
+        return WireMetrics(metrics.load1)
+    used = metrics.mem_used
+    return WireMetrics(metrics.load1, metrics.load5, None if used is None else used.value)
+
+
+T = TypeVar("T")
+
+_HEAD: Final = msgspec.json.Decoder(WireHead)
+_REQUEST: Final = msgspec.json.Decoder(WireRequestBody)
+_RESPONSE: Final = msgspec.json.Decoder(WireResponseBody)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    found = decoder.decode(body)
+    _NO_KEY_TWICE.decode(body.decode())
+    return found
+
+
+def _no_key_twice(pairs: list[tuple[str, object]]) -> None:
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
+        raise ValueError(f"{shown(twice)}: expected once, the key comes twice in one object")
+
+
+_NO_KEY_TWICE: Final = json.JSONDecoder(object_pairs_hook=_no_key_twice)
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def _name(path: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{path}: expected a name of lower-case letters, digits, '-' and '.', got {shown(name)}")
+    return name

@@ -1,0 +1,35 @@
+"""The permit as it is kept on a VirtualMachine, so that a restarted scheduler knows what it has granted.
+
+The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
+slots. It is written before an increase is answered (architecture, decision 1).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.units import Resources
+from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+
+
+class _Permit(msgspec.Struct, frozen=True):
+    vCPUs: WireQuantity  # noqa: N815 - the name on the wire
+    mem: WireQuantity
+
+
+_DECODER = msgspec.json.Decoder(_Permit)
+
+
+def encode_permit(permit: Resources) -> str:
+    """The annotation's text. Equal permits give equal texts."""
+    return msgspec.json.encode(_Permit(cpu_to_wire(permit.cpu), mem_to_wire(permit.mem))).decode()
+
+
+def decode_permit(text: str) -> Resources:
+    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field."""
+    try:
+        found = _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+    return Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem))

@@ -1,0 +1,232 @@
+"""NeonVM's VirtualMachine objects, read into one frozen value, and the patch that resizes one (S4.2).
+
+Rules that hold here:
+
+- A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
+- The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, and lies within them.
+- Whatever breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.permits import decode_permit
+from protocol.units import Bytes, Resources
+from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, slot_count_from_wire
+
+SLOT_GRANULE: Final = Bytes(8 * 1024**2)
+"""Every slot size is a multiple of this."""
+
+MOST_SLOTS: Final = 512
+
+
+class InvalidObjectError(ValueError):
+    """An object of the API breaks a rule; the message begins with the path of the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the most that autoscaling may give a VM; ``min`` is within ``max``."""
+
+    min: Resources
+    max: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualMachine:
+    """What this project needs to know of a VirtualMachine.
+
+    ``use`` is what the spec asks for; ``actual`` is what the status says the guest has (None while it does not say);
+    ``permit`` is the last permit that a scheduler persisted. ``phase`` is empty before the controller has set it.
+    """
+
+    name: ObjectName
+    uid: str
+    resource_version: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    bounds: Bounds
+    use: Resources
+    actual: Resources | None
+    slot_size: Bytes
+    pod_name: str | None
+    node: str | None
+    pod_ip: str | None
+    phase: str
+    enabled: bool
+    permit: Resources | None
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the name in the API
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Range(msgspec.Struct, frozen=True):
+    min: WireQuantity = 1
+    max: WireQuantity | None = None
+    use: WireQuantity | None = None
+
+
+class _Guest(msgspec.Struct, frozen=True):
+    cpus: _Range = _Range()
+    memorySlots: _Range = _Range()  # noqa: N815 - the name in the API
+    memorySlotSize: WireQuantity = "1Gi"  # noqa: N815 - the name in the API
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    guest: _Guest
+
+
+class _Status(msgspec.Struct, frozen=True):
+    phase: str | None = None
+    podName: str | None = None  # noqa: N815 - the name in the API
+    podIP: str | None = None  # noqa: N815 - the name in the API
+    node: str | None = None
+    cpus: WireQuantity | None = None
+    memorySize: WireQuantity | None = None  # noqa: N815 - the name in the API
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None = None
+
+
+class _Bound(msgspec.Struct, frozen=True):
+    cpu: WireQuantity
+    mem: WireQuantity
+
+
+class _Bounds(msgspec.Struct, frozen=True):
+    min: _Bound
+    max: _Bound
+
+
+_BOUNDS: Final = msgspec.json.Decoder(_Bounds)
+
+
+def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
+    """Reads a VirtualMachine as the API has it in JSON. Raises ``InvalidObjectError``.
+
+    Where the spec leaves something out: a slot is 1Gi, ``min`` is 1, ``use`` is ``min`` and ``max`` is ``use``.
+    """
+    try:
+        return _virtual_machine(msgspec.convert(obj, _Object))
+    except (ValueError, RecursionError) as error:
+        raise InvalidObjectError(field_message(error)) from None
+
+
+def use_patch(use: Resources, slot_size: Bytes) -> dict[str, object]:
+    """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for."""
+    slots = use.mem.units_down(slot_size)
+    return {"spec": {"guest": {"cpus": {"use": cpu_to_wire(use.cpu)}, "memorySlots": {"use": slots}}}}
+
+
+def _virtual_machine(found: _Object) -> VirtualMachine:
+    meta, status = found.metadata, found.status or _Status()
+    labels, annotations = meta.labels or {}, meta.annotations or {}
+    slot_size = _slot_size(found.spec.guest.memorySlotSize)
+    spec_bounds, use = _sizes(found.spec.guest, slot_size)
+    return VirtualMachine(
+        name=ObjectName(meta.namespace, meta.name),
+        uid=meta.uid,
+        resource_version=meta.resourceVersion,
+        labels=labels,
+        annotations=annotations,
+        bounds=_bounds(annotations.get(ANNOTATION_BOUNDS), spec_bounds, slot_size),
+        use=use,
+        actual=_actual(status),
+        slot_size=slot_size,
+        pod_name=status.podName or None,
+        node=status.node or None,
+        pod_ip=status.podIP or None,
+        phase=status.phase or "",
+        enabled=labels.get(LABEL_ENABLED) == "true",
+        permit=_permit(annotations.get(ANNOTATION_PERMIT)),
+    )
+
+
+def _slot_size(quantity: WireQuantity) -> Bytes:
+    path = "spec.guest.memorySlotSize"
+    size = mem_from_wire(path, quantity)
+    if not size or not size.is_multiple_of(SLOT_GRANULE):
+        raise ValueError(f"{path}: expected a multiple of {SLOT_GRANULE} above zero, got {size}")
+    return size
+
+
+def _sizes(guest: _Guest, slot_size: Bytes) -> tuple[Bounds, Resources]:
+    cpu = [cpu_from_wire(path, value) for path, value in _filled("spec.guest.cpus", guest.cpus)]
+    slots = [slot_count_from_wire(path, value) for path, value in _filled("spec.guest.memorySlots", guest.memorySlots)]
+    _ordered("spec.guest.cpus", [c.value for c in cpu], cpu)
+    _ordered("spec.guest.memorySlots", slots, slots)
+    if slots[2] > MOST_SLOTS:
+        raise ValueError(f"spec.guest.memorySlots.max: expected at most {MOST_SLOTS} slots, got {slots[2]}")
+    low, use, high = (Resources(c, slot_size * s) for c, s in zip(cpu, slots, strict=True))
+    return Bounds(low, high), use
+
+
+def _filled(path: str, given: _Range) -> list[tuple[str, WireQuantity]]:
+    """The paths and values of min, use and max, in this order, with the defaults filled in."""
+    use = given.min if given.use is None else given.use
+    most = use if given.max is None else given.max
+    return [(f"{path}.min", given.min), (f"{path}.use", use), (f"{path}.max", most)]
+
+
+def _ordered(path: str, amounts: Sequence[int], written: Sequence[object]) -> None:
+    low, use, high = amounts
+    if not 0 < low <= use <= high:
+        raise ValueError(
+            f"{path}: expected 0 < min <= use <= max, got min {written[0]}, use {written[1]}, max {written[2]}"
+        )
+
+
+def _bounds(text: str | None, spec: Bounds, slot_size: Bytes) -> Bounds:
+    if text is None:
+        return spec
+    path = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
+    try:
+        found = _BOUNDS.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: {field_message(error)}") from None
+    low, high = _bound(f"{path}: min", found.min, slot_size), _bound(f"{path}: max", found.max, slot_size)
+    if not (spec.min.within(low) and low.within(high) and high.within(spec.max)):
+        raise ValueError(
+            f"{path}: expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
+        )
+    return Bounds(low, high)
+
+
+def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:
+    size = Resources(cpu_from_wire(f"{path}.cpu", bound.cpu), mem_from_wire(f"{path}.mem", bound.mem))
+    if not size.mem.is_multiple_of(slot_size):
+        raise ValueError(f"{path}.mem: expected a multiple of the slot size {slot_size}, got {size.mem}")
+    return size
+
+
+def _actual(status: _Status) -> Resources | None:
+    if status.cpus is None or status.memorySize is None:
+        return None
+    actual = Resources(cpu_from_wire("status.cpus", status.cpus), mem_from_wire("status.memorySize", status.memorySize))
+    return actual if actual.cpu and actual.mem else None
+
+
+def _permit(text: str | None) -> Resources | None:
+    if text is None:
+        return None
+    try:
+        return decode_permit(text)
+    except ValueError as error:
+        raise ValueError(f"metadata.annotations[{ANNOTATION_PERMIT}]: {error}") from None

@@ -1,0 +1,104 @@
+"""What each wire version can say and how it says amounts: one row per version (B.1).
+
+Rules that hold here:
+
+- Before v2.0 CPUs are whole; before v4.0 memory is a count of the VM's slots.
+- A permit is written down and a request up to what the version can say, so that nobody uses more than was granted and
+  nobody reports less than is used.
+- A compute unit that a version cannot say becomes its least multiple that it can, up to ``LARGEST_UNIT_FACTOR`` units,
+  so that the ratio of CPU to memory stays; beyond that each amount is rounded up by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, lcm
+from typing import Final
+
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from protocol.versions import ProtocolVersion as V
+from protocol.wire_messages import WireResources
+from protocol.wire_quantities import (
+    cpu_from_wire,
+    cpu_to_wire,
+    mem_from_wire,
+    mem_to_wire,
+    slot_count_from_wire,
+    whole_cpu_from_wire,
+)
+
+LARGEST_UNIT_FACTOR: Final = 16
+
+_ONE_CPU: Final = MilliCpu(1000)
+_ONE_MILLI: Final = MilliCpu(1)
+_ONE_BYTE: Final = Bytes(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One version's rules. ``response_units`` are the names under which a response says the compute unit."""
+
+    response_units: tuple[str, ...]
+    needs_metrics: bool
+    fractional_cpu: bool
+    last_permit: bool
+    bytes_and_unit: bool
+    load1_only: bool
+
+    def read(self, path: str, found: WireResources, slot_size: Bytes) -> Resources:
+        """Amounts of this version. Raises ``ValueError`` naming the field below ``path``."""
+        read_cpu = cpu_from_wire if self.fractional_cpu else whole_cpu_from_wire
+        cpu = read_cpu(f"{path}.vCPUs", found.vCPUs)
+        if self.bytes_and_unit:
+            return Resources(cpu, mem_from_wire(f"{path}.mem", found.mem))
+        return Resources(cpu, slot_size * slot_count_from_wire(f"{path}.mem", found.mem))
+
+    def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
+        """The most that this version can say and that is not above ``amount``."""
+        cpu_step, mem_step = self._steps(slot_size)
+        return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(mem_step)), slot_size)
+
+    def write_up(self, amount: Resources, slot_size: Bytes) -> WireResources:
+        """The least that this version can say and that is not below ``amount``."""
+        cpu_step, mem_step = self._steps(slot_size)
+        return self._written(Resources(amount.cpu.up_to(cpu_step), amount.mem.up_to(mem_step)), slot_size)
+
+    def write_unit(self, unit: ComputeUnit, slot_size: Bytes) -> WireResources:
+        """``unit`` as this version can say it: exactly, or a multiple of it, or rounded up."""
+        cpu_step, mem_step = self._steps(slot_size)
+        factor = lcm(_factor(unit.cpu.value, cpu_step.value), _factor(unit.mem.value, mem_step.value))
+        return self.write_up(unit * factor if factor <= LARGEST_UNIT_FACTOR else unit, slot_size)
+
+    def _steps(self, slot_size: Bytes) -> tuple[MilliCpu, Bytes]:
+        return (
+            _ONE_MILLI if self.fractional_cpu else _ONE_CPU,
+            _ONE_BYTE if self.bytes_and_unit else slot_size,
+        )
+
+    def _written(self, amount: Resources, slot_size: Bytes) -> WireResources:
+        mem = mem_to_wire(amount.mem) if self.bytes_and_unit else amount.mem.units_down(slot_size)
+        return WireResources(cpu_to_wire(amount.cpu), mem)
+
+
+def _factor(amount: int, step: int) -> int:
+    """The least number of ``amount`` that is a whole number of ``step``."""
+    return step // gcd(amount, step)
+
+
+_SEED_UNIT: Final = ("resourceUnit",)
+_BOTH_UNITS: Final = ("computeUnit", "resourceUnit")
+"""Published agents up to v2.1 read the seed's name, newer texts say ``computeUnit``: writing both serves both."""
+
+# fmt: off
+DIALECTS: Final[dict[V, Dialect]] = {
+    #                response_units needs_metrics fractional last_permit bytes_unit load1_only
+    V.SEED: Dialect(_SEED_UNIT,     True,         False,     False,      False,     False),
+    V.V1_0: Dialect(_BOTH_UNITS,    True,         False,     False,      False,     False),
+    V.V1_1: Dialect(_BOTH_UNITS,    False,        False,     False,      False,     False),
+    V.V2_0: Dialect(_BOTH_UNITS,    False,        True,      False,      False,     False),
+    V.V2_1: Dialect(_BOTH_UNITS,    False,        True,      True,       False,     False),
+    V.V3_0: Dialect((),             False,        True,      True,       False,     False),
+    V.V4_0: Dialect((),             False,        True,      True,       True,      False),
+    V.V5_0: Dialect((),             False,        True,      True,       True,      True),
+}
+# fmt: on

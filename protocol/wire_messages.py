@@ -1,0 +1,69 @@
+"""The shapes of the agent protocol's messages on the wire, one per difference between versions (B.1).
+
+Rules that hold here:
+
+- A field's presence and type are checked here; what its numbers mean in a version is the codec's business.
+- Fields that a version does not know are ignored, in both directions: peers may be newer than we are.
+- Names are those of the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from protocol.wire_quantities import WireQuantity
+
+Load = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
+"""A load average in vCPUs."""
+
+BytesUsed = Annotated[int | float, msgspec.Meta(ge=0, le=2**63)]
+"""Published agents write bytes as a floating number."""
+
+
+class WirePod(msgspec.Struct, frozen=True):
+    """The pod for which an agent speaks."""
+
+    namespace: str
+    name: str
+
+
+class WireResources(msgspec.Struct, frozen=True):
+    """CPU and memory; whether whole or fractional, slots or bytes, depends on the version."""
+
+    vCPUs: WireQuantity  # noqa: N815 - the name on the wire
+    mem: WireQuantity
+
+
+class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a VM reports; v5.0 has only ``loadAvg1M``."""
+
+    loadAvg1M: Load  # noqa: N815 - the name on the wire
+    loadAvg5M: Load | None = None  # noqa: N815 - the name on the wire
+    memoryUsageBytes: BytesUsed | None = None  # noqa: N815 - the name on the wire
+
+
+class WireHead(msgspec.Struct, frozen=True):
+    """The only part of a request that has the same meaning in every version."""
+
+    protoVersion: int = 0  # noqa: N815 - the name on the wire
+
+
+class WireRequestBody(msgspec.Struct, frozen=True):
+    """A request of any version; what a version requires beyond this, the codec checks."""
+
+    pod: WirePod
+    resources: WireResources
+    computeUnit: WireResources | None = None  # noqa: N815 - the name on the wire
+    lastPermit: WireResources | None = None  # noqa: N815 - the name on the wire
+    metrics: WireMetrics | None = None
+
+
+class WireResponseBody(msgspec.Struct, frozen=True):
+    """A response of any version."""
+
+    permit: WireResources
+    migrate: dict[str, msgspec.Raw] | None = None
+    computeUnit: WireResources | None = None  # noqa: N815 - the name on the wire
+    resourceUnit: WireResources | None = None  # noqa: N815 - the name on the wire

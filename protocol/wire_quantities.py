@@ -1,0 +1,79 @@
+"""Amounts as they travel in JSON: between agents and schedulers, in permits and in VirtualMachine objects (B.1).
+
+Rules that hold here:
+
+- Written: whole vCPUs as an integer, else milli-CPUs with ``m``; memory below 1024 bytes as an integer, else a text
+  with a binary suffix.
+- Read: a number or a text, either way. An amount must fit into 63 bits of its smallest unit, as Kubernetes has it.
+- Every complaint is a ``ValueError`` whose message begins with the path of the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from protocol.field_errors import shown
+from protocol.units import Amount, Bytes, MilliCpu, QuantityError
+
+WireQuantity = int | float | str
+"""A quantity in JSON."""
+
+LARGEST_AMOUNT: Final = 2**63 - 1
+LARGEST_SLOT_COUNT: Final = 2**16 - 1
+
+A = TypeVar("A", bound=Amount)
+
+
+def cpu_to_wire(cpu: MilliCpu) -> int | str:
+    """Whole vCPUs as an integer, otherwise ``"1250m"``."""
+    return cpu.value // 1000 if cpu.value % 1000 == 0 else f"{cpu.value}m"
+
+
+def mem_to_wire(mem: Bytes) -> int | str:
+    """Fewer than 1024 bytes as an integer, otherwise a binary-suffix text such as ``"1536Mi"``."""
+    return mem.value if mem.value < 1024 else mem.quantity()
+
+
+def cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
+    """Reads vCPUs. Raises ``ValueError`` naming ``path``."""
+    return _checked(MilliCpu.parse, path, quantity)
+
+
+def mem_from_wire(path: str, quantity: WireQuantity) -> Bytes:
+    """Reads memory in bytes. Raises ``ValueError`` naming ``path``."""
+    return _checked(Bytes.parse, path, quantity)
+
+
+def whole_cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
+    """Reads vCPUs that must be whole, as before v2.0. Raises ``ValueError`` naming ``path``."""
+    cpu = _checked(MilliCpu.parse, path, quantity)
+    if cpu.value % 1000:
+        raise ValueError(f"{path}: expected a whole number of vCPUs in this version, got {shown(quantity)}")
+    return cpu
+
+
+def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
+    """Reads a number of memory slots, as before v4.0: whole, at most 65535. Raises ``ValueError`` naming ``path``."""
+    count = _whole_number(quantity)
+    if count is None or not 0 <= count <= LARGEST_SLOT_COUNT:
+        raise ValueError(
+            f"{path}: expected a number of memory slots (0 to {LARGEST_SLOT_COUNT}), got {shown(quantity)}"
+        )
+    return count
+
+
+def _whole_number(quantity: WireQuantity) -> int | None:
+    if isinstance(quantity, str):
+        return int(quantity) if quantity.isascii() and quantity.isdigit() and len(quantity) < 20 else None
+    return int(quantity) if quantity == quantity // 1 else None
+
+
+def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuantity) -> A:
+    try:
+        amount = parse(quantity)
+    except QuantityError as error:
+        raise ValueError(f"{path}: {error}") from None
+    if amount.value > LARGEST_AMOUNT:
+        raise ValueError(f"{path}: expected an amount below 2**63 of its smallest unit, got {shown(quantity)}")
+    return amount
