@@ -1,0 +1,1 @@
+"""Smoothing as composable stages: what size, and when to shrink (S0)."""
