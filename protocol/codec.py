@@ -104,8 +104,8 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
     wire: dict[str, object] = {"permit": dialect.write_down(response.permit, slot_size)}
     if response.migrate or version:
         wire["migrate"] = {} if response.migrate else None
-    for name in dialect.response_units:
-        wire[name] = dialect.write_unit(response.compute_unit, slot_size)
+    if dialect.response_units:
+        wire |= dict.fromkeys(dialect.response_units, dialect.write_unit(response.compute_unit, slot_size))
     return _ENCODER.encode(wire)
 
 

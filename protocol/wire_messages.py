@@ -15,11 +15,8 @@ import msgspec
 
 from protocol.wire_quantities import WireQuantity
 
-Load = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
-"""A load average in vCPUs."""
-
-BytesUsed = Annotated[int | float, msgspec.Meta(ge=0, le=2**63)]
-"""Published agents write bytes as a floating number."""
+Level = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
+"""A load average in vCPUs, or an amount in bytes, which published agents write as a floating number, too."""
 
 
 class WirePod(msgspec.Struct, frozen=True):
@@ -39,9 +36,9 @@ class WireResources(msgspec.Struct, frozen=True):
 class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a VM reports; v5.0 has only ``loadAvg1M``."""
 
-    loadAvg1M: Load  # noqa: N815 - the name on the wire
-    loadAvg5M: Load | None = None  # noqa: N815 - the name on the wire
-    memoryUsageBytes: BytesUsed | None = None  # noqa: N815 - the name on the wire
+    loadAvg1M: Level  # noqa: N815 - the name on the wire
+    loadAvg5M: Level | None = None  # noqa: N815 - the name on the wire
+    memoryUsageBytes: Level | None = None  # noqa: N815 - the name on the wire
 
 
 class WireHead(msgspec.Struct, frozen=True):
