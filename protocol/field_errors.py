@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 SHOWN: Final = 80
 """At most so many characters of a bad value are repeated in a message."""
 
-QUANTITY_EXPECTED: Final = 'a quantity such as 2, "250m" or "1Gi"'
-
-_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
-_MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`$")
+_MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
+_QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
 
 
 def shown(value: object) -> str:
@@ -27,13 +27,17 @@ def shown(value: object) -> str:
 
 
 def field_message(error: Exception) -> str:
-    """What a decoder complained of, in the one spelling of this project."""
-    found = _AT.match(str(error))
-    assert found is not None, "the pattern matches every text"  # noqa: S101 - states what the pattern guarantees
-    what, path = found["what"], (found["path"] or "").removeprefix("$").removeprefix(".")
-    missing = _MISSING.match(what)
+    """What a decoder, or a check of ours, complained of, in the one spelling of this project."""
+    if isinstance(error, RecursionError):
+        return "document: expected fewer levels of nesting"
+    if isinstance(error, UnicodeDecodeError):
+        return f"document: expected UTF-8, got byte {error.object[error.start]:#04x}"
+    if not isinstance(error, msgspec.MsgspecError):
+        return str(error)
+    what, _, place = str(error).partition(" - at `$")
+    path = place.removesuffix("`").removeprefix(".")
+    missing = _MISSING.fullmatch(what)
     if missing:
         return f"{'.'.join(filter(None, (path, missing['field'])))}: expected a value, the field is missing"
-    what = what.replace("`int | float | str`", QUANTITY_EXPECTED).replace("`", "")
-    what = what[:1].lower() + what[1:]
-    return f"{path}: {what}" if path else what
+    what = what.replace(*_QUANTITY).replace("`", "")
+    return f"{path or 'document'}: {what[:1].lower()}{what[1:]}"

@@ -10,11 +10,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from fractions import Fraction
-from math import floor
+from math import floor, isfinite
 from typing import Final, NewType, Self, TypeVar
 
 Seconds = NewType("Seconds", float)
@@ -41,6 +42,13 @@ _SUFFIXES: Final[dict[str, Fraction]] = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
 
+_NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_QUANTITY: Final = re.compile(
+    rf"(?P<number>{_NUMBER}(?:[eE][+-]?[0-9]+)?)|(?P<mantissa>{_NUMBER})(?P<suffix>[numkMGTPE]|[KMGTPE]i)"
+)
+_LONGEST: Final = 64  # characters of a number: more than any real amount needs, and few enough to be cheap
+_LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
+
 
 def parse_quantity(text: str | int | float) -> Fraction:
     """The exact value of a Kubernetes quantity such as ``"250m"``, ``"1.5Gi"``, ``"1e3"`` or a plain number.
@@ -49,17 +57,18 @@ def parse_quantity(text: str | int | float) -> Fraction:
     """
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
         raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}')
+    if isinstance(text, int):
+        if abs(text) >= 10**_LARGEST_POWER:
+            raise QuantityError("expected a quantity of reasonable size, got a number with too many digits")
+        return Fraction(text)
     raw = str(text).strip()
-    digits = raw.rstrip("numkMGTPEi")
-    if digits.endswith(("e", "E")) or raw[len(digits) :] not in _SUFFIXES:
-        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}')
-    try:
-        number = Decimal(digits)
-    except InvalidOperation:
-        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}') from None
-    if not number.is_finite() or abs(number.adjusted()) > 30:
-        raise QuantityError(f"quantity {text!r} is out of range")
-    return Fraction(number) * _SUFFIXES[raw[len(digits) :]]
+    found = _QUANTITY.fullmatch(raw) if len(raw) <= _LONGEST else None
+    if found is None:
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {raw[:_LONGEST]!r}')
+    number = Decimal(found["number"] or found["mantissa"])
+    if abs(number.adjusted()) > _LARGEST_POWER:
+        raise QuantityError(f"expected a quantity of reasonable size, got {raw!r}")
+    return Fraction(number) * _SUFFIXES[found["suffix"] or ""]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,11 +144,13 @@ class MilliCpu(Amount):
     @classmethod
     def parse(cls, quantity: str | int | float) -> MilliCpu:
         """Reads ``2``, ``0.5`` or ``"250m"``; finer than a thousandth rounds up. Raises ``QuantityError``."""
-        return cls(_whole(parse_quantity(quantity) * 1000, quantity))
+        return cls(_amount(quantity, _MILLIS))
 
     @classmethod
     def cores(cls, cores: float) -> MilliCpu:
-        """So many vCPUs (>= 0), rounded up to the thousandth."""
+        """So many vCPUs (>= 0), rounded up to the thousandth. Raises ``QuantityError`` where it is no such number."""
+        if not isfinite(cores):
+            raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
         return cls(_whole(Fraction(cores) * 1000, cores))
 
     @property
@@ -168,7 +179,7 @@ class Bytes(Amount):
     @classmethod
     def parse(cls, quantity: str | int | float) -> Bytes:
         """Reads ``1073741824``, ``"1Gi"`` or ``"1.5Gi"``; a part of a byte rounds up. Raises ``QuantityError``."""
-        return cls(_whole(parse_quantity(quantity), quantity))
+        return cls(_amount(quantity, _BYTES))
 
     @property
     def as_gib(self) -> float:
@@ -184,6 +195,25 @@ class Bytes(Amount):
 
     def __str__(self) -> str:
         return self.quantity()
+
+
+_MILLIS: Final = {"": 1000, "m": 1}
+_BYTES: Final = {"": 1, **{f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", start=1)}}
+
+
+def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
+    """``quantity`` in the smallest unit, rounded up; ``units`` are the usual suffixes, read without fractions.
+
+    Raises ``QuantityError`` where it is no quantity or negative.
+    """
+    if type(quantity) is str and len(quantity) <= 20:
+        digits = quantity.rstrip("mKMGTPEi")
+        factor = units.get(quantity[len(digits) :])
+        if factor is not None and digits.isdigit() and digits.isascii():
+            return int(digits) * factor
+    elif type(quantity) is int and 0 <= quantity < 10**_LARGEST_POWER:
+        return quantity * units[""]
+    return _whole(parse_quantity(quantity) * units[""], quantity)
 
 
 def _whole(exact: Fraction, source: object) -> int:
