@@ -1,0 +1,95 @@
+"""What the project answers to each group of cases, what it declines, and how answers are compared.
+
+A family module holds one ``Family``: a table from group to a function ``Case -> answer``. The answer is compared with
+``case.expected``; a check whose expected value needs reading (a range, one key of several) says so with ``expected=``.
+``declined`` maps a group or a case id to the reason why an upstream rule is deliberately not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isclose, isnan
+from typing import Any
+
+from tests.vectors.case import Case
+
+Answer = Callable[[Case], Any]
+
+
+def _as_written(case: Case) -> Any:
+    return case.expected
+
+
+@dataclass(frozen=True)
+class Check:
+    """How one group is answered, and which part of the expected value binds us."""
+
+    answer: Answer
+    expected: Callable[[Case], Any] = _as_written
+
+
+@dataclass(frozen=True)
+class Family:
+    """The groups that the project answers and the groups or cases that it declines, each with its reason."""
+
+    name: str
+    groups: Mapping[str, Check | Answer]
+    declined: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case: exactly one of passed, failed (why) and declined (why)."""
+
+    case: Case
+    failure: str | None = None
+    declined: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the answer was the expected one."""
+        return self.failure is None and self.declined is None
+
+
+def run_case(case: Case, families: Mapping[str, Family]) -> Outcome:
+    """Answers one case. An unknown family or group, and an answer that raises, are failures."""
+    family = families.get(case.family)
+    if family is None:
+        return Outcome(case, failure=f"unknown family {case.family!r}")
+    reason = family.declined.get(case.id) or family.declined.get(case.group)
+    if reason is not None:
+        return Outcome(case, declined=reason)
+    entry = family.groups.get(case.group)
+    if entry is None:
+        return Outcome(case, failure=f"unknown group {case.group!r}")
+    check = entry if isinstance(entry, Check) else Check(entry)
+    try:
+        expected, actual = check.expected(case), check.answer(case)
+    except Exception as error:  # noqa: BLE001 - whatever the code under test raises is this case's failure
+        return Outcome(case, failure=f"raised {type(error).__name__}: {error}")
+    return Outcome(
+        case, failure=None if same(expected, actual, case.tolerance) else f"expected {expected}, got {actual}"
+    )
+
+
+def same(expected: Any, actual: Any, tolerance: float) -> bool:
+    """Deep equality; numbers may differ by ``tolerance`` absolutely or 1e-9 relatively, a bool is no number."""
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        return expected.keys() == actual.keys() and all(same(expected[k], actual[k], tolerance) for k in expected)
+    if _is_list(expected) and _is_list(actual):
+        return len(expected) == len(actual) and all(
+            same(left, right, tolerance) for left, right in zip(expected, actual, strict=True)
+        )
+    if _is_number(expected) and _is_number(actual):
+        both_nan = isnan(expected) and isnan(actual)
+        return both_nan or isclose(expected, actual, rel_tol=1e-9, abs_tol=tolerance)
+    return type(expected) is type(actual) and bool(expected == actual)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
