@@ -95,6 +95,8 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     if dialect.needs_metrics and request.metrics is None:
         raise ValueError(f"protocol version {version.name} requires metrics")
     wire["metrics"] = request.metrics and _wire_metrics(request.metrics, dialect)
+    if request.sequence is not None:
+        wire["sequence"] = request.sequence
     return _ENCODER.encode(wire)
 
 
@@ -148,6 +150,7 @@ def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequ
         last_permit=None if last is None else dialect.read("lastPermit", last, slot_size),
         compute_unit=unit,
         metrics=metrics,
+        sequence=body.sequence,
     )
 
 

@@ -37,6 +37,8 @@ class AgentRequest:
 
     ``last_permit`` is an absolute floor that a restarted scheduler honours, never an increment. ``compute_unit`` is
     what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
+    ``sequence`` rises with every request that is sent for a pod, restarts of the agent included (it may start at the
+    clock in nanoseconds): by it a late or doubled message is known. No published version has it, so it may be missing.
     """
 
     pod: ObjectName
@@ -44,6 +46,7 @@ class AgentRequest:
     last_permit: Resources | None = None
     compute_unit: ComputeUnit | None = None
     metrics: Metrics | None = None
+    sequence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from protocol.wire_quantities import WireQuantity
 Level = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
 """A load average in vCPUs, or an amount in bytes, which published agents write as a floating number, too."""
 
+Sequence = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+"""Our own addition to the published versions, whose peers ignore it."""
+
 
 class WirePod(msgspec.Struct, frozen=True):
     """The pod for which an agent speaks."""
@@ -55,6 +58,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
     computeUnit: WireResources | None = None  # noqa: N815 - the name on the wire
     lastPermit: WireResources | None = None  # noqa: N815 - the name on the wire
     metrics: WireMetrics | None = None
+    sequence: Sequence | None = None
 
 
 class WireResponseBody(msgspec.Struct, frozen=True):
