@@ -234,7 +234,7 @@ class Resources:
     mem: Bytes
 
     @classmethod
-    def parse(cls, cpu: str | int | float, mem: str | int | float) -> Resources:
+    def parse(cls, cpu: str | int | float, mem: str | int | float) -> Self:
         """Reads both as Kubernetes quantities. Raises ``QuantityError``."""
         return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
 

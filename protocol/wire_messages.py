@@ -18,7 +18,7 @@ from protocol.wire_quantities import WireQuantity
 Level = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
 """A load average in vCPUs, or an amount in bytes, which published agents write as a floating number, too."""
 
-Sequence = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Our own addition to the published versions, whose peers ignore it."""
 
 
