@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
@@ -49,6 +50,11 @@ class PodNetwork:
     metrics_url: str
     api_host: str
     attachments: Sequence[str]
+
+    @property
+    def guest_host(self) -> str:
+        """The host in ``metrics_url``: where programs in the pod reach the guest."""
+        return urlsplit(self.metrics_url).hostname or self.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class ClusterNetwork(Protocol):
         """Unplugs a pod; nothing where it is not plugged in."""
 
     async def vm_address(self, vm: ObjectName) -> str:
-        """The VM's address on the flat network. Repeating it returns the same one, whatever pods come and go (S4.12)."""
+        """The VM's address on the flat network: the same for all its life, whatever pods come and go (S4.12)."""
 
     async def release_vm(self, vm: ObjectName) -> None:
         """Gives the address of a deleted VM back; nothing where it has none."""

@@ -1,0 +1,103 @@
+"""The process around one guest: launched with its monitor on a socket pair, and never outliving its owner.
+
+The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so the event loop belongs on the main
+thread. QEMU gets its own session: Ctrl-C reaches the owner alone, which then ends its guests in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from deploy.local.guests.monitor import Monitor
+from deploy.local.ports import GuestError
+
+_QUIT_SECONDS: Final = 5.0
+
+
+class Machine(Protocol):
+    """A running virtual machine, as a guest sees it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs."""
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """One command of the monitor. Raises ``GuestError``."""
+
+    async def end(self) -> None:
+        """Ends the process, politely first; returns when it is gone."""
+
+
+class QemuProcess:
+    """A ``Machine`` that is a QEMU process of ours."""
+
+    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor) -> None:
+        self._process = process
+        self._monitor = monitor
+
+    @classmethod
+    async def launch(cls, who: str, command: Callable[[int], Sequence[str]], log: Path) -> QemuProcess:
+        """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
+
+        Raises ``GuestError`` with the end of the log where QEMU does not come up.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs, log.open("wb") as complaints:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command(theirs.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=complaints,
+                    stderr=complaints,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        machine = cls(process, Monitor(who))
+        try:
+            await machine._monitor.connect(ours)
+        except BaseException as error:
+            await machine.end()
+            if isinstance(error, GuestError):
+                raise GuestError(f"{error}; it said: {_last_words(log)}") from error
+            raise
+        return machine
+
+    @property
+    def alive(self) -> bool:
+        """Whether QEMU still runs."""
+        return self._process.returncode is None
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """One command of the monitor. Raises ``GuestError``."""
+        return await self._monitor.call(command, arguments)
+
+    async def end(self) -> None:
+        """Ends QEMU: it is asked to quit, and killed where it does not. Nothing is lost, its disk is written through
+        the host's cache.
+        """
+        try:
+            if self.alive:
+                await self._quit()
+        finally:
+            if self.alive:
+                self._process.kill()
+            await self._process.wait()
+            await self._monitor.close()
+
+    async def _quit(self) -> None:
+        try:
+            await self._monitor.call("quit")
+            await asyncio.wait_for(self._process.wait(), _QUIT_SECONDS)
+        except (GuestError, TimeoutError):
+            return  # the kill that follows needs nobody's consent
+
+
+def _last_words(log: Path) -> str:
+    return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip()[-500:] or "nothing"

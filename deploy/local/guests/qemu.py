@@ -1,0 +1,174 @@
+"""A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
+
+Rules: what a guest has is always asked of the kernel and the hypervisor, never remembered; every order may be
+repeated; a guest that is still booting refuses CPU orders, because it was started with exactly what it may use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.guests.accelerator import Accelerator, choose_accelerator
+from deploy.local.guests.daemon import Answer, ask
+from deploy.local.guests.machine import Machine, QemuProcess
+from deploy.local.guests.qemu_command import DAEMON_PORT, MEMORY_DEVICE, Files, launcher, plugged, qemu_command
+from deploy.local.ports import Guest, GuestError, GuestPhase, GuestSpec, GuestState, NetworkError, PodSockets
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from vm_image.build import GuestImage
+
+_ASK_SECONDS: Final = 5.0
+"""An answer about the CPU takes 0.1 s, switching CPUs up to 0.6 s; eight guests on two cores are ten times slower."""
+_READY_SECONDS: Final = 2.0
+_MEMORY_SECONDS: Final = Seconds(3.0)
+_MEMORY_PAUSE: Final = Seconds(0.05)
+_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
+
+
+@dataclass(frozen=True, slots=True)
+class QemuGuests:
+    """Makes real guests. ``description`` says aloud how fast they can be here and why."""
+
+    image: GuestImage
+    accelerator: Accelerator
+    sockets: PodSockets
+    clock: Clock
+
+    @classmethod
+    async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
+        """Finds out how guests run best here. Raises ``GuestError`` where they cannot."""
+        accelerator = await choose_accelerator()
+        if shutil.which("qemu-img") is None:
+            raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
+        return cls(image, accelerator, sockets, clock)
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"QEMU guests ({self.accelerator.reason})"
+
+    def create(self, spec: GuestSpec) -> Guest:
+        """A guest that is ready to be started; touches nothing yet."""
+        return QemuGuest(spec, self)
+
+
+class QemuGuest:
+    """One VM. A second ``start`` on the same state directory finds the same disk."""
+
+    def __init__(self, spec: GuestSpec, made_by: QemuGuests) -> None:
+        self._spec = spec
+        self._made_by = made_by
+        self._machine: Machine | None = None
+        self._ready = False
+
+    async def start(self) -> None:
+        """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
+        if self._alive() is not None:
+            return
+        spec, made_by = self._spec, self._made_by
+        spec.state_dir.mkdir(parents=True, exist_ok=True)
+        files = Files.of(spec.state_dir)
+        if not files.disk.exists():
+            await _make_overlay(files, made_by.image)
+        self._ready = False
+        self._machine = await QemuProcess.launch(
+            str(spec.vm),
+            lambda fd: [*launcher(spec.network.enter), *qemu_command(spec, made_by.image, made_by.accelerator, fd)],
+            files.log,
+        )
+
+    async def state(self) -> GuestState:
+        """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
+        machine = self._alive()
+        if machine is None:
+            return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        memory = await self._memory(machine)
+        if not self._ready and not await self._has_booted():
+            return GuestState(GuestPhase.BOOTING, self._spec.cpu_use, memory)
+        self._ready = True
+        return GuestState(GuestPhase.RUNNING, await self._cpu(), memory)
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Switches CPUs in the guest and sets the quota for the fraction. Raises ``GuestError``."""
+        if not MilliCpu(0) < use <= self._spec.cpu_max:
+            raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
+        answer = await self._ask("PUT", "/cpu", str(use.value))
+        if answer.status != 200:
+            raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
+
+        A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
+        """
+        wanted = plugged(self._spec, use)
+        machine = self._alive()
+        if machine is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        if self._spec.mem_max == self._spec.mem_min:
+            return
+        await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted.value})
+        clock = self._made_by.clock
+        deadline = Instant(clock.now() + _MEMORY_SECONDS)
+        while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
+            await clock.sleep(_MEMORY_PAUSE)
+
+    async def stop(self) -> None:
+        """Ends QEMU; the disk stays. Returns when the process is gone."""
+        if self._machine is not None:
+            await self._machine.end()
+            self._machine = None
+
+    def _alive(self) -> Machine | None:
+        return self._machine if self._machine is not None and self._machine.alive else None
+
+    async def _memory(self, machine: Machine) -> Bytes:
+        """The memory the guest was started with and what virtio-mem has plugged; the event for it is rate-limited."""
+        if self._spec.mem_max == self._spec.mem_min:
+            return self._spec.mem_min
+        size = await machine.call("qom-get", _SIZE)
+        if not isinstance(size, int):
+            raise GuestError(f"{self._spec.vm}: QEMU's memory device has the size {size!r}")
+        return self._spec.mem_min + Bytes(size)
+
+    async def _has_booted(self) -> bool:
+        """Whether the database is up. Before that the daemon may be unreachable: that is what booting looks like."""
+        try:
+            return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
+        except GuestError:
+            return False
+
+    async def _cpu(self) -> MilliCpu:
+        answer = await self._ask("GET", "/cpu")
+        if answer.status != 200 or not answer.text.isdigit():
+            raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
+        return MilliCpu(int(answer.text))
+
+    async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> Answer:
+        """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""
+        if self._alive() is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        try:
+            return await ask(self._dial, method, path, body, seconds)
+        except NetworkError as error:
+            raise GuestError(f"{self._spec.vm}: {error}") from error
+
+    async def _dial(self) -> socket.socket:
+        return await self._made_by.sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)
+
+
+async def _make_overlay(files: Files, image: GuestImage) -> None:
+    """The VM's own disk on top of the image. It takes its name last, so that an interrupted start leaves no half."""
+    half = files.disk.with_suffix(".new")
+    process = await asyncio.create_subprocess_exec(
+        "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(half),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, complaint = await process.communicate()
+    if process.returncode:
+        raise GuestError(f"the disk {files.disk} cannot be made: {complaint.decode(errors='replace').strip()}")
+    half.rename(files.disk)

@@ -1,0 +1,47 @@
+"""``vm_image/build.sh``: builds the guest image and says where it is."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+
+from vm_image.build import ensure_image, rebuild
+from vm_image.host import BuildError
+
+_DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
+
+The result is kept under ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images and used again until one of its inputs
+changes. Needs mmdebstrap, qemu-utils, qemu-system-x86 and e2fsprogs; as root it installs what is missing."""
+
+
+def main() -> int:
+    """Runs the build; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rebuild", action="store_true", help="build anew, with the newest packages")
+    parser.add_argument("--pack", action="store_true", help="also make a NeonVM root disk: a container image")
+    parser.add_argument("--registry", default="localhost:5001", help="where --pack pushes to, if it answers")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.monotonic()
+
+    def report(line: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {line}", file=sys.stderr, flush=True)
+
+    try:
+        image = rebuild(report) if options.rebuild else ensure_image(report)
+    except BuildError as error:
+        print(f"vm_image/build.sh: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("vm_image/build.sh: interrupted; nothing half-built is left", file=sys.stderr)
+        return 130
+    print(image.disk.parent)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

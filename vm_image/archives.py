@@ -1,0 +1,74 @@
+"""The two archive forms of a guest image, written so that equal inputs give equal bytes: root owns all, no times.
+
+Pure: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+_DIRECTORY: Final = 0o040755
+_REGULAR: Final = 0o100000
+_CHARACTER: Final = 0o020600
+SYMLINK: Final = 0o120777
+"""The mode of an entry whose content is the path that it points to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of an archive; parent directories are added by themselves."""
+
+    path: str
+    content: bytes
+    mode: int = 0o644
+
+
+def tar(entries: Iterable[Entry]) -> bytes:
+    """An uncompressed tar of the files alone, to be unpacked over directories that exist or are then made."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for entry in entries:
+            info = tarfile.TarInfo(f"./{entry.path}")
+            info.size, info.mode = len(entry.content), entry.mode
+            archive.addfile(info, io.BytesIO(entry.content))
+    return packed.getvalue()
+
+
+def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
+    """A gzipped newc cpio as the kernel unpacks it, with ``directories``, parents and ``/dev/console``.
+
+    Without that node the first program of the guest would have nothing to write its errors to.
+    """
+    files = list(entries)
+    wanted = {PurePosixPath(name) for name in ("dev", *directories)}
+    parents = {parent for path in (*wanted, *(PurePosixPath(file.path) for file in files)) for parent in path.parents}
+    folders = sorted(str(path) for path in (wanted | parents) - {PurePosixPath(".")})
+    members = [
+        *(_member(name, _DIRECTORY, b"") for name in folders),
+        _member("dev/console", _CHARACTER, b"", device=(5, 1)),
+        *(_member(file.path, _mode(file), file.content) for file in files),
+        _member("TRAILER!!!", 0, b""),
+    ]
+    return gzip.compress(b"".join(members), compresslevel=6, mtime=0)
+
+
+def _mode(entry: Entry) -> int:
+    return entry.mode if entry.mode == SYMLINK else _REGULAR | entry.mode
+
+
+def _member(name: str, mode: int, content: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
+    """One newc record: thirteen hexadecimal fields, the name and the content, each padded to four bytes."""
+    encoded = name.encode() + b"\0"
+    fields = (0, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(encoded), 0)
+    header = b"070701" + b"".join(b"%08X" % field for field in fields)
+    return _padded(header + encoded) + _padded(content)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + b"\0" * (-len(data) % 4)

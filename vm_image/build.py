@@ -1,0 +1,150 @@
+"""Builds the guest image: kernel, initrd and root disk, each step told as it happens (S4.11)."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vm_image import archives, host, recipe
+from vm_image.host import BuildError
+from vm_image.store import Report, Store, cache_root
+
+_INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
+_INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
+_MAKE_DISK: Final = """
+set -eu
+trap 'rm -rf tree' EXIT
+trap 'exit 143' INT TERM
+mkdir tree
+tar -C tree -xf "$1" --numeric-owner
+tar -C tree -xf "$2" --numeric-owner
+rm -rf tree/boot/* tree/dev/*
+mkdir -p tree/neonvm/bin
+ln -s /sbin/init tree/neonvm/bin/init
+mke2fs -q -t ext4 -m 0 -N 65536 -L autoscale -E lazy_itable_init=0,lazy_journal_init=0 -d tree rootfs.raw "$3"
+"""
+"""Makes rootfs.raw in the current directory from the base tar ($1), our files ($2) and the size ($3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestImage:
+    """A finished image: what a guest boots from. All three are read-only; a guest's writes go to its own overlay."""
+
+    kernel: Path
+    initrd: Path
+    disk: Path
+
+    @classmethod
+    def at(cls, folder: Path) -> GuestImage:
+        """The image in ``folder``."""
+        return cls(folder / "vmlinuz", folder / "initrd", folder / "rootfs.raw")
+
+
+def image_store() -> Store:
+    """Where finished images are."""
+    return Store(cache_root() / "images")
+
+
+def cached_image() -> GuestImage | None:
+    """The image of the present recipe, where it has been built."""
+    folder = image_store().path(recipe.image_key())
+    return GuestImage.at(folder) if folder.is_dir() else None
+
+
+def ensure_image(report: Report) -> GuestImage:
+    """The image of the present recipe, built where it is missing (about a minute and a half the first time).
+
+    Safe to call from several processes at once. Raises ``BuildError``.
+    """
+    return GuestImage.at(image_store().get(recipe.image_key(), lambda work: _make_image(work, report), report))
+
+
+def rebuild(report: Report) -> GuestImage:
+    """The image with the newest packages of the distribution, whatever is in the cache. Raises ``BuildError``."""
+    _layers().drop(recipe.base_key(), report)
+    image_store().drop(recipe.image_key(), report)
+    return ensure_image(report)
+
+
+def _layers() -> Store:
+    return Store(cache_root() / "layers")
+
+
+def _make_image(work: Path, report: Report) -> None:
+    report("1/4 looking for the programs that the build needs")
+    host.ensure_tools(report)
+    host.check_rootless()
+    report("2/4 packages, kernel and an empty database (once, about a minute)")
+    base = _layers().get(recipe.base_key(), lambda layer: _make_base(layer, report), report) / "base.tar"
+    report("3/4 kernel and initrd")
+    _make_boot(work, base)
+    report("4/4 root disk")
+    _make_disk(work, base, report)
+    described = {
+        "suite": recipe.SUITE,
+        "packages": recipe.PACKAGES,
+        "base": recipe.base_key(),
+        "diskMiB": recipe.DISK_MIB,
+    }
+    (work / "image.json").write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _make_base(work: Path, report: Report) -> None:
+    """The root file system as a tar, by mmdebstrap; the longest step."""
+    command = [
+        "mmdebstrap",
+        f"--mode={'root' if host.is_root() else 'unshare'}",
+        "--variant=minbase",
+        f"--include={','.join(recipe.PACKAGES)}",
+        *(f"--dpkgopt=path-exclude={path}" for path in recipe.LEFT_OUT),
+        f"--customize-hook={recipe.HERE / 'rootfs' / 'customize.sh'}",
+        recipe.SUITE,
+        "-",
+    ]
+    script = 'out=$1; shift; exec "$@" >"$out"'
+    host.run(["sh", "-c", script, "sh", str(work / "base.tar"), *command], work / "mmdebstrap.log", report)
+
+
+def _make_boot(work: Path, base: Path) -> None:
+    with tarfile.open(base) as packed:
+        (work / "vmlinuz").write_bytes(_member(packed, "boot/vmlinuz"))
+        modules = [
+            archives.Entry(f"modules/{name}.ko", _member(packed, f"boot/modules/{name}.ko"))
+            for name in recipe.MODULE_ORDER
+        ]
+        busybox = _member(packed, "bin/busybox", "usr/bin/busybox")
+    entries = [
+        archives.Entry("init", (recipe.HERE / "initrd" / "init.sh").read_bytes(), 0o755),
+        archives.Entry("modules/order", "".join(f"{name}\n" for name in recipe.MODULE_ORDER).encode()),
+        *modules,
+        archives.Entry("bin/busybox", busybox, 0o755),
+        *(archives.Entry(f"bin/{name}", b"busybox", archives.SYMLINK) for name in _INITRD_COMMANDS),
+    ]
+    (work / "initrd").write_bytes(archives.initrd(entries, _INITRD_DIRECTORIES))
+
+
+def _make_disk(work: Path, base: Path, report: Report) -> None:
+    files = [
+        archives.Entry(file.target, (recipe.HERE / file.source).read_bytes(), file.mode) for file in recipe.GUEST_FILES
+    ]
+    ours = work / "ours.tar"
+    ours.write_bytes(archives.tar(files))
+    script = f'cd "$4"\n{_MAKE_DISK}'
+    arguments = [str(base), str(ours), f"{recipe.DISK_MIB}M", str(work)]
+    host.run([*host.as_root(), "sh", "-c", script, "sh", *arguments], work / "disk.log", report)
+    ours.unlink()
+
+
+def _member(packed: tarfile.TarFile, *names: str) -> bytes:
+    """The content of the first of ``names`` that the archive has. Raises ``BuildError`` where it has none."""
+    for name in names:
+        try:
+            found = packed.extractfile(f"./{name}")
+        except KeyError:
+            continue
+        if found is not None:
+            return found.read()
+    raise BuildError(f"the base layer has no {names[0]}; build it anew with vm_image/build.sh --rebuild")

@@ -1,0 +1,112 @@
+"""What building an image needs of the machine: a few Debian programs, and a way to act as root.
+
+As root, missing programs are installed with apt-get. Without root the same steps run in a user namespace, which needs
+``uidmap`` and a range in /etc/subuid; where that is missing the error says how to get it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from vm_image.store import Report
+
+TOOLS: Final[Mapping[str, str]] = {
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "qemu-img": "qemu-utils",
+    "qemu-system-x86_64": "qemu-system-x86",
+}
+"""Program → the Debian package that has it."""
+
+_ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
+_GRACE_SECONDS: Final = 30
+
+
+class BuildError(Exception):
+    """The image cannot be built here; the message says why and what to do about it."""
+
+
+def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
+    """Makes sure that ``tools`` are there, installing them as root. Raises ``BuildError``."""
+    wanted = tools if is_root() else {**tools, **_ROOTLESS_TOOLS}
+    missing = sorted({package for program, package in wanted.items() if not _has(program)})
+    if not missing:
+        return
+    command = f"apt-get install --yes --no-install-recommends {' '.join(missing)}"
+    if not is_root() or shutil.which("apt-get") is None:
+        raise BuildError(f"this machine lacks {', '.join(missing)}; install them with: sudo {command}")
+    report(f"installing {', '.join(missing)} with apt-get")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for step in ("apt-get update", command):
+        done = subprocess.run(step.split(), env=quiet, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"`{step}` failed: {done.stderr.strip()[-800:]}")
+
+
+def is_root() -> bool:
+    """Whether this process may do all that root may."""
+    return os.geteuid() == 0
+
+
+def as_root() -> Sequence[str]:
+    """The command prefix that makes a program root over its own files: nothing for root, else a user namespace."""
+    return () if is_root() else ("unshare", "--map-root-user", "--map-auto", "--")
+
+
+def check_rootless() -> None:
+    """Raises ``BuildError`` with the remedy where a user without root cannot have a user namespace."""
+    if is_root():
+        return
+    tried = subprocess.run([*as_root(), "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        raise BuildError(
+            f"without root the image is built in a user namespace, and this machine refuses one: "
+            f"{tried.stderr.strip()}. Either give this user a range (sudo usermod --add-subuids 100000-165535 "
+            f"--add-subgids 100000-165535 $USER), or build once as root and point AUTOSCALE_CACHE to the same place."
+        )
+
+
+def run(command: Sequence[str], log: Path, report: Report) -> None:
+    """Runs one step of the build; its output goes to ``log`` and lines that start with ``I:`` also to ``report``.
+
+    Raises ``BuildError`` with the end of the output. An interrupted step gets the time to clean up after itself.
+    """
+    with (
+        log.open("a") as written,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                written.write(line)
+                if line.startswith("I: ") and not line.startswith("I: running -"):
+                    report(line[3:].strip())
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        raise BuildError(f"`{' '.join(command[:4])} …` failed with code {process.returncode}:\n{tail(log)}")
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.communicate(timeout=_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _has(program: str) -> bool:
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None

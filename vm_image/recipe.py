@@ -1,0 +1,90 @@
+"""What the guest image is made of, and the name under which the result is kept.
+
+Rules: the name of a layer is a hash of everything that goes into it, so a changed input builds anew and an unchanged
+one never does. The base layer (packages, kernel, empty database) takes a minute and changes rarely; the image puts
+our own scripts on top of it in seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+SUITE: Final = "bookworm"
+PACKAGES: Final = (
+    "postgresql-15",
+    "prometheus-node-exporter",
+    "busybox-static",
+    "iproute2",
+    "socat",
+    "passwd",
+)
+LEFT_OUT: Final = (
+    "/usr/lib/*/libLLVM*",
+    "/usr/lib/postgresql/15/lib/bitcode/*",
+    "/usr/share/man/*",
+    "/usr/share/doc/*",
+    "/usr/share/locale/*",
+)
+"""Files that dpkg never unpacks: the JIT compiler and what only people read."""
+
+MODULE_ORDER: Final = (
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_modern_dev",
+    "virtio_pci_legacy_dev",
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_blk",
+    "failover",
+    "net_failover",
+    "virtio_net",
+    "virtio_mem",
+    "virtio-rng",
+)
+"""The kernel modules of the initrd, each after those that it needs."""
+
+DISK_MIB: Final = 4096
+"""Size of the root disk in MiB; the file is sparse and holds only what is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestFile:
+    """One of our files in the guest: where it is kept here, where it goes, and its mode."""
+
+    source: str
+    target: str
+    mode: int = 0o644
+
+
+GUEST_FILES: Final = (
+    GuestFile("rootfs/init.sh", "sbin/init", 0o755),
+    GuestFile("rootfs/cpu.sh", "usr/lib/autoscale/cpu.sh", 0o755),
+    GuestFile("rootfs/daemon.sh", "usr/lib/autoscale/daemon.sh", 0o755),
+    GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
+    GuestFile("rootfs/dhcp.sh", "usr/lib/autoscale/dhcp.sh", 0o755),
+    GuestFile("rootfs/postgresql.conf", "etc/autoscale/postgresql.conf"),
+    GuestFile("rootfs/pg_hba.conf", "etc/autoscale/pg_hba.conf"),
+)
+
+
+def base_key() -> str:
+    """The name of the base layer."""
+    return _digest([SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER], ["rootfs/customize.sh"])
+
+
+def image_key() -> str:
+    """The name of the finished image."""
+    placing = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
+    return _digest([base_key(), str(DISK_MIB), *placing], ["initrd/init.sh", *(file.source for file in GUEST_FILES)])
+
+
+def _digest(texts: Iterable[str], sources: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in (*(text.encode() for text in texts), *((HERE / source).read_bytes() for source in sources)):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,46 @@
+#!/bin/sh
+# One HTTP request on standard input and its answer on standard output; socat runs this for each connection.
+#   GET /cpu    the guest's CPU in thousandths, as the kernel has it
+#   PUT /cpu    gives it that much (the body is the number); answers when it is done
+#   GET /ready  200 once the database accepts connections, 503 before
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+answer() {
+    printf 'HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s\n' \
+        "$1" $((${#2} + 1)) "$2"
+    exit
+}
+
+put_cpu() {
+    # One order at a time: two that overlap would leave a mixture of both.
+    if said=$(flock /run/autoscale.cpu sh /usr/lib/autoscale/cpu.sh "$(busybox head -c "${length:-0}")" 2>&1); then
+        answer "200 OK" "$(sh /usr/lib/autoscale/cpu.sh)"
+    fi
+    answer "400 Bad Request" "$said"
+}
+
+get_ready() {
+    # The eighth line of postmaster.pid says how far the server is.
+    read -r state <<-END
+		$(busybox sed -n 8p /var/lib/postgresql/data/postmaster.pid 2>&1)
+	END
+    [ "$state" = ready ] && answer "200 OK" "ready"
+    answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
+}
+
+read -r method path _
+while read -r header value; do
+    value=${value%"$(printf '\r')"}
+    case $header in
+    [Cc]ontent-[Ll]ength:) length=$value ;;
+    '' | "$(printf '\r')") break ;;
+    esac
+done
+
+case "$method $path" in
+"GET /cpu") answer "200 OK" "$(sh /usr/lib/autoscale/cpu.sh)" ;;
+"PUT /cpu") put_cpu ;;
+"GET /ready") get_ready ;;
+*" /cpu" | *" /ready") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
+*) answer "404 Not Found" "there is /cpu and /ready" ;;
+esac

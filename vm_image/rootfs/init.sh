@@ -1,0 +1,67 @@
+#!/bin/sh
+# Process 1 of the guest. What it is told stands on the kernel command line:
+#   autoscale.flat=ADDRESS/PREFIX   this VM's address on the flat network, on the first interface
+#   autoscale.gateway=ADDRESS       the way out of it, where there is one
+#   autoscale.link=ADDRESS/PREFIX   the private link to the pod, on the second interface, where there is one
+#   autoscale.cpu=MILLI             the CPU with which it starts
+#   autoscale.name=NAME             its host name
+# Without them it asks for an address by DHCP on every interface, which is what NeonVM's runner expects.
+#
+# Rules: nothing here polls (a loop that wakes five times a second costs a third of an emulated core); measuring and
+# resizing run before the database's load (nice); each service is started again when it ends.
+export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
+here=/usr/lib/autoscale
+
+mountpoint -q /proc || mount -t proc -o nosuid,nodev,noexec proc /proc
+mountpoint -q /dev || mount -t devtmpfs dev /dev
+mount -t sysfs -o nosuid,nodev,noexec sys /sys
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs -o nosuid,nodev shm /dev/shm
+mount -t devpts pts /dev/pts
+mount -t tmpfs -o nosuid,nodev,mode=755 run /run
+mount -t tmpfs -o nosuid,nodev tmp /tmp
+mount -t cgroup2 -o nosuid,nodev,noexec cgroup /sys/fs/cgroup
+
+for setting in $(cat /proc/cmdline); do
+    case $setting in
+    autoscale.flat=*) flat=${setting#*=} ;;
+    autoscale.gateway=*) gateway=${setting#*=} ;;
+    autoscale.link=*) link=${setting#*=} ;;
+    autoscale.cpu=*) cpu=${setting#*=} ;;
+    autoscale.name=*) busybox hostname "${setting#*=}" ;;
+    esac
+done
+
+ip link set lo up
+if [ -n "$flat" ]; then
+    ip address add "$flat" dev eth0
+    ip link set eth0 up
+    [ -z "$gateway" ] || ip route add default via "$gateway"
+    [ -z "$link" ] || { ip address add "$link" dev eth1 && ip link set eth1 up; }
+else
+    for interface in /sys/class/net/eth*; do
+        busybox udhcpc -q -n -t 5 -i "${interface##*/}" -s "$here/dhcp.sh"
+    done
+fi
+
+echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
+mkdir -p /sys/fs/cgroup/work
+[ -z "$cpu" ] || sh "$here/cpu.sh" "$cpu"
+mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgresql
+
+# The daemon resizes the guest, so where there is a private link it listens on that alone.
+bind=${link%/*}
+forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
+forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:sh $here/daemon.sh" &
+GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
+    prometheus-node-exporter --web.listen-address=:9100 \
+    --web.disable-exporter-metrics --no-collector.arp --no-collector.bcache --no-collector.bonding --no-collector.btrfs --no-collector.dmi \
+    --no-collector.edac --no-collector.entropy --no-collector.fibrechannel --no-collector.hwmon \
+    --no-collector.infiniband --no-collector.ipvs --no-collector.mdadm --no-collector.nfs --no-collector.nfsd \
+    --no-collector.nvme --no-collector.rapl --no-collector.tapestats --no-collector.thermal_zone --no-collector.zfs \
+    --log.level=warn &
+forever sh "$here/postgres.sh" &
+echo "autoscale: services are started"
+
+# Waiting for jobs that never end also reaps the orphans that every process 1 inherits.
+while :; do wait; done

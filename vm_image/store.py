@@ -1,0 +1,74 @@
+"""Where finished images are kept, and how they get there whole.
+
+Rules: a folder under its final name is complete, because it is renamed to it last. One build of a name runs at a
+time; others wait for it and take its result. What an interrupted build leaves is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+Report = Callable[[str], None]
+"""Takes one line that tells a person what is going on."""
+
+
+def cache_root() -> Path:
+    """``$AUTOSCALE_CACHE``, else ``autoscale`` in the user's cache directory."""
+    named = os.environ.get("AUTOSCALE_CACHE")
+    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "autoscale"
+
+
+class Store:
+    """Folders by name, made once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, key: str) -> Path:
+        """Where the folder of ``key`` is or will be."""
+        return self._root / key
+
+    def get(self, key: str, make: Callable[[Path], None], report: Report) -> Path:
+        """The folder of ``key``; where it is missing, ``make`` fills an empty one that then takes its place."""
+        final = self.path(key)
+        if final.is_dir():
+            return final
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._alone(key, report):
+            if not final.is_dir():
+                with self._workspace(key) as work:
+                    make(work)
+                    work.rename(final)
+        return final
+
+    def drop(self, key: str, report: Report) -> None:
+        """Forgets the folder of ``key``, so that it is made anew."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._alone(key, report):
+            shutil.rmtree(self.path(key), ignore_errors=True)
+
+    @contextmanager
+    def _alone(self, key: str, report: Report) -> Iterator[None]:
+        """Holds the name. The kernel lets go of the lock when its holder dies, however that happens."""
+        with (self._root / f".{key}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                report("another build of the same image is running; waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _workspace(self, key: str) -> Iterator[Path]:
+        work = self._root / f".{key}.work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
