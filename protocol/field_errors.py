@@ -39,5 +39,5 @@ def field_message(error: Exception) -> str:
     missing = _MISSING.fullmatch(what)
     if missing:
         return f"{'.'.join(filter(None, (path, missing['field'])))}: expected a value, the field is missing"
-    what = what.replace(*_QUANTITY).replace("`", "")
+    what = what.replace(*_QUANTITY).replace("`", "").removeprefix("JSON is ")
     return f"{path or 'document'}: {what[:1].lower()}{what[1:]}"

@@ -1,0 +1,150 @@
+"""Responses of every version: permits, the compute unit under each of its names, and orders to migrate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_response
+from protocol.messages import PluginResponse
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from protocol.versions import ProtocolVersion
+from tests.protocol.wire_examples import SLOT
+
+V = ProtocolVersion
+UNIT = ComputeUnit.parse("250m", "1Gi")
+WHOLE_UNIT = ComputeUnit.parse(1, "4Gi")
+PERMIT = Resources.parse(2, "8Gi")
+
+
+def written(version: V, permit: Resources = PERMIT, unit: ComputeUnit = UNIT, *, migrate: bool = False) -> object:
+    return json.loads(encode_response(version, PluginResponse(permit, unit, migrate), SLOT))
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (V.SEED, {"permit": {"vCPUs": 2, "mem": 8}, "resourceUnit": {"vCPUs": 1, "mem": 4}}),
+        *(
+            (
+                version,
+                {
+                    "permit": {"vCPUs": 2, "mem": 8},
+                    "migrate": None,
+                    "computeUnit": {"vCPUs": 1, "mem": 4},
+                    "resourceUnit": {"vCPUs": 1, "mem": 4},
+                },
+            )
+            for version in (V.V1_0, V.V1_1)
+        ),
+        *(
+            (
+                version,
+                {
+                    "permit": {"vCPUs": 2, "mem": 8},
+                    "migrate": None,
+                    "computeUnit": {"vCPUs": "250m", "mem": 1},
+                    "resourceUnit": {"vCPUs": "250m", "mem": 1},
+                },
+            )
+            for version in (V.V2_0, V.V2_1)
+        ),
+        (V.V3_0, {"permit": {"vCPUs": 2, "mem": 8}, "migrate": None}),
+        (V.V4_0, {"permit": {"vCPUs": 2, "mem": "8Gi"}, "migrate": None}),
+        (V.V5_0, {"permit": {"vCPUs": 2, "mem": "8Gi"}, "migrate": None}),
+    ],
+)
+def test_each_version_has_its_words(version: V, expected: object) -> None:
+    assert written(version) == expected
+
+
+@pytest.mark.parametrize("version", list(V))
+def test_an_order_to_migrate_is_an_empty_object(version: V) -> None:
+    answer = written(version, migrate=True)
+    assert isinstance(answer, dict)
+    assert answer["migrate"] == {}
+
+
+def test_a_permit_is_rounded_down_to_what_the_version_can_say() -> None:
+    odd = Resources.parse("2750m", "8500Mi")
+    assert [written(version, odd)["permit"] for version in (V.V1_1, V.V2_1, V.V4_0)] == [  # type: ignore[index]  # JSON
+        {"vCPUs": 2, "mem": 8},
+        {"vCPUs": "2750m", "mem": 8},
+        {"vCPUs": "2750m", "mem": "8500Mi"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slot", "said"),
+    [
+        ("1Gi", {"vCPUs": "250m", "mem": 1}),
+        ("128Mi", {"vCPUs": "250m", "mem": 8}),
+        ("2Gi", {"vCPUs": "500m", "mem": 1}),
+        ("768Mi", {"vCPUs": "750m", "mem": 4}),
+        ("520Mi", {"vCPUs": "250m", "mem": 2}),  # 65 units would be exact: too coarse to size a VM with
+    ],
+)
+def test_a_unit_that_slots_cannot_say_becomes_a_multiple_of_it(slot: str, said: object) -> None:
+    answer = json.loads(encode_response(V.V2_1, PluginResponse(PERMIT, UNIT), Bytes.parse(slot)))
+    assert answer["computeUnit"] == said
+
+
+@pytest.mark.parametrize("name", ["computeUnit", "resourceUnit"])
+@pytest.mark.parametrize("version", [v for v in V if v < V.V3_0])
+def test_an_agent_understands_either_name_of_the_unit(version: V, name: str) -> None:
+    answer = json.dumps({"permit": {"vCPUs": 2, "mem": 8}, name: {"vCPUs": 1, "mem": 4}}).encode()
+    assert decode_response(version, answer, SLOT) == PluginResponseView(PERMIT, WHOLE_UNIT, migrate=False)
+
+
+@pytest.mark.parametrize("version", [v for v in V if v >= V.V3_0])
+def test_from_v3_0_on_a_response_says_no_unit(version: V) -> None:
+    answer = json.dumps({"permit": {"vCPUs": 2, "mem": 8}, "computeUnit": {"vCPUs": 1, "mem": 4}}).encode()
+    assert decode_response(version, answer, SLOT).compute_unit is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"", "document: input data was truncated"),
+        (b"[]", "document: expected object, got array"),
+        (b"{}", "permit: expected a value, the field is missing"),
+        (b'{"permit":{"vCPUs":1,"mem":1}}', "computeUnit: expected a value, the field is missing"),
+        (
+            b'{"permit":{"vCPUs":1,"mem":1},"computeUnit":{"vCPUs":0,"mem":1}}',
+            "computeUnit: expected vCPUs and mem above zero, got 0 cpu, 1Gi",
+        ),
+        (
+            b'{"permit":{"vCPUs":1,"mem":1},"migrate":true,"computeUnit":{"vCPUs":1,"mem":1}}',
+            "migrate: expected object | null, got bool",
+        ),
+        (
+            b'{"permit":{"vCPUs":-1,"mem":1},"computeUnit":{"vCPUs":1,"mem":1}}',
+            "permit.vCPUs: expected a quantity of zero or more, got -1",
+        ),
+    ],
+)
+def test_a_bad_response_names_its_field(answer: bytes, message: str) -> None:
+    with pytest.raises(MalformedResponseError) as refused:
+        decode_response(V.V2_1, answer, SLOT)
+    assert str(refused.value) == message
+
+
+milli = st.integers(1, 64_000)
+amounts = st.builds(lambda cpu, mem: Resources(MilliCpu(cpu), Bytes(mem * 1024**2)), milli, st.integers(1, 2**18))
+units = st.builds(lambda cpu, mem: ComputeUnit(MilliCpu(cpu), Bytes(mem * 1024**2)), milli, st.integers(1, 2**14))
+slots = st.integers(1, 512).map(lambda granules: Bytes(granules * 8 * 1024**2))
+
+
+@given(st.sampled_from(list(V)), amounts, units, st.booleans(), slots)
+def test_nobody_ever_reads_a_greater_permit_or_a_smaller_unit_than_was_written(
+    version: V, permit: Resources, unit: ComputeUnit, migrate: bool, slot: Bytes
+) -> None:
+    view = decode_response(version, encode_response(version, PluginResponse(permit, unit, migrate), slot), slot)
+    assert view.permit.within(permit)
+    assert permit.within(view.permit + Resources(MilliCpu(1000), slot))
+    assert view.migrate is migrate
+    assert (view.compute_unit is None) == (version >= V.V3_0)
+    assert view.compute_unit is None or unit.within(view.compute_unit)

@@ -1,0 +1,269 @@
+"""VirtualMachine objects: what they say, what they leave out, and what is wrong with them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.units import Bytes, MilliCpu, Resources
+from protocol.virtual_machine import Bounds, InvalidObjectError, VirtualMachine, parse_virtual_machine, use_patch
+
+GI = Bytes(1024**3)
+BOUNDS_AT = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
+
+WHOLE: dict[str, object] = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachine",
+    "metadata": {
+        "namespace": "default",
+        "name": "pg",
+        "uid": "u-1",
+        "resourceVersion": "7",
+        "generation": 3,
+        "labels": {LABEL_ENABLED: "true", "app": "shop"},
+        "annotations": {ANNOTATION_PERMIT: '{"vCPUs":"750m","mem":"3Gi"}'},
+    },
+    "spec": {
+        "schedulerName": "autoscale-scheduler",
+        "guest": {
+            "cpus": {"min": "250m", "max": 4, "use": "500m"},
+            "memorySlotSize": "512Mi",
+            "memorySlots": {"min": 1, "max": 16, "use": 4},
+            "rootDisk": {"image": "localhost:5001/pg:latest"},
+        },
+    },
+    "status": {
+        "phase": "Running",
+        "podName": "pg-x7",
+        "podIP": "10.0.0.7",
+        "node": "n1",
+        "cpus": "500m",
+        "memorySize": "2Gi",
+        "conditions": [],
+    },
+}
+
+
+def with_value(path: str, value: object) -> dict[str, object]:
+    """``WHOLE`` with the value at ``path`` replaced, or left out where ``value`` is ``...``."""
+    changed = deepcopy(WHOLE)
+    at: dict[str, object] = changed
+    *parents, last = path.split("/")
+    for key in parents:
+        inner = at[key]
+        assert isinstance(inner, dict)
+        at = inner
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return changed
+
+
+def annotated(name: str, text: str) -> dict[str, object]:
+    return with_value("metadata/annotations", {name: text})
+
+
+def test_everything_that_the_project_needs_is_read() -> None:
+    assert parse_virtual_machine(WHOLE) == VirtualMachine(
+        name=ObjectName("default", "pg"),
+        uid="u-1",
+        resource_version="7",
+        labels={LABEL_ENABLED: "true", "app": "shop"},
+        annotations={ANNOTATION_PERMIT: '{"vCPUs":"750m","mem":"3Gi"}'},
+        bounds=Bounds(Resources.parse("250m", "512Mi"), Resources.parse(4, "8Gi")),
+        use=Resources.parse("500m", "2Gi"),
+        actual=Resources.parse("500m", "2Gi"),
+        slot_size=Bytes.parse("512Mi"),
+        pod_name="pg-x7",
+        node="n1",
+        pod_ip="10.0.0.7",
+        phase="Running",
+        enabled=True,
+        permit=Resources.parse("750m", "3Gi"),
+    )
+
+
+def test_a_new_vm_has_defaults_and_no_status() -> None:
+    vm = parse_virtual_machine({"metadata": {"namespace": "default", "name": "pg"}, "spec": {"guest": {}}})
+    one = Resources(MilliCpu(1000), GI)
+    assert vm == VirtualMachine(
+        name=ObjectName("default", "pg"),
+        uid="",
+        resource_version="",
+        labels={},
+        annotations={},
+        bounds=Bounds(one, one),
+        use=one,
+        actual=None,
+        slot_size=GI,
+        pod_name=None,
+        node=None,
+        pod_ip=None,
+        phase="",
+        enabled=False,
+        permit=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_cpus", "low", "use", "high"),
+    [({"min": 2}, 2, 2, 2), ({"use": 3}, 1, 3, 3), ({"max": 4}, 1, 1, 4), ({"min": 2, "max": 4}, 2, 2, 4)],
+)
+def test_what_a_range_leaves_out_follows_from_the_rest(
+    given_cpus: dict[str, int], low: int, use: int, high: int
+) -> None:
+    vm = parse_virtual_machine(with_value("spec/guest/cpus", given_cpus))
+    assert [amount.whole_cpus for amount in (vm.bounds.min.cpu, vm.use.cpu, vm.bounds.max.cpu)] == [low, use, high]
+
+
+@pytest.mark.parametrize("label", ["false", "True", ""])
+def test_autoscaling_is_only_for_those_who_asked_for_it(label: str) -> None:
+    assert not parse_virtual_machine(with_value("metadata/labels", {LABEL_ENABLED: label})).enabled
+
+
+@pytest.mark.parametrize(("field", "value"), [("cpus", ...), ("memorySize", None), ("cpus", 0), ("memorySize", "0")])
+def test_a_half_known_size_is_not_known(field: str, value: object) -> None:
+    assert parse_virtual_machine(with_value(f"status/{field}", value)).actual is None
+
+
+def test_empty_texts_in_the_status_mean_nothing_yet() -> None:
+    vm = parse_virtual_machine(with_value("status", {"podName": "", "node": "", "podIP": "", "phase": None}))
+    assert (vm.pod_name, vm.node, vm.pod_ip, vm.phase) == (None, None, None, "")
+
+
+def test_annotated_bounds_replace_those_of_the_spec() -> None:
+    text = '{"min":{"cpu":"500m","mem":"1Gi"},"max":{"cpu":2,"mem":"4Gi"}}'
+    vm = parse_virtual_machine(annotated(ANNOTATION_BOUNDS, text))
+    assert vm.bounds == Bounds(Resources.parse("500m", "1Gi"), Resources.parse(2, "4Gi"))
+
+
+@pytest.mark.parametrize(
+    ("obj", "message"),
+    [
+        ([], "document: expected object, got array"),
+        ({}, "metadata: expected a value, the field is missing"),
+        (with_value("metadata/name", ...), "metadata.name: expected a value, the field is missing"),
+        (with_value("spec", ...), "spec: expected a value, the field is missing"),
+        (with_value("spec/guest", None), "spec.guest: expected object, got null"),
+        (with_value("metadata/labels", {"a": 1}), "metadata.labels[...]: expected str, got int"),
+        (
+            with_value("spec/guest/memorySlotSize", "100Mi"),
+            "spec.guest.memorySlotSize: expected a multiple of 8Mi above zero, got 100Mi",
+        ),
+        (
+            with_value("spec/guest/memorySlotSize", 0),
+            "spec.guest.memorySlotSize: expected a multiple of 8Mi above zero, got 0",
+        ),
+        (
+            with_value("spec/guest/cpus/use", "250x"),
+            'spec.guest.cpus.use: expected a quantity such as 2, "250m" or "1Gi", got \'250x\'',
+        ),
+        (
+            with_value("spec/guest/cpus/use", 5),
+            "spec.guest.cpus: expected 0 < min <= use <= max, got min 250m, use 5, max 4",
+        ),
+        (
+            with_value("spec/guest/cpus/min", 0),
+            "spec.guest.cpus: expected 0 < min <= use <= max, got min 0, use 500m, max 4",
+        ),
+        (
+            with_value("spec/guest/memorySlots/min", 5),
+            "spec.guest.memorySlots: expected 0 < min <= use <= max, got min 5, use 4, max 16",
+        ),
+        (
+            with_value("spec/guest/memorySlots/max", 513),
+            "spec.guest.memorySlots.max: expected at most 512 slots, got 513",
+        ),
+        (
+            with_value("spec/guest/memorySlots/use", "1Gi"),
+            "spec.guest.memorySlots.use: expected a number of memory slots (0 to 65535), got '1Gi'",
+        ),
+        (with_value("status/cpus", -1), "status.cpus: expected a quantity of zero or more, got -1"),
+        (annotated(ANNOTATION_BOUNDS, "x"), f"{BOUNDS_AT}: document: malformed: invalid character (byte 0)"),
+        (
+            annotated(ANNOTATION_BOUNDS, '{"min":{"cpu":1}}'),
+            f"{BOUNDS_AT}: min.mem: expected a value, the field is missing",
+        ),
+        (
+            annotated(ANNOTATION_BOUNDS, '{"min":{"cpu":1,"mem":"700Mi"},"max":{"cpu":2,"mem":"4Gi"}}'),
+            f"{BOUNDS_AT}: min.mem: expected a multiple of the slot size 512Mi, got 700Mi",
+        ),
+        *(
+            (
+                annotated(
+                    ANNOTATION_BOUNDS, f'{{"min":{{"cpu":{low},"mem":"1Gi"}},"max":{{"cpu":{high},"mem":"4Gi"}}}}'
+                ),
+                f"{BOUNDS_AT}: expected min <= max, both within 250m cpu, 512Mi to 4 cpu, 8Gi as in spec.guest,"
+                f" got {low_shown} cpu, 1Gi to {high} cpu, 4Gi",
+            )
+            for low, low_shown, high in ((0.1, "100m", 2), (3, "3", 2), (1, "1", 5))
+        ),
+        (
+            annotated(ANNOTATION_PERMIT, '{"vCPUs":1}'),
+            f"metadata.annotations[{ANNOTATION_PERMIT}]: mem: expected a value, the field is missing",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(obj: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidObjectError) as refused:
+        parse_virtual_machine(obj)
+    assert str(refused.value) == message
+
+
+def test_a_resize_touches_only_what_is_used() -> None:
+    assert use_patch(Resources.parse("750m", "2Gi"), Bytes.parse("512Mi")) == {
+        "spec": {"guest": {"cpus": {"use": "750m"}, "memorySlots": {"use": 4}}}
+    }
+
+
+@given(st.integers(1, 10**6), st.integers(1, 2**40), st.integers(1, 512))
+def test_a_resize_never_asks_for_more_than_it_was_told(cpu: int, mem: int, granules: int) -> None:
+    use, slot = Resources(MilliCpu(cpu), Bytes(mem)), Bytes(granules * 8 * 1024**2)
+    guest = use_patch(use, slot)["spec"]["guest"]  # type: ignore[index]  # JSON
+    assert MilliCpu.parse(guest["cpus"]["use"]) == use.cpu
+    assert use.mem.minus_or_zero(slot) < slot * (guest["memorySlots"]["use"] + 1)
+    assert slot * guest["memorySlots"]["use"] <= use.mem
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
+places = st.sampled_from(
+    [
+        "metadata",
+        "metadata/name",
+        "metadata/annotations",
+        "spec",
+        "spec/guest/cpus",
+        "spec/guest/cpus/use",
+        "spec/guest/memorySlotSize",
+        "spec/guest/memorySlots/max",
+        "status",
+        "status/cpus",
+    ]
+)
+
+
+@given(places, documents)
+def test_any_value_anywhere_is_read_or_refused(place: str, value: object) -> None:
+    try:
+        vm = parse_virtual_machine(with_value(place, value))
+    except InvalidObjectError:
+        return
+    assert vm.bounds.min.within(vm.bounds.max)
+    assert vm.bounds.min.within(vm.use)
+    assert vm.use.within(vm.bounds.max)
+
+
+@given(st.text(max_size=60))
+def test_any_annotation_is_read_or_refused(text: str) -> None:
+    for name in (ANNOTATION_BOUNDS, ANNOTATION_PERMIT):
+        with pytest.raises(InvalidObjectError):
+            parse_virtual_machine(annotated(name, "{" + text))
