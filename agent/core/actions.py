@@ -1,0 +1,42 @@
+"""What the core wants done. The shell does it and reports ``Started`` before and an outcome after (see ``events``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.messages import AgentRequest
+from protocol.units import Bytes, Instant, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class AskScheduler:
+    """Send ``request`` to the scheduler, on whose wire memory counts in slots of ``slot_size``.
+
+    Outcomes: ``Answered`` or ``AskFailed``. One at a time.
+    """
+
+    request: AgentRequest
+    slot_size: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PatchVm:
+    """Set the VM's ``use`` to ``target``, only if its object is still at version ``base``.
+
+    Outcomes: ``Patched``, ``PatchConflicted`` or ``PatchFailed``. One at a time.
+    """
+
+    target: Resources
+    base: int
+
+
+Action = AskScheduler | PatchVm
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, when to look again if nothing happens before (None: only an event helps), and why."""
+
+    actions: tuple[Action, ...]
+    wake_at: Instant | None
+    because: str

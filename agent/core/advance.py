@@ -1,0 +1,207 @@
+"""The one door into a ``State``: every event changes it here and nowhere else.
+
+Rules that hold here:
+
+- Nothing is decided here; ``plan`` decides from what stands in the state.
+- Sending a request lowers the ceiling to it at once; only an accepted answer raises it.
+- An outcome for which nothing is in flight changes nothing.
+"""
+
+from __future__ import annotations
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.events import (
+    Answered,
+    AskFailed,
+    Event,
+    Fault,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    PolicyRefused,
+    PolicySet,
+    Scraped,
+    ScrapeFailed,
+    Started,
+    VmLost,
+    VmSeen,
+)
+from agent.core.goal import NO_GOAL, goal
+from agent.core.guard import WindowGuard
+from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
+from agent.core.permits import objection
+from agent.core.policy import DENIED_RETRY, SCHEDULER_RETRY, VM_API_RETRY, wait_after
+from agent.core.state import Denial, State, Trouble
+from agent.core.vm import Vm
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest, PluginResponse
+from protocol.units import Instant
+
+Response = PluginResponse | PluginResponseView
+
+
+def advance(state: State, event: Event, now: Instant, luck: float) -> None:
+    """Takes ``event`` into ``state``. ``now`` never goes back; ``luck`` in 0..1 is the caller's dice for waits."""
+    match event:
+        case VmSeen(vm):
+            state.vm.lost = None
+            _adopt(state, vm)
+        case VmLost(fault, reason):
+            state.vm.lost = again(state.vm.lost, fault, reason, now)
+        case Scraped(sample):
+            _scraped(state, sample, now)
+        case ScrapeFailed(fault, reason):
+            state.guest.trouble = again(state.guest.trouble, fault, reason, now)
+        case Started(AskScheduler() as ask):
+            _sent(state, ask, now, luck)
+        case Started(PatchVm() as patch):
+            _patching(state, patch, now)
+        case Answered(response):
+            _answered(state, response, now, luck)
+        case AskFailed():
+            _ask_failed(state, event, now, luck)
+        case Patched(vm):
+            _patched(state, vm, now)
+        case PatchConflicted():
+            _patch_conflicted(state)
+        case PatchFailed():
+            _patch_failed(state, event, now, luck)
+        case PolicySet() | PolicyRefused():
+            _settings(state, event, now)
+
+
+def _adopt(state: State, vm: Vm) -> None:
+    """Takes a newer view; an older one that arrives late changes nothing."""
+    side = state.vm
+    if side.seen is not None and not vm.follows(side.seen.version - 1):
+        return
+    side.seen = vm
+    if side.unsettled is not None and vm.follows(side.unsettled.base):
+        side.unsettled = None
+    if side.stale_at is not None and vm.follows(side.stale_at):
+        side.stale_at = None
+
+
+def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
+    guest, vm = state.guest, state.vm.seen
+    guest.trouble = None
+    before = guest.seen
+    if before is not None and now - before.at < SHORTEST:
+        return
+    guest.seen = Seen(sample, now)
+    guest.rates = rates(before, guest.seen)
+    had, guest.had = guest.had, None if vm is None else vm.actual
+    if guest.had is None:
+        guest.rates, guest.goal = NO_RATES, NO_GOAL
+        return
+    guest.goal = goal(sample, guest.rates, guest.had.at_most(had or guest.had), state.policy)
+    guest.guard.observe(guest.goal.need, now)
+
+
+def _patching(state: State, patch: PatchVm, now: Instant) -> None:
+    seen = state.vm.seen
+    state.vm.patching = patch
+    if seen is not None and not seen.use.within(patch.target):
+        state.vm.shrunk_at = now
+
+
+def _sent(state: State, ask: AskScheduler, now: Instant, luck: float) -> None:
+    side, timing = state.scheduler, state.policy.timing
+    side.asking = ask
+    side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
+    side.retry_at = None
+    side.next_at = Instant(now + timing.tick - timing.tick_jitter * luck)
+
+
+def _answered(state: State, response: Response, now: Instant, luck: float) -> None:
+    side = state.scheduler
+    if side.asking is None:
+        return
+    request, side.asking = side.asking.request, None
+    in_use = state.held or request.resources
+    complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
+    if complaint is not None:
+        side.rejected += 1
+        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, luck)
+        return
+    side.trouble = None
+    _accept(state, request, response, now, luck)
+
+
+def _accept(state: State, request: AgentRequest, response: Response, now: Instant, luck: float) -> None:
+    side = state.scheduler
+    side.permit = side.ceiling = response.permit
+    side.compute_unit = response.compute_unit or side.compute_unit
+    side.migrate = response.migrate
+    side.answered_at = now
+    if side.migrate:
+        side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
+    if request.resources.within(response.permit):
+        side.denial = None
+        return
+    count = 1 if side.denial is None else side.denial.count + 1
+    side.denial = Denial(
+        wanted=request.resources,
+        granted=response.permit,
+        since=now if side.denial is None else side.denial.since,
+        count=count,
+        retry_at=Instant(now + wait_after(DENIED_RETRY, count, luck)),
+    )
+
+
+def _ask_failed(state: State, event: AskFailed, now: Instant, luck: float) -> None:
+    side = state.scheduler
+    if side.asking is None:
+        return
+    side.asking = None
+    _ask_again_later(state, event, now, luck)
+
+
+def _ask_again_later(state: State, failed: AskFailed, now: Instant, luck: float) -> None:
+    """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows."""
+    side = state.scheduler
+    side.trouble = again(side.trouble, failed.fault, failed.reason, now)
+    wait = wait_after(SCHEDULER_RETRY, side.trouble.count, luck)
+    side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
+
+
+def _patched(state: State, vm: Vm, now: Instant) -> None:
+    side = state.vm
+    side.patching = side.trouble = side.retry_at = None
+    side.patched_at = now
+    _adopt(state, vm)
+
+
+def _patch_conflicted(state: State) -> None:
+    side = state.vm
+    patch, side.patching = side.patching, None
+    if patch is not None and side.seen is not None and not side.seen.follows(patch.base):
+        side.stale_at = patch.base
+
+
+def _patch_failed(state: State, event: PatchFailed, now: Instant, luck: float) -> None:
+    side = state.vm
+    patch, side.patching = side.patching, None
+    side.trouble = again(side.trouble, event.fault, event.reason, now)
+    side.retry_at = Instant(now + wait_after(VM_API_RETRY, side.trouble.count, luck))
+    if patch is None or event.refused or side.seen is None or side.seen.follows(patch.base):
+        return
+    earlier = patch.target if side.unsettled is None else side.unsettled.target
+    side.unsettled = PatchVm(patch.target.at_least(earlier), patch.base)
+
+
+def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> None:
+    if isinstance(event, PolicyRefused):
+        state.settings_trouble = again(state.settings_trouble, Fault.SETTINGS, event.reason, now)
+        return
+    state.settings_trouble = None
+    if event.policy.shrink != state.policy.shrink:
+        state.guest.guard = WindowGuard.begin(event.policy.shrink)
+    state.policy = event.policy
+
+
+def again(before: Trouble | None, fault: Fault, reason: str, now: Instant) -> Trouble:
+    """The trouble that now has happened once more."""
+    return Trouble(
+        fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
+    )

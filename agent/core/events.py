@@ -1,0 +1,129 @@
+"""What can happen to an agent. Every outcome of an action comes back as one of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent.core.actions import Action
+from agent.core.guest import GuestSample
+from agent.core.policy import Policy
+from agent.core.vm import Vm
+from protocol.codec import PluginResponseView
+from protocol.messages import PluginResponse
+from protocol.units import Seconds
+
+
+class Fault(StrEnum):
+    """Whose fault something is, as far as one can tell from here."""
+
+    AGENT = "agent"
+    SCHEDULER = "scheduler"
+    VM_API = "vm-api"
+    GUEST = "guest"
+    NETWORK = "network"
+    SETTINGS = "settings"
+
+
+@dataclass(frozen=True, slots=True)
+class VmSeen:
+    """The VM's object, read or watched."""
+
+    vm: Vm
+
+
+@dataclass(frozen=True, slots=True)
+class VmLost:
+    """The VM's object cannot be read or makes no sense."""
+
+    fault: Fault
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """The guest's metrics arrived."""
+
+    sample: GuestSample
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeFailed:
+    """The guest's metrics did not arrive."""
+
+    fault: Fault
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The shell is about to carry out ``action``: from now on it may take effect at any time."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The scheduler answered the request in flight."""
+
+    response: PluginResponse | PluginResponseView
+
+
+@dataclass(frozen=True, slots=True)
+class AskFailed:
+    """No usable answer came; the request may or may not have been taken. ``retry_after`` is the scheduler's wish."""
+
+    fault: Fault
+    reason: str
+    retry_after: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """The patch took effect; the object is now ``vm``."""
+
+    vm: Vm
+
+
+@dataclass(frozen=True, slots=True)
+class PatchConflicted:
+    """The object had changed; the patch took no effect. A newer view will follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFailed:
+    """The patch failed. Unless ``refused`` (it certainly took no effect) it may still take effect."""
+
+    fault: Fault
+    reason: str
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """Another policy is in force."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRefused:
+    """Settings were refused; what was in force stays."""
+
+    reason: str
+
+
+Event = (
+    VmSeen
+    | VmLost
+    | Scraped
+    | ScrapeFailed
+    | Started
+    | Answered
+    | AskFailed
+    | Patched
+    | PatchConflicted
+    | PatchFailed
+    | PolicySet
+    | PolicyRefused
+)

@@ -1,0 +1,123 @@
+"""From what a guest said to what it needs, in named parts that are kept for explanation (S4.3, S4.13).
+
+Rules that hold here:
+
+- A part never lowers another: the need is the greatest part of each resource.
+- The CPU that is busy can never exceed the CPU that is there, so being busy alone cannot show unmet demand: tasks that
+  wait do (PSI), and how many of them there are says how far to reach: a step of load is met in one or two decisions.
+- Evidence is scaled by the smaller of the CPU before and after the interval: what waited before a growth took effect
+  must not be counted again after it.
+- The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.core.guest import GuestSample, Rates
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
+from protocol.units import Bytes, MilliCpu, Resources
+
+SATURATED: Final = 0.9
+"""Without PSI, a CPU is saturated when this much of it is busy."""
+
+OBSERVER: Final = 1.0
+"""The task that reads the metrics is itself runnable while it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One reason for a size: its name, how much it asks for, and the numbers it comes from."""
+
+    name: str
+    need: MilliCpu | Bytes
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the guest needs of each resource, None where it cannot be told; and why."""
+
+    cpu: MilliCpu | None
+    mem: Bytes | None
+    parts: tuple[Part, ...]
+
+    @property
+    def need(self) -> Resources | None:
+        """Both needs, or None where one of them is unknown: then nothing proves that less is enough."""
+        return None if self.cpu is None or self.mem is None else Resources(self.cpu, self.mem)
+
+    @property
+    def at_least(self) -> Resources:
+        """What is needed for certain: an unknown need counts as nothing."""
+        return Resources(self.cpu or MilliCpu(0), self.mem or Bytes(0))
+
+
+NO_GOAL: Final = Goal(None, None, ())
+"""Nothing is known yet."""
+
+
+def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Goal:
+    """The need of a guest that has ``has`` (the smaller of before and after the interval ``over``)."""
+    cpu = _cpu_parts(sample, over, has.cpu.as_cores, policy.cpu)
+    mem = _mem_parts(sample, over, has.mem, policy.memory)
+    return Goal(
+        cpu=max((MilliCpu(part.need.value) for part in cpu), default=None),
+        mem=max((Bytes(part.need.value) for part in mem), default=None),
+        parts=(*cpu, *mem),
+    )
+
+
+def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy) -> list[Part]:
+    if over.busy is None:
+        return []
+    stolen = f", {over.steal:.2f} of it stolen by the host" if over.steal else ""
+    busy = Part(
+        "cpu busy",
+        MilliCpu.cores(over.busy / policy.target),
+        f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted",
+    )
+    unmet = _unmet(sample, over, over.busy, cores, policy)
+    if unmet is None:
+        return [busy]
+    extra, because = unmet
+    return [busy, Part("cpu waiting", MilliCpu.cores((over.busy + extra) / policy.target), because)]
+
+
+def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
+    """Cores that tasks waited for beyond the busy ones, and the evidence; None where nothing shows any."""
+    if over.cpu_stall is not None:
+        beyond = max(0.0, over.cpu_stall - policy.pressure_deadband) / (1.0 - policy.pressure_deadband)
+        queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
+        reach = min(queue, policy.reach * cores)
+        because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
+        return (beyond * reach, because) if beyond else None
+    if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
+        return None
+    return min(sample.load1 - busy, cores), f"saturated, load average {sample.load1:.2f} (no PSI)"
+
+
+def _shown(count: float | None) -> str:
+    return "unknown number" if count is None else f"{count:.0f}"
+
+
+def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy) -> list[Part]:
+    used = sample.mem_used
+    if used is None:
+        return []
+    held = used + policy.kernel_allowance
+    parts = [Part("memory used", _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
+    if over.mem_stall is not None and over.mem_stall >= policy.pressure_threshold:
+        grown = has + has.scaled(policy.pressure_step)
+        parts.append(Part("memory waiting", grown, f"tasks waited for memory {over.mem_stall:.0%} of the time"))
+    return parts
+
+
+def _share_of(held: Bytes, target: float) -> Bytes:
+    """The memory of which ``held`` is the share ``target``."""
+    return Bytes(-int(-held.value // target))
+
+
+def _gib(amount: Bytes) -> str:
+    return f"{amount.as_gib:.2f} GiB"

@@ -1,0 +1,117 @@
+"""What a guest said of itself, and what two such samples say of the time between them (S4.3).
+
+Rules that hold here:
+
+- Counters only count where both samples have them and they did not fall: a CPU that came, went or was reset in between
+  says nothing about this interval.
+- A boot in between, or samples too close or too far apart, give no rates at all. Missing is None, never zero.
+- Steal counts as demand: the guest wanted to run. Waiting for a disk does not: more CPU would not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.units import Bytes, Instant, Seconds
+
+SHORTEST: Final = Seconds(0.2)
+"""Rates over less than this are noise."""
+
+LONGEST: Final = Seconds(30.0)
+"""Rates over more than this say nothing about now."""
+
+BOOT_TOLERANCE: Final = Seconds(5.0)
+"""The boot time moves by this much when the guest's clock is set; more is another boot."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSeconds:
+    """What one CPU has done since it came online, in seconds."""
+
+    busy: float
+    steal: float = 0.0
+    iowait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSample:
+    """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds."""
+
+    cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
+    boot_time: float | None = None
+    runnable: float | None = None
+    load1: float | None = None
+    load5: float | None = None
+    mem_total: Bytes | None = None
+    mem_available: Bytes | None = None
+    cpu_stall: float | None = None
+    mem_stall: float | None = None
+
+    @property
+    def mem_used(self) -> Bytes | None:
+        """What cannot be given back without swapping; None where the guest did not say."""
+        if self.mem_total is None or self.mem_available is None:
+            return None
+        return self.mem_total.minus_or_zero(self.mem_available)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A sample and when it was taken."""
+
+    sample: GuestSample
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The interval between two samples: cores busy (with steal), stolen and waiting for disks; PSI shares in 0..1."""
+
+    busy: float | None = None
+    steal: float | None = None
+    iowait: float | None = None
+    cpu_stall: float | None = None
+    mem_stall: float | None = None
+
+
+NO_RATES: Final = Rates()
+"""Nothing is known of an interval."""
+
+
+def rates(before: Seen | None, now: Seen) -> Rates:
+    """What happened between two samples; everything None where they cannot be compared."""
+    if before is None or not SHORTEST <= now.at - before.at <= LONGEST or _rebooted(before.sample, now.sample):
+        return NO_RATES
+    span = now.at - before.at
+    pairs = _comparable(before.sample.cpus, now.sample.cpus)
+    return Rates(
+        busy=_cores([(b.busy + b.steal, a.busy + a.steal) for b, a in pairs], span),
+        steal=_cores([(b.steal, a.steal) for b, a in pairs], span),
+        iowait=_cores([(b.iowait, a.iowait) for b, a in pairs], span),
+        cpu_stall=_share(before.sample.cpu_stall, now.sample.cpu_stall, span),
+        mem_stall=_share(before.sample.mem_stall, now.sample.mem_stall, span),
+    )
+
+
+def _rebooted(before: GuestSample, now: GuestSample) -> bool:
+    if before.boot_time is None or now.boot_time is None:
+        return False
+    return abs(now.boot_time - before.boot_time) > BOOT_TOLERANCE
+
+
+def _comparable(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds]) -> list[tuple[CpuSeconds, CpuSeconds]]:
+    both = [(before[cpu], seconds) for cpu, seconds in now.items() if cpu in before]
+    return [(b, a) for b, a in both if a.busy >= b.busy and a.steal >= b.steal]
+
+
+def _cores(pairs: list[tuple[float, float]], span: float) -> float | None:
+    """The mean number of CPUs so occupied; a CPU is never occupied for more than the whole span."""
+    return sum(min(max(0.0, after - before), span) for before, after in pairs) / span if pairs else None
+
+
+def _share(before: float | None, after: float | None, span: float) -> float | None:
+    if before is None or after is None or after < before:
+        return None
+    return min(1.0, (after - before) / span)

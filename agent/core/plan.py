@@ -1,0 +1,95 @@
+"""What to do now: ask up, tell down (S4.5), and when to look again.
+
+Rules that hold here:
+
+- A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
+- A request is never below what the VM has or may come to have, a patch of the same plan included.
+- One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
+- A VM that has more than it was ever permitted (somebody else patched it) is asked for; if that is denied, it is
+  brought back to the ceiling, though not below the memory in use.
+"""
+
+from __future__ import annotations
+
+from agent.core.actions import Action, AskScheduler, PatchVm, Plan
+from agent.core.sizing import Sizes, whole_slots
+from agent.core.state import State
+from agent.core.vm import Vm
+from agent.core.wish import in_use, wish
+from protocol.messages import AgentRequest, Metrics
+from protocol.units import Instant, Resources
+
+
+def plan(state: State, now: Instant) -> Plan:
+    """The actions that are due at ``now``, in the order in which they should start, and when to look again."""
+    vm, held = state.vm.seen, state.held
+    if vm is None or held is None:
+        return Plan((), None, "the VM has not been seen yet")
+    wanted = wish(state, vm, now)
+    patch = _patch(state, vm, wanted.size, now)
+    patch_at = None if patch is None else _patch_at(state, vm, patch)
+    patching = patch is not None and patch_at is not None and patch_at <= now
+    report = _report(state, vm, wanted.size, held.at_least(patch.target) if patch is not None and patching else held)
+    ask_at = _ask_at(state, wanted.size.at_least(held), report, now)
+    actions: list[Action] = [patch] if patch is not None and patching else []
+    if ask_at is not None and ask_at <= now:
+        actions.append(AskScheduler(_request(state, vm, report), vm.slot_size))
+    later = [at for at in (patch_at, ask_at) if at is not None and at > now]
+    return Plan(tuple(actions), min(later, default=None), wanted.because)
+
+
+def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:
+    """The patch that brings the VM towards ``size`` as far as it is permitted; None where nothing is to change."""
+    side = state.scheduler
+    ceiling = vm.use if side.ceiling is None else whole_slots(side.ceiling, vm.slot_size)
+    overruled = side.denial is not None and vm.use.within(side.denial.wanted)
+    limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
+    target = size.at_most(limit)
+    return None if target == vm.use else PatchVm(target, vm.version)
+
+
+def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
+    """When ``patch`` may start; None while only an event can free it."""
+    side, timing = state.vm, state.policy.timing
+    barred = side.patching is not None or side.stale_at is not None or state.scheduler.migrate or not vm.resizable
+    if barred:
+        return None
+    waits = [state.begins_at, side.retry_at]
+    if vm.unfinished_shrink and side.shrunk_at is not None and not vm.use.within(patch.target):
+        waits.append(Instant(side.shrunk_at + timing.unfinished_shrink))
+    return max(at for at in waits if at is not None)
+
+
+def _report(state: State, vm: Vm, size: Resources, held: Resources) -> Resources:
+    """What to tell the scheduler: the wish, or what the VM has where that is more; in whole compute units (S4.6)."""
+    amounts, unit = size.at_least(held), state.scheduler.compute_unit
+    return amounts if unit is None else Sizes(unit, vm.bounds, vm.slot_size).not_less(amounts)
+
+
+def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant | None:
+    """When to send ``report``; None while a request is in flight."""
+    side = state.scheduler
+    if side.asking is not None:
+        return None
+    first = side.ceiling is None
+    more = side.ceiling is not None and not wanted.within(side.ceiling)
+    less = side.ceiling is not None and not side.ceiling.within(report)
+    due = now if first or more or less or side.trouble is not None else side.next_at
+    if more and side.denial is not None:
+        due = min(side.next_at, max(now, side.denial.retry_at))
+    waits = [due, state.begins_at, side.retry_at]
+    return max(at for at in waits if at is not None)
+
+
+def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:
+    side, seen = state.scheduler, state.guest.seen
+    metrics = None
+    if seen is not None and seen.sample.load1 is not None:
+        metrics = Metrics(seen.sample.load1, seen.sample.load5, seen.sample.mem_used)
+    return AgentRequest(
+        pod=state.pod,
+        resources=report,
+        last_permit=vm.recorded_permit if side.ceiling is None else side.ceiling,
+        compute_unit=side.compute_unit,
+        metrics=metrics,
+    )

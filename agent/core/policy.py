@@ -1,0 +1,105 @@
+"""Every number by which the agent decides, with its default (S0.7).
+
+Rules that hold here:
+
+- Nothing in the core holds a threshold of its own: what one may want to change stands here.
+- A policy is data: decoding and refusing one belongs to ``agent.config``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.units import Bytes, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPolicy:
+    """How CPU demand becomes a need.
+
+    ``target`` is the share of the CPU that should be busy (0..1]. Stall time up to ``pressure_deadband`` of an interval
+    is no evidence. One decision reaches at most ``reach`` times the present CPU beyond what is busy.
+    """
+
+    target: float = 0.85
+    pressure_deadband: float = 0.1
+    reach: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """How memory in use becomes a need.
+
+    ``target`` is the share of the memory that should be used (0..1]. ``kernel_allowance`` is what the VM holds but the
+    guest does not report. Tasks that stall on memory for ``pressure_threshold`` of the time or more make the VM grow by
+    at least ``pressure_step`` of what it has.
+    """
+
+    target: float = 0.75
+    kernel_allowance: Bytes = Bytes(100 * 1024**2)
+    pressure_threshold: float = 0.1
+    pressure_step: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkPolicy:
+    """What proves that less is enough: ``window`` without a greater need, and without a gap of over ``max_gap``."""
+
+    window: Seconds = Seconds(60.0)
+    max_gap: Seconds = Seconds(10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Waits after failures: ``first``, then ``factor`` times the last up to ``cap``, each up to ``jitter`` longer."""
+
+    first: Seconds
+    factor: float
+    cap: Seconds
+    jitter: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When to speak to whom (seconds).
+
+    ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
+    while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
+    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``stale``: metrics older than this prove
+    nothing. ``scrape``: from one look at the guest to the next.
+    """
+
+    tick: Seconds = Seconds(15.0)
+    tick_jitter: Seconds = Seconds(2.0)
+    migrating_tick: Seconds = Seconds(2.0)
+    start_spread: Seconds = Seconds(1.0)
+    unfinished_shrink: Seconds = Seconds(5.0)
+    stale: Seconds = Seconds(5.0)
+    scrape: Seconds = Seconds(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How one VM is scaled."""
+
+    cpu: CpuPolicy = field(default_factory=CpuPolicy)
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    shrink: ShrinkPolicy = field(default_factory=ShrinkPolicy)
+    timing: Timing = field(default_factory=Timing)
+
+
+SCHEDULER_RETRY: Final = Retry(first=Seconds(3.0), factor=1.5, cap=Seconds(12.0))
+"""After a failed request; with its jitter the cap keeps the promise of a request every 15 s."""
+
+DENIED_RETRY: Final = Retry(first=Seconds(2.0), factor=1.5, cap=Seconds(8.0))
+"""After a permit below the request."""
+
+VM_API_RETRY: Final = Retry(first=Seconds(5.0), factor=2.0, cap=Seconds(40.0))
+"""After a failed patch."""
+
+
+def wait_after(retry: Retry, failures: int, luck: float) -> Seconds:
+    """How long to wait after so many failures in a row (>= 1); ``luck`` in 0..1 is the caller's dice."""
+    grown = retry.first * retry.factor ** min(failures - 1, 32)
+    return Seconds(min(retry.cap, grown) * (1.0 + retry.jitter * luck))

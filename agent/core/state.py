@@ -1,0 +1,135 @@
+"""Everything one agent knows of its VM.
+
+Rules that hold here:
+
+- ``advance.advance`` is the only writer. ``plan`` and ``explain`` only read.
+- ``ceiling`` is the part of the permit that is certain: it falls to a request when that is *sent*, because the
+  scheduler may take it even if no answer ever comes; it rises only with an accepted answer. Until the first answer
+  there is none, and the VM may not grow at all.
+- What may be in effect counts as in effect: a patch in flight, and a patch whose outcome is unknown (``unsettled``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.events import Fault
+from agent.core.goal import NO_GOAL, Goal
+from agent.core.guard import ShrinkGuard, WindowGuard
+from agent.core.guest import NO_RATES, Rates, Seen
+from agent.core.policy import Policy
+from agent.core.vm import Vm
+from protocol.messages import ObjectName
+from protocol.units import ComputeUnit, Instant, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that has been wrong since ``since``, ``count`` times in a row, and whose fault it is."""
+
+    fault: Fault
+    reason: str
+    since: Instant
+    last: Instant
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """The scheduler granted less than was asked for, ``count`` times in a row since ``since``."""
+
+    wanted: Resources
+    granted: Resources
+    since: Instant
+    count: int
+    retry_at: Instant
+
+
+@dataclass(slots=True)
+class SchedulerSide:
+    """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest."""
+
+    next_at: Instant
+    compute_unit: ComputeUnit | None = None
+    permit: Resources | None = None
+    ceiling: Resources | None = None
+    asking: AskScheduler | None = None
+    retry_at: Instant | None = None
+    denial: Denial | None = None
+    migrate: bool = False
+    trouble: Trouble | None = None
+    rejected: int = 0
+    answered_at: Instant | None = None
+
+
+@dataclass(slots=True)
+class VmSide:
+    """What is known of the VM's object and of the patches on their way to it.
+
+    ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed. ``trouble``
+    is with patching, ``lost`` with reading.
+    """
+
+    seen: Vm | None = None
+    patching: PatchVm | None = None
+    unsettled: PatchVm | None = None
+    stale_at: int | None = None
+    retry_at: Instant | None = None
+    shrunk_at: Instant | None = None
+    patched_at: Instant | None = None
+    trouble: Trouble | None = None
+    lost: Trouble | None = None
+
+
+@dataclass(slots=True)
+class GuestSide:
+    """What the guest said last, what follows from it, and how low the VM may go."""
+
+    guard: ShrinkGuard
+    seen: Seen | None = None
+    had: Resources | None = None
+    rates: Rates = NO_RATES
+    goal: Goal = NO_GOAL
+    trouble: Trouble | None = None
+
+
+@dataclass(slots=True)
+class State:
+    """One agent's knowledge. ``settings_trouble`` says why other settings than the wanted ones are in force."""
+
+    pod: ObjectName
+    policy: Policy
+    begins_at: Instant
+    scheduler: SchedulerSide
+    guest: GuestSide
+    vm: VmSide = field(default_factory=VmSide)
+    settings_trouble: Trouble | None = None
+
+    @property
+    def held(self) -> Resources | None:
+        """What the VM has or may come to have without another order; None before it was seen (S4.5).
+
+        The scheduler is never told less than this.
+        """
+        if self.vm.seen is None:
+            return None
+        held = self.vm.seen.holds
+        for patch in (self.vm.patching, self.vm.unsettled):
+            held = held if patch is None else held.at_least(patch.target)
+        return held
+
+
+def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float) -> State:
+    """An agent that has just started: nothing is proven, nothing is permitted.
+
+    ``luck`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``.
+    """
+    begins_at = Instant(now + policy.timing.start_spread * luck)
+    return State(
+        pod=pod,
+        policy=policy,
+        begins_at=begins_at,
+        scheduler=SchedulerSide(next_at=begins_at),
+        guest=GuestSide(guard=WindowGuard.begin(policy.shrink)),
+    )

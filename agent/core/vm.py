@@ -1,0 +1,63 @@
+"""The agent's view of its VirtualMachine object (S4.2).
+
+Rules that hold here:
+
+- ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
+- ``version`` orders views of one object: an older view never replaces a newer one. Where the outcome of a patch is
+  unknown, only a version beyond the one that it was based on settles whether it took effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import Bytes, Resources
+from protocol.virtual_machine import Bounds, VirtualMachine
+
+RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
+"""In any other phase the controller refuses a resize, or there is nothing to resize."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any."""
+
+    bounds: Bounds
+    use: Resources
+    actual: Resources
+    slot_size: Bytes
+    version: int
+    resizable: bool = True
+    recorded_permit: Resources | None = None
+
+    @property
+    def holds(self) -> Resources:
+        """What must be accounted for: the VM has it, or has been ordered to have it."""
+        return self.use.at_least(self.actual)
+
+    def follows(self, version: int) -> bool:
+        """Whether this view is newer than ``version``; a view that cannot be ordered follows every other."""
+        return self.version == 0 or self.version > version
+
+    @property
+    def unfinished_shrink(self) -> bool:
+        """Whether the VM still has more than was ordered."""
+        return not self.actual.within(self.use)
+
+
+def view(found: VirtualMachine) -> Vm:
+    """What the core needs of the object. A status that does not say what the VM has counts as obeyed.
+
+    A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
+    """
+    version = found.resource_version
+    return Vm(
+        bounds=found.bounds,
+        use=found.use,
+        actual=found.actual or found.use,
+        slot_size=found.slot_size,
+        version=int(version) if version.isdecimal() else 0,
+        resizable=found.phase in RESIZABLE_PHASES,
+        recorded_permit=found.permit,
+    )
