@@ -1,0 +1,44 @@
+"""The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10)."""
+
+from scheduler_plugin.ledger.claims import ClaimState
+from scheduler_plugin.ledger.explain import Explanation
+from scheduler_plugin.ledger.facts import Level, NodeFacts, NodePolicy, PodFacts, VmFacts
+from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import (
+    Decision,
+    Effect,
+    LedgerError,
+    NotReadyError,
+    PersistPermit,
+    ReadPod,
+    Reservation,
+    RoomFreed,
+    UnknownPodError,
+)
+from scheduler_plugin.ledger.pressure import Pressure
+
+__all__ = [
+    "ClaimState",
+    "Decision",
+    "Effect",
+    "Explanation",
+    "Ledger",
+    "LedgerError",
+    "Level",
+    "NodeFacts",
+    "NodePolicy",
+    "NotReadyError",
+    "PersistPermit",
+    "PodFacts",
+    "Pressure",
+    "ReadPod",
+    "Reservation",
+    "RoomFreed",
+    "UnknownPodError",
+    "VmFacts",
+    "VmTruth",
+    "World",
+    "overcommitted",
+    "violations",
+]

@@ -1,0 +1,81 @@
+"""Why a VM has the size it has: everything that the ledger knows of one pod, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.messages import Metrics, ObjectName
+from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.ledger.permits import VmAccount
+from scheduler_plugin.ledger.pressure import Pressure
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
+
+    ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
+    """
+
+    pod: ObjectName
+    vm: ObjectName | None
+    node: str
+    state: ClaimState
+    reserved: Resources
+    floors: dict[str, Resources]
+    permit: Resources | None
+    is_permit_stored: bool
+    denied: Resources
+    denied_for: Seconds | None
+    denied_by: str | None
+    is_migrating: bool
+    metrics: Metrics | None
+    node_total: Resources
+    node_reserved: Resources
+    node_pressure: Pressure
+
+
+def explain(claim: Claim, book: NodeBook, now: Instant) -> Explanation:
+    """What is known of ``claim`` on the node of ``book``."""
+    account = claim.vm
+    return Explanation(
+        pod=claim.pod.name,
+        vm=claim.pod.vm,
+        node=claim.node,
+        state=claim.state,
+        reserved=claim.reserved,
+        floors=_floors(claim, account),
+        permit=None if account is None else account.permit,
+        is_permit_stored=account is not None and account.is_stored,
+        denied=claim.unmet,
+        denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
+        denied_by=_denied_by(claim, book),
+        is_migrating=claim.is_migrating,
+        metrics=claim.metrics,
+        node_total=book.room.total,
+        node_reserved=book.reserved,
+        node_pressure=book.pressure,
+    )
+
+
+def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
+    if account is None or account.facts is None:
+        return {"requests of the pod": claim.pod.requests}
+    floors = {
+        "permit the agent may hold": account.held,
+        "permit the API may hold": account.stored_high,
+        "spec.guest use": account.facts.use,
+        "what the guest has": account.facts.actual or ZERO,
+        "kept from an earlier VM of this name": claim.kept,
+    }
+    return {source: amount for source, amount in floors.items() if amount.any}
+
+
+def _denied_by(claim: Claim, book: NodeBook) -> str | None:
+    if not claim.unmet.any:
+        return None
+    if claim.is_migrating:
+        return "the VM is to migrate and may not grow before it has"
+    return f"node {book.name} has {book.room.free} free of {book.room.total}, needed {claim.unmet} more"

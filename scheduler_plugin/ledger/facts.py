@@ -1,0 +1,103 @@
+"""What the ledger is told of the world: nodes, pods and VMs as the Kubernetes API has them, and the node's policy.
+
+Rules that hold here:
+
+- Facts are whole and absolute: the newest replaces all older ones, so losing any event only delays.
+- ``VmFacts.version`` orders facts about one VM; facts older than those known are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from protocol.messages import ObjectName
+from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
+
+A = TypeVar("A", bound=Amount)
+
+
+@dataclass(frozen=True, slots=True)
+class Level(Generic[A]):
+    """How one resource of a node is kept: for the system, and below which level (S4.8).
+
+    ``watermark`` is a fraction in (0, 1] of what pods may reserve; build it from text or ``Fraction``, since 0.7 as a
+    float lies below seven tenths. Raises ``QuantityError`` outside that range.
+    """
+
+    watermark: Fraction
+    system: A
+
+    def __post_init__(self) -> None:
+        if not 0 < self.watermark <= 1:
+            raise QuantityError(f"a watermark is above 0 and at most 1, got {self.watermark}")
+
+    def reservable(self, allocatable: A) -> A:
+        """What of ``allocatable`` pods may reserve; nothing where the system needs more than there is."""
+        return allocatable.minus_or_zero(self.system)
+
+    def watermark_of(self, allocatable: A) -> A:
+        """The level above which reservations are pressure, rounded down."""
+        return self.reservable(allocatable).scaled(self.watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePolicy:
+    """What the ConfigMap says of one node; may be replaced at any time (S4.6, S4.8)."""
+
+    compute_unit: ComputeUnit
+    cpu: Level[MilliCpu]
+    mem: Level[Bytes]
+
+    def reservable(self, allocatable: Resources) -> Resources:
+        """What pods may reserve on a node with ``allocatable``."""
+        return Resources(self.cpu.reservable(allocatable.cpu), self.mem.reservable(allocatable.mem))
+
+    def watermark_of(self, allocatable: Resources) -> Resources:
+        """The watermark of a node with ``allocatable``."""
+        return Resources(self.cpu.watermark_of(allocatable.cpu), self.mem.watermark_of(allocatable.mem))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned)."""
+
+    name: str
+    allocatable: Resources
+    policy: NodePolicy
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod. ``requests`` is what kube-scheduler counts for it; ``vm`` is the VM that it runs, None for other pods.
+
+    ``node`` is ``spec.nodeName``; ``finished`` is true once the phase is Succeeded or Failed.
+    """
+
+    uid: str
+    name: ObjectName
+    requests: Resources
+    vm: ObjectName | None = None
+    node: str | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VmFacts:
+    """A VirtualMachine.
+
+    ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None
+    while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
+    is the resourceVersion as a number.
+    """
+
+    name: ObjectName
+    uid: str
+    version: int
+    most: Resources
+    use: Resources
+    actual: Resources | None = None
+    permit: Resources | None = None
+    pod: ObjectName | None = None

@@ -1,0 +1,108 @@
+"""What must hold after every step, as one function; run after every test step and in debug builds of the service.
+
+Rules that hold here:
+
+- Guest use <= permit held by the agent <= reservation <= node (architecture, decision 4). The ledger alone can show the
+  last two; a ``World`` that knows the agents and guests shows the rest.
+- A node over its total is a violation only where a grant caused it; what outside facts forced is ``overcommitted``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.nodes import NodeBook
+
+
+@dataclass(frozen=True, slots=True)
+class VmTruth:
+    """What is really so of one VM's pod: what the guest has, and the permit that its agent believes to hold."""
+
+    guest: Resources
+    permit: Resources
+
+
+World = Mapping[str, VmTruth]
+"""The truth by the UID of the pod; only a test or a simulation knows it."""
+
+
+def violations(ledger: Ledger, world: World | None = None) -> list[str]:
+    """Every rule that is broken now, in words; an empty list when all is well."""
+    broken = _books(ledger)
+    for name, book in ledger.nodes.items():
+        broken += _node(name, book, ledger)
+    for uid, claim in ledger.claims.items():
+        broken += _claim(uid, claim, ledger)
+    for uid, truth in (world or {}).items():
+        broken += _truth(uid, truth, ledger)
+    return broken
+
+
+def overcommitted(ledger: Ledger) -> dict[str, Resources]:
+    """The nodes that facts from outside have pushed over their total, and by how much."""
+    return {name: book.over for name, book in ledger.nodes.items() if book.over.any}
+
+
+def _books(ledger: Ledger) -> list[str]:
+    broken = []
+    known = {name for name, book in ledger.nodes.items() if book.facts is not None}
+    if known != set(ledger.rooms):
+        broken.append(f"rooms are published for {sorted(ledger.rooms)}, known nodes are {sorted(known)}")
+    counted = [uid for book in ledger.nodes.values() for uid in book.claims]
+    if sorted(counted) != sorted(ledger.claims):
+        broken.append(f"nodes count the pods {sorted(counted)}, the claims are of {sorted(ledger.claims)}")
+    return broken
+
+
+def _node(name: str, book: NodeBook, ledger: Ledger) -> list[str]:
+    claims = book.claims.values()
+    leaving = [claim for claim in claims if claim.is_migrating]
+    checks = {
+        "reserved": (book.reserved, Resources.sum(claim.reserved for claim in claims)),
+        "unmet": (book.unmet, Resources.sum(claim.unmet for claim in claims)),
+        "migrating": (book.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
+        "free": (book.room.free, book.room.total.minus_or_zero(book.reserved)),
+    }
+    broken = [
+        f"node {name}: {what} is {kept}, its claims say {real}" for what, (kept, real) in checks.items() if kept != real
+    ]
+    if not book.over.within(book.forced):
+        broken.append(f"node {name}: granted {book.over} above its total, of which facts forced {book.forced}")
+    if book.facts is None and not book.claims:
+        broken.append(f"node {name} is gone and holds nothing, but is still on the books")
+    if book.facts is not None and ledger.rooms.get(name) is not book.room:
+        broken.append(f"node {name}: the published room is not the current one")
+    return broken
+
+
+def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
+    broken = []
+    book = ledger.nodes.get(claim.node)
+    if book is None or book.claims.get(uid) is not claim:
+        broken.append(f"pod {uid}: claims node {claim.node}, which does not count it")
+    if claim.reserved != claim.size:
+        broken.append(f"pod {uid}: reserves {claim.reserved}, by what is known it must be {claim.size}")
+    if claim.attempts and claim.state in (ClaimState.CONFIRMED, ClaimState.BOUND):
+        broken.append(f"pod {uid}: is {claim.state.value} and still has {claim.attempts} bind calls in flight")
+    account = claim.vm
+    if account is not None:
+        if not account.in_use.at_least(account.permit or ZERO).at_least(account.stored_high).within(claim.reserved):
+            broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
+        if not account.stored_low.within(account.stored_high):
+            broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
+    return broken
+
+
+def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
+    broken = []
+    claim = ledger.claims.get(uid)
+    reserved = ZERO if claim is None else claim.reserved
+    if not truth.guest.within(truth.permit):
+        broken.append(f"pod {uid}: the guest has {truth.guest}, its agent holds {truth.permit}")
+    if not truth.permit.within(reserved):
+        broken.append(f"pod {uid}: its agent holds {truth.permit}, reserved is {reserved}")
+    return broken

@@ -1,0 +1,73 @@
+"""One node's book: the sums of its claims, the room that is left, and the pressure (S4.7, S4.8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
+from scheduler_plugin.ledger.pressure import Pressure
+from scheduler_plugin.placement import Room
+
+
+@dataclass(slots=True, eq=False)
+class NodeBook:
+    """The claims on one node. A node that is gone keeps its book while claims are left on it, closed.
+
+    ``reserved``, ``unmet`` and ``migrating`` are sums over ``claims``. ``forced`` is by how much facts from outside
+    (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its total:
+    no grant ever may.
+    """
+
+    name: str
+    facts: NodeFacts | None = None
+    policy: NodePolicy | None = None
+    claims: dict[str, Claim] = field(default_factory=dict)
+    reserved: Resources = ZERO
+    unmet: Resources = ZERO
+    migrating: Resources = ZERO
+    forced: Resources = ZERO
+    room: Room = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    @property
+    def over(self) -> Resources:
+        """By how much the claims exceed what may be reserved here."""
+        return self.reserved.minus_or_zero(self.room.total)
+
+    @property
+    def pressure(self) -> Pressure:
+        """Where the node stands against its watermark."""
+        return Pressure.of(self.room, self.unmet, self.migrating)
+
+    def know(self, facts: NodeFacts | None) -> None:
+        """Takes new facts; None: the node is gone."""
+        self.facts = facts
+        if facts is not None:
+            self.policy = facts.policy
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Derives the room from the facts and the sums."""
+        total = watermark = ZERO
+        if self.facts is not None:
+            total = self.facts.policy.reservable(self.facts.allocatable)
+            watermark = self.facts.policy.watermark_of(self.facts.allocatable)
+        self.room = Room(
+            node=self.name,
+            total=total,
+            reserved=self.reserved,
+            free=total.minus_or_zero(self.reserved),
+            watermark=watermark,
+            is_open=self.facts is not None and self.facts.is_open,
+        )
+
+    def replace(self, taken: Resources, given: Resources) -> None:
+        """A claim's part of the sum changes from ``taken`` to ``given``."""
+        self.reserved = self.reserved - taken + given
+        room = self.room
+        free = room.total.minus_or_zero(self.reserved)
+        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open)

@@ -1,0 +1,81 @@
+"""What the ledger answers: effects for the service to carry out, decisions, reservations, and errors.
+
+The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored`` or ``permit_unsure``, a
+reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by ``pod_read``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.messages import ObjectName
+from protocol.units import ComputeUnit, Resources
+from scheduler_plugin.placement import Verdict
+
+
+class LedgerError(Exception):
+    """The ledger cannot answer; nothing has changed."""
+
+
+class UnknownPodError(LedgerError):
+    """The pod is not on the books, or runs no VM: 404."""
+
+
+class NotReadyError(LedgerError):
+    """The ledger lacks a fact that will arrive: 503, ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomFreed:
+    """A pod that waits would fit on ``node`` now: touch the node's annotation, so that kube-scheduler looks again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Nobody knows whether this pod is bound: read it from the API and report with ``pod_read``."""
+
+    uid: str
+    pod: ObjectName
+
+
+@dataclass(frozen=True, slots=True)
+class PersistPermit:
+    """Write ``permit`` into the annotation of ``vm`` (architecture, decision 1).
+
+    While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
+    time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a
+    write that was believed lost cannot land after a newer one. The same effect comes again while its outcome is open.
+    """
+
+    vm: ObjectName
+    permit: Resources
+    revision: int
+    before_answer: bool
+
+
+Effect = RoomFreed | ReadPod | PersistPermit
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer to one agent's request. ``persist`` is None where the API is known to hold the permit already."""
+
+    permit: Resources
+    compute_unit: ComputeUnit
+    migrate: bool
+    persist: PersistPermit | None
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The answer to a bind. ``verdict`` is ``Fits`` once the room is reserved; ``detail`` says the numbers otherwise.
+
+    ``needs_bind`` is False where the pod is known to be bound there already: answer success, call nobody.
+    """
+
+    verdict: Verdict
+    detail: str = ""
+    needs_bind: bool = False

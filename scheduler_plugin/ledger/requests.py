@@ -1,0 +1,82 @@
+"""The permit rule: how much of what an agent asks for its VM gets (S4.5, S4.7, S4.9).
+
+Rules that hold here:
+
+- What does not exceed the VM's reservation is always granted; what exceeds it is granted as far as the node has room.
+  CPU and memory are independent, and the unmet part replaces the pod's earlier pressure.
+- A VM that is told to migrate gets no increase: the whole of it is pressure.
+- ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
+  at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
+  and an agent's claim raises nothing.
+- Nobody gets more than the VM's upper bound, unless the VM has more already.
+"""
+
+from __future__ import annotations
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger.books import Books
+from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, UnknownPodError
+from scheduler_plugin.ledger.permits import VmAccount
+
+
+def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> Decision:
+    """Decides one request and records it. Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed."""
+    account = _account(claim)
+    policy = books.nodes[claim.node].policy
+    if policy is None:
+        raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
+    if request.metrics is not None:
+        claim.metrics = request.metrics
+    wanted = _bounded(account, request.resources)
+    outside = False
+    if account.is_old(request.sequence, now) and account.permit is not None:
+        permit = wanted.at_most(account.permit)
+    else:
+        permit = wanted.at_most(_ceiling(books, account, claim))
+        if account.is_unproven and request.last_permit is not None:
+            outside = True
+            permit = permit.at_least(wanted.at_most(request.last_permit))
+        account.answer(permit, request.sequence, now)
+        _note_denial(books, claim, wanted.minus_or_zero(permit), now)
+    persist = account.write(books.next_revision())
+    books.settle_vm(account)
+    return Decision(permit, policy.compute_unit, claim.is_migrating, persist, books.finish(outside=outside))
+
+
+def _account(claim: Claim) -> VmAccount:
+    account, pod = claim.vm, claim.pod
+    if account is None:
+        raise UnknownPodError(f"pod {pod.name} runs no VM")
+    if account.facts is None:
+        raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
+    if account.facts.pod is not None and account.facts.pod != pod.name:
+        raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {account.facts.pod}, not in {pod.name}")
+    return account
+
+
+def _bounded(account: VmAccount, wanted: Resources) -> Resources:
+    if account.facts is None or wanted.within(account.facts.most):
+        return wanted
+    return wanted.at_most(account.facts.most.at_least(account.in_use))
+
+
+def _ceiling(books: Books, account: VmAccount, claim: Claim) -> Resources:
+    """What the VM may reach: its reservation and what is free beside it, on every node where it has a pod."""
+    if claim.is_migrating:
+        return account.reserved
+    ceiling = claim.reserved + books.nodes[claim.node].room.free
+    for other in account.claims:
+        if other is not claim:
+            ceiling = ceiling.at_most(other.reserved + books.nodes[other.node].room.free)
+    return ceiling
+
+
+def _note_denial(books: Books, claim: Claim, unmet: Resources, now: Instant) -> None:
+    if not unmet.any:
+        claim.denied_since = None
+    elif claim.denied_since is None:
+        claim.denied_since = now
+    if unmet != claim.unmet:
+        books.change(claim, unmet=unmet)

@@ -1,0 +1,136 @@
+"""Where a pod fits: ONE function, ``verdict``, decides for filter and for bind alike (S4.10, architecture decision 2).
+
+Rules that hold here:
+
+- A pod fits when its claim is within what is free on a node, system reserve left out, for CPU and for memory.
+- ``Refused`` may change when others go (FailedNodes: preemption may help); ``NeverFits`` cannot
+  (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
+- Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 not enough free cpu"); ``shortage``
+  gives the numbers of one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import Amount, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What placement may know of one node.
+
+    ``total`` is what pods may reserve there at most, ``free`` what of it is left, ``watermark`` the level above which
+    the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod.
+    """
+
+    node: str
+    total: Resources
+    reserved: Resources
+    free: Resources
+    watermark: Resources
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The pod may be placed there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The pod does not fit now, and may when others leave or shrink."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeverFits:
+    """The pod cannot be placed there, whoever leaves."""
+
+    message: str
+
+
+Verdict = Fits | Refused | NeverFits
+
+FITS: Final = Fits()
+UNKNOWN_NODE: Final = Refused("the scheduler does not know the node yet")
+CORDONED: Final = NeverFits("the node takes no new pods")
+NO_FREE_CPU: Final = Refused("not enough free cpu")
+NO_FREE_MEM: Final = Refused("not enough free memory")
+CPU_TOO_SMALL: Final = NeverFits("the node has less cpu than the pod needs")
+MEM_TOO_SMALL: Final = NeverFits("the node has less memory than the pod needs")
+
+
+def verdict(room: Room | None, claim: Resources) -> Verdict:
+    """Whether a new claim fits into ``room``; None is a node that is not known."""
+    if room is None:
+        return UNKNOWN_NODE
+    if not room.is_open:
+        return CORDONED
+    cpu, mem = claim.cpu.value, claim.mem.value  # plain numbers: this runs for every node of every pending pod
+    if cpu <= room.free.cpu.value and mem <= room.free.mem.value:
+        return FITS
+    if cpu > room.total.cpu.value:
+        return CPU_TOO_SMALL
+    if mem > room.total.mem.value:
+        return MEM_TOO_SMALL
+    return NO_FREE_CPU if cpu > room.free.cpu.value else NO_FREE_MEM
+
+
+def shortage(room: Room, claim: Resources) -> str:
+    """The numbers behind a refusal: what the pod needs, and what of what is free on the node."""
+    return f"pod needs {claim}; node {room.node} has {room.free} free of {room.total}"
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Which of the asked nodes a pod fits, and why not the others."""
+
+    fits: list[str]
+    refused: dict[str, str]
+    never: dict[str, str]
+
+
+def filter_nodes(rooms: Mapping[str, Room], names: Iterable[str], claim: Resources) -> Filtered:
+    """``verdict`` for every node of ``names``, in their order."""
+    found = Filtered([], {}, {})
+    for name in names:
+        judged = verdict(rooms.get(name), claim)
+        if judged is FITS:
+            found.fits.append(name)
+        elif isinstance(judged, Refused):
+            found.refused[name] = judged.message
+        elif isinstance(judged, NeverFits):
+            found.never[name] = judged.message
+    return found
+
+
+HIGHEST_SCORE: Final = 10
+"""The extender's scale; kube-scheduler takes whole numbers only."""
+
+EMPTY_NODE_SCORE: Final = 0.5
+"""The worth of an empty node, where one filled to its watermark is worth 1 and a full one 0."""
+
+
+def score(room: Room | None, claim: Resources) -> int:
+    """How good the node would be with ``claim`` on it, 0-10: best at the watermark, the worse resource decides (S2.8b).
+
+    Filling a node to its watermark keeps other nodes free; above it every VM there would soon have to move.
+    """
+    if verdict(room, claim) is not FITS or room is None:
+        return 0
+    after = room.reserved + claim
+    worst = min(
+        _worth(after.cpu, room.watermark.cpu, room.total.cpu), _worth(after.mem, room.watermark.mem, room.total.mem)
+    )
+    return max(1, round(worst * HIGHEST_SCORE))
+
+
+def _worth(filled: Amount, watermark: Amount, total: Amount) -> float:
+    """0..1: rises to 1 at the watermark, falls to 0 at the total; ``filled`` is within the total."""
+    if filled.value <= watermark.value:
+        return EMPTY_NODE_SCORE + (1 - EMPTY_NODE_SCORE) * filled.value / max(1, watermark.value)
+    return (total.value - filled.value) / (total.value - watermark.value)
