@@ -108,6 +108,7 @@ def _patching(state: State, patch: PatchVm, now: Instant) -> None:
 def _sent(state: State, ask: AskScheduler, now: Instant, luck: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
+    side.sequence += 1
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
     side.next_at = Instant(now + timing.tick - timing.tick_jitter * luck)

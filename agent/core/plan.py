@@ -25,6 +25,8 @@ def plan(state: State, now: Instant) -> Plan:
     vm, held = state.vm.seen, state.held
     if vm is None or held is None:
         return Plan((), None, "the VM has not been seen yet")
+    if not vm.ours:
+        return Plan((), None, "the VM runs in another pod, whose agent looks after it")
     wanted = wish(state, vm, now)
     patch = _patch(state, vm, wanted.size, now)
     patch_at = None if patch is None else _patch_at(state, vm, patch)
@@ -92,4 +94,5 @@ def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:
         last_permit=vm.recorded_permit if side.ceiling is None else side.ceiling,
         compute_unit=side.compute_unit,
         metrics=metrics,
+        sequence=side.sequence,
     )

@@ -48,9 +48,13 @@ class Denial:
 
 @dataclass(slots=True)
 class SchedulerSide:
-    """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest."""
+    """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest.
+
+    ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
+    """
 
     next_at: Instant
+    sequence: int
     compute_unit: ComputeUnit | None = None
     permit: Resources | None = None
     ceiling: Resources | None = None
@@ -120,16 +124,17 @@ class State:
         return held
 
 
-def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float) -> State:
+def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float, sequence: int) -> State:
     """An agent that has just started: nothing is proven, nothing is permitted.
 
-    ``luck`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``.
+    ``luck`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence`` numbers
+    the first request; it must be above every number that an earlier agent of this VM used.
     """
     begins_at = Instant(now + policy.timing.start_spread * luck)
     return State(
         pod=pod,
         policy=policy,
         begins_at=begins_at,
-        scheduler=SchedulerSide(next_at=begins_at),
+        scheduler=SchedulerSide(next_at=begins_at, sequence=sequence),
         guest=GuestSide(guard=WindowGuard.begin(policy.shrink)),
     )

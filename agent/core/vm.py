@@ -21,7 +21,10 @@ RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 
 @dataclass(frozen=True, slots=True)
 class Vm:
-    """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any."""
+    """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any.
+
+    ``ours`` is False while the VM runs in another pod than this agent's: during and after a migration.
+    """
 
     bounds: Bounds
     use: Resources
@@ -30,6 +33,7 @@ class Vm:
     version: int
     resizable: bool = True
     recorded_permit: Resources | None = None
+    ours: bool = True
 
     @property
     def holds(self) -> Resources:
@@ -46,8 +50,8 @@ class Vm:
         return not self.actual.within(self.use)
 
 
-def view(found: VirtualMachine) -> Vm:
-    """What the core needs of the object. A status that does not say what the VM has counts as obeyed.
+def view(found: VirtualMachine, pod: str) -> Vm:
+    """What the core needs of the object, for the agent of ``pod``. A status without sizes counts as obeyed.
 
     A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
     """
@@ -60,4 +64,5 @@ def view(found: VirtualMachine) -> Vm:
         version=int(version) if version.isdecimal() else 0,
         resizable=found.phase in RESIZABLE_PHASES,
         recorded_permit=found.permit,
+        ours=found.pod_name in (None, pod),
     )

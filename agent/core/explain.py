@@ -1,0 +1,196 @@
+"""Why a VM has the size it has: the answer for a person at 3 a.m., as data (architecture, decision 10).
+
+Rules that hold here:
+
+- Everything is read from the state; nothing is remembered for the sake of explaining.
+- Amounts are texts in Kubernetes' spelling; times are ages in seconds: the agent's clock means nothing to others.
+- The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.core.plan import plan
+from agent.core.state import State, Trouble
+from agent.core.wish import wish
+from protocol.units import Instant, Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """CPU and memory as Kubernetes quantities."""
+
+    cpu: str
+    mem: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """One reason for a size."""
+
+    name: str
+    need: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsView:
+    """What the guest said last; rates are means over the last interval, cores or shares of time in 0..1."""
+
+    age_seconds: float
+    load1: float | None
+    load5: float | None
+    runnable: float | None
+    cores_busy: float | None
+    cores_stolen: float | None
+    cores_in_iowait: float | None
+    cpu_stall: float | None
+    mem_stall: float | None
+    mem_used: str | None
+    mem_total: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DenialView:
+    """The scheduler granted less than was asked for."""
+
+    by: str
+    wanted: Size
+    granted: Size
+    since_seconds: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleView:
+    """Something is wrong, with what, whose fault it is, and since when."""
+
+    with_: str
+    fault: str
+    reason: str
+    since_seconds: float
+    last_seconds: float
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The whole answer. ``because`` is the one line; the rest is the evidence."""
+
+    vm: str
+    pod: str
+    because: str
+    has: Size | None
+    ordered: Size | None
+    wished: Size | None
+    bounds_min: Size | None
+    bounds_max: Size | None
+    permit: Size | None
+    ceiling: Size | None
+    compute_unit: Size | None
+    migrating: bool
+    goal: Size | None
+    parts: list[PartView]
+    shrink_guard: str
+    metrics: MetricsView | None
+    denied: DenialView | None
+    rejected_permits: int
+    scheduler_answered_seconds: float | None
+    troubles: list[TroubleView]
+    next_look_seconds: float | None
+
+
+def explain(state: State, vm_name: str, now: Instant) -> Explanation:
+    """Why the VM ``vm_name`` (``namespace/name``) has the size it has at ``now``."""
+    vm, side, guest = state.vm.seen, state.scheduler, state.guest
+    planned = plan(state, now)
+    return Explanation(
+        vm=vm_name,
+        pod=str(state.pod),
+        because=_headline(state, planned.because),
+        has=_shown(vm and vm.actual),
+        ordered=_shown(vm and vm.use),
+        wished=_shown(vm and wish(state, vm, now).size),
+        bounds_min=_shown(vm and vm.bounds.min),
+        bounds_max=_shown(vm and vm.bounds.max),
+        permit=_shown(side.permit),
+        ceiling=_shown(side.ceiling),
+        compute_unit=_shown(side.compute_unit),
+        migrating=side.migrate,
+        goal=_shown(guest.goal.need),
+        parts=[PartView(part.name, str(part.need), part.because) for part in guest.goal.parts],
+        shrink_guard=guest.guard.explain(now),
+        metrics=_metrics(state, now),
+        denied=_denial(state, now),
+        rejected_permits=side.rejected,
+        scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
+        troubles=troubles(state, now),
+        next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
+    )
+
+
+def troubles(state: State, now: Instant) -> list[TroubleView]:
+    """What is wrong at ``now``, each with whose fault it is."""
+    found = {
+        "scheduler": state.scheduler.trouble,
+        "patching the VM": state.vm.trouble,
+        "reading the VM": state.vm.lost,
+        "metrics": state.guest.trouble,
+        "settings": state.settings_trouble,
+    }
+    return [_trouble(name, trouble, now) for name, trouble in found.items() if trouble is not None]
+
+
+def _headline(state: State, because: str) -> str:
+    denial = state.scheduler.denial
+    return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
+
+
+def _trouble(name: str, trouble: Trouble, now: Instant) -> TroubleView:
+    since, last = _age(trouble.since, now), _age(trouble.last, now)
+    return TroubleView(name, trouble.fault.value, trouble.reason, since, last, trouble.count)
+
+
+def _denial(state: State, now: Instant) -> DenialView | None:
+    denial = state.scheduler.denial
+    if denial is None:
+        return None
+    since = _age(denial.since, now)
+    return DenialView("scheduler", _size(denial.wanted), _size(denial.granted), since, denial.count)
+
+
+def _metrics(state: State, now: Instant) -> MetricsView | None:
+    seen, rates = state.guest.seen, state.guest.rates
+    if seen is None:
+        return None
+    sample = seen.sample
+    return MetricsView(
+        age_seconds=_age(seen.at, now),
+        load1=sample.load1,
+        load5=sample.load5,
+        runnable=sample.runnable,
+        cores_busy=_rounded(rates.busy),
+        cores_stolen=_rounded(rates.steal),
+        cores_in_iowait=_rounded(rates.iowait),
+        cpu_stall=_rounded(rates.cpu_stall),
+        mem_stall=_rounded(rates.mem_stall),
+        mem_used=None if sample.mem_used is None else str(sample.mem_used),
+        mem_total=None if sample.mem_total is None else str(sample.mem_total),
+    )
+
+
+def _shown(amounts: Resources | None) -> Size | None:
+    return None if amounts is None else _size(amounts)
+
+
+def _size(amounts: Resources) -> Size:
+    return Size(str(amounts.cpu), str(amounts.mem))
+
+
+def _age(at: Instant, now: Instant) -> float:
+    return round(now - at, 3)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

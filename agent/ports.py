@@ -1,0 +1,103 @@
+"""What an agent needs of the world. Faults are injected here, and every mode differs only behind these.
+
+Rules that hold here:
+
+- A port does one thing once, within a deadline of its own. Retrying and waiting belong to the core.
+- Every failure is one of the errors below and says whose fault it is; but for ``CancelledError`` nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from agent.core.events import Fault
+from agent.core.guest import GuestSample
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest
+from protocol.units import Bytes, Instant, Resources, Seconds
+from protocol.virtual_machine import VirtualMachine
+
+
+class PortError(Exception):
+    """Something outside did not do what was asked of it; the message says what, for people."""
+
+    def __init__(self, fault: Fault, reason: str) -> None:
+        super().__init__(reason)
+        self.fault = fault
+        self.reason = reason
+
+
+class SchedulerError(PortError):
+    """No usable answer. ``retry_after`` is how long the scheduler itself asks one to wait."""
+
+    def __init__(self, fault: Fault, reason: str, retry_after: Seconds | None = None) -> None:
+        super().__init__(fault, reason)
+        self.retry_after = retry_after
+
+
+class ConflictError(PortError):
+    """The object has changed since it was read; the patch took no effect."""
+
+
+class RefusedError(PortError):
+    """The API refused the patch; it took no effect."""
+
+
+class GoneError(PortError):
+    """The object does not exist."""
+
+
+class MetricsSource(Protocol):
+    """The guest's node_exporter."""
+
+    async def scrape(self) -> GuestSample:
+        """One look at the guest. Raises ``PortError``."""
+
+
+class SchedulerClient(Protocol):
+    """The scheduler's door for agents (S4.4)."""
+
+    async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+
+
+class VmApi(Protocol):
+    """One VirtualMachine object."""
+
+    async def get(self) -> VirtualMachine:
+        """The object now. Raises ``GoneError`` or ``PortError``."""
+
+    def watch(self, version: str) -> AsyncIterator[VirtualMachine]:
+        """The object after each change since ``version``, until the server ends the watch. Raises like ``get``."""
+
+    async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
+        """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.
+
+        Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` where the outcome is unknown.
+        """
+
+
+class TokenSource(Protocol):
+    """Proof of who this agent is."""
+
+    def token(self) -> str | None:
+        """The bearer token to send now; None where none is configured. Raises ``PortError``."""
+
+
+class Clock(Protocol):
+    """Time that never goes back."""
+
+    def now(self) -> Instant:
+        """This instant."""
+
+    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
+        """Returns when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
+
+
+class Dice(Protocol):
+    """Chance, to spread what many agents do at once."""
+
+    def roll(self) -> float:
+        """A number in 0..1."""
