@@ -50,13 +50,19 @@ async def choose_accelerator() -> Accelerator:
             f"{QEMU} is not installed; on Debian: sudo apt-get install --no-install-recommends "
             f"qemu-system-x86 qemu-utils (or choose --guests simulated, which needs no QEMU)"
         )
-    if not Path("/dev/kvm").exists():
-        return _tcg("software emulation: there is no /dev/kvm")
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return _tcg("software emulation: this user may not open /dev/kvm (sudo usermod -aG kvm $USER)")
+    if fault := _device_fault():
+        return _tcg(f"software emulation: {fault}")
     if await _survives(_kvm("")):
         return _kvm("KVM: /dev/kvm works")
     return _tcg("software emulation: /dev/kvm is there, but a guest on it dies at once")
+
+
+def _device_fault() -> str | None:
+    if not Path("/dev/kvm").exists():
+        return "there is no /dev/kvm"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "this user may not open /dev/kvm (sudo usermod -aG kvm $USER)"
+    return None
 
 
 async def _survives(accelerator: Accelerator) -> bool:

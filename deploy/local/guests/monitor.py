@@ -31,7 +31,7 @@ class Monitor:
         try:
             await asyncio.wait_for(self._client.connect(end), _CALL_SECONDS)
         except (QMPError, OSError, EOFError, TimeoutError) as error:
-            raise GuestError(f"{self._who}: QEMU did not open its monitor: {error or type(error).__name__}") from error
+            raise GuestError(f"{self._who}: QEMU did not open its monitor: {_said(error)}") from error
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Runs one command and returns its result. Raises ``GuestError``."""
@@ -40,7 +40,7 @@ class Monitor:
         except TimeoutError as error:
             raise GuestError(f"{self._who}: QEMU did not answer {command} within {_CALL_SECONDS:.0f} s") from error
         except (QMPError, OSError, EOFError) as error:
-            raise GuestError(f"{self._who}: QEMU refused {command}: {error or type(error).__name__}") from error
+            raise GuestError(f"{self._who}: QEMU refused {command}: {_said(error)}") from error
 
     async def close(self) -> None:
         """Hangs up; QEMU may already be gone."""
@@ -48,3 +48,7 @@ class Monitor:
             await asyncio.wait_for(self._client.disconnect(), _CALL_SECONDS)
         except (QMPError, OSError, EOFError, TimeoutError):
             return  # nothing is left to hang up on
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,39 @@
+"""What every network does alike with a socket once it is made in the right place."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+_BACKLOG: Final = 128
+
+
+async def connected(unbound: socket.socket, host: str, port: int) -> socket.socket:
+    """``unbound``, connected; closed where that fails. Raises ``OSError``."""
+    try:
+        await asyncio.get_running_loop().sock_connect(unbound, (host, port))
+    except BaseException:
+        unbound.close()
+        raise
+    unbound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return unbound
+
+
+def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
+    """``unbound``, listening; closed where that fails. Raises ``OSError``."""
+    try:
+        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unbound.bind((host, port))
+        unbound.listen(_BACKLOG)
+    except BaseException:
+        unbound.close()
+        raise
+    return unbound
+
+
+def tcp_socket() -> socket.socket:
+    """A non-blocking TCP socket in the machine's own network."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setblocking(False)
+    return made
