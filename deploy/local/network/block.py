@@ -36,8 +36,8 @@ class LoopbackBlock:
             except OSError:
                 continue
         raise NetworkError(
-            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255, guarded by "
-            f"port {_GUARD_PORT}); end another local cluster first: autoscale local down"
+            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255, "
+            f"guarded by port {_GUARD_PORT}); end another local cluster first: autoscale local down"
         )
 
     def address(self, rest: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 
-from deploy.local.network.commands import ip_in, run
 from deploy.local.network.hub import HubNetwork
 from deploy.local.network.loopback import LoopbackNetwork
 from deploy.local.network.namespaces import NamespaceNetwork
 from deploy.local.ports import ClusterNetwork, NetworkError, PodSockets
+from protocol.messages import ObjectName
 
 
 class NetworkKind(StrEnum):
@@ -52,20 +52,16 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
 
 
 async def namespaces_fault(cluster: str) -> str | None:
-    """Why this machine cannot have network namespaces with bridges and taps; None where it can: it is tried."""
+    """Why this machine cannot have network namespaces with bridges and taps; None where it can: one is tried."""
     if os.geteuid() != 0:
         return "this is not root"
-    if not Path("/dev/net/tun").exists():
-        return "there is no /dev/net/tun (modprobe tun)"
-    trial = f"autoscale.{cluster}.trial"
+    trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
     try:
-        await run("ip", "netns", "add", trial)
-        try:
-            await ip_in(
-                trial, "link add br0 type bridge", "tuntap add t0 mode tap", "link add v0 type veth peer name v1"
-            )
-        finally:
-            await run("ip", "netns", "del", trial)
+        await trial.up()
+        await trial.add_node("node")
+        await trial.add_pod("node", ObjectName("trial", "pod"))
     except NetworkError as error:
         return str(error)
+    finally:
+        await trial.down()
     return None
