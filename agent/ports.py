@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A port does one thing once, within a deadline of its own. Retrying and waiting belong to the core.
-- Every failure is one of the errors below and says whose fault it is; but for ``CancelledError`` nothing else is raised.
+- Every failure is one of the errors below and says whose fault it is. Nothing else but ``CancelledError`` is raised.
 """
 
 from __future__ import annotations

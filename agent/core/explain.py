@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from agent.core.plan import plan
 from agent.core.state import State, Trouble
+from agent.core.vm import Vm
 from agent.core.wish import wish
 from protocol.units import Instant, Resources
 
@@ -23,6 +24,17 @@ class Size:
 
     cpu: str
     mem: str
+
+
+@dataclass(frozen=True, slots=True)
+class SizesView:
+    """What the VM ``has``, what was ``ordered`` of it, what the agent ``wished``, and between which bounds."""
+
+    has: Size
+    ordered: Size
+    wished: Size
+    least: Size
+    most: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +93,7 @@ class Explanation:
     vm: str
     pod: str
     because: str
-    has: Size | None
-    ordered: Size | None
-    wished: Size | None
-    bounds_min: Size | None
-    bounds_max: Size | None
+    size: SizesView | None
     permit: Size | None
     ceiling: Size | None
     compute_unit: Size | None
@@ -109,11 +117,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         vm=vm_name,
         pod=str(state.pod),
         because=_headline(state, planned.because),
-        has=_shown(vm and vm.actual),
-        ordered=_shown(vm and vm.use),
-        wished=_shown(vm and wish(state, vm, now).size),
-        bounds_min=_shown(vm and vm.bounds.min),
-        bounds_max=_shown(vm and vm.bounds.max),
+        size=None if vm is None else _sizes(state, vm, now),
         permit=_shown(side.permit),
         ceiling=_shown(side.ceiling),
         compute_unit=_shown(side.compute_unit),
@@ -127,6 +131,16 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
         troubles=troubles(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
+    )
+
+
+def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
+    return SizesView(
+        has=_size(vm.actual),
+        ordered=_size(vm.use),
+        wished=_size(wish(state, vm, now).size),
+        least=_size(vm.bounds.min),
+        most=_size(vm.bounds.max),
     )
 
 
