@@ -1,0 +1,8 @@
+"""Which node group the Cluster Autoscaler should grow: its gRPC expander, with our own prices (S2.8a).
+
+Rules that hold in this package:
+
+- It never vetoes: whatever goes wrong here, every option that was offered is passed on, and the log says why.
+- ``scaleup``, ``failures`` and ``choice`` are pure; ``wire`` alone knows protobuf, ``service`` alone knows gRPC.
+- It is a program of its own and shares nothing with the scheduler but ``protocol``.
+"""

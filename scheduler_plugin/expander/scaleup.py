@@ -1,0 +1,50 @@
+"""What the Cluster Autoscaler asks, as plain values: groups that could grow, by how many nodes, for which pods (S2.2).
+
+The autoscaler has already obeyed group limits, node selectors and pods that do not fit: an option is possible as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from protocol.units import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class PodNeeds:
+    """A pending pod: what identifies it, and what it requests. ``gpus`` is a count."""
+
+    key: str
+    request: Resources
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """A node that a group would add. ``machine`` is its instance type, empty where its labels do not say."""
+
+    machine: str
+    capacity: Resources
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUpOption:
+    """One group, the number of nodes (>= 0) it would gain, and the pods that would then fit."""
+
+    group: str
+    nodes: int
+    pods: tuple[PodNeeds, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleUp:
+    """One question: the options, and what a new node of each group looks like.
+
+    ``problems`` says of a group why it cannot be judged; it lacks a shape or some of its pods then.
+    """
+
+    options: tuple[ScaleUpOption, ...]
+    shapes: Mapping[str, NodeShape]
+    problems: Mapping[str, str]
