@@ -32,6 +32,9 @@ MEMORY_BLOCK: Final = Bytes(2 * 1024**2)
 _LINUX_BLOCK: Final = Bytes(128 * 1024**2)
 """Linux on x86 adds memory in blocks of this size; the device is rounded up to it, what is asked for is not."""
 
+_FORWARD_NETWORK: Final = "10.255.255.0/24"
+"""QEMU's user-mode network wants room for addresses of its own beside the two of the link."""
+
 _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
 _KERNEL: Final = (
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=1 reboot=t psi=1 "
@@ -145,12 +148,8 @@ def _netdev(attachment: str) -> str:
         case "forward":
             ports = (METRICS_PORT, DAEMON_PORT)
             forwards = ",".join(f"hostfwd=tcp:{place}:{port}-{LINK_GUEST}:{port}" for port in ports)
-            return f"user,ipv6=off,restrict=on,net={_link_network()},host={LINK_POD},{forwards}"
+            return f"user,ipv6=off,restrict=on,net={_FORWARD_NETWORK},host={LINK_POD},{forwards}"
     raise GuestError(f"a guest cannot be plugged into {attachment!r}")
-
-
-def _link_network() -> str:
-    return f"10.255.255.252/{LINK_PREFIX}"
 
 
 def _escaped(path: str) -> str:
