@@ -75,7 +75,7 @@ def bind_done(books: Books, uid: str, node: str) -> None:
     """The API accepted the bind; the pod will be seen with its node."""
     claim = _attempt_over(books, uid, node)
     if claim is not None:
-        claim.state = ClaimState.CONFIRMED
+        claim.state, claim.attempts = ClaimState.CONFIRMED, 0
 
 
 def bind_refused(books: Books, uid: str, node: str) -> None:

@@ -9,7 +9,7 @@ Rules that hold here:
   therefore never takes away what was granted after it was sent.
 - An account opened on a persisted permit does not know what its predecessor answered last, so nothing falls for the
   first ``SETTLE``.
-- A message that is not newer than the last one changes nothing; it is answered as things stand.
+- A message that is not newer than the last one changes no amount; it is answered as things stand.
 - The API may hold any permit between ``stored_low`` and ``stored_high``. Only what is within ``stored_low`` may be
   answered without waiting for a write.
 """
@@ -105,6 +105,11 @@ class VmAccount:
         if sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
             return False
         return sequence <= self.heard
+
+    def answer_old(self, sequence: int | None, now: Instant) -> None:
+        """An overtaken message is answered all the same, and whoever hears it may hold the permit: counts as a raise."""
+        if sequence != self.heard:
+            self.raised, self.raised_at = None, now
 
     def answer(self, permit: Resources, sequence: int | None, now: Instant) -> None:
         """Records the decision for a message that is not old."""

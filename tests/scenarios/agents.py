@@ -1,0 +1,186 @@
+"""The agents of a scenario: the real core, and a shell that a scenario steps by hand.
+
+Requests lie on ``wire`` until the scenario delivers, doubles or drops them; patches lie on ``patches`` likewise. Both
+outlive the agent that sent them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from agent.core.actions import PatchVm
+from agent.core.advance import advance
+from agent.core.events import (
+    Answered,
+    AskFailed,
+    Event,
+    Fault,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    Scraped,
+    Started,
+    VmSeen,
+)
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.plan import plan
+from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.state import State, begin
+from agent.core.vm import Vm
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest, ObjectName
+from protocol.units import Bytes, Instant, Resources, Seconds
+from protocol.virtual_machine import Bounds
+from tests.scenarios.cluster import SLOT, Cluster, VmObject
+
+POLICY = Policy(shrink=ShrinkPolicy(window=Seconds(4.0), max_gap=Seconds(1000.0)))
+CPUS = 16
+
+
+@dataclass
+class Message:
+    """A request on its way; ``sent`` tells which request of which agent it is a copy of."""
+
+    sent: int
+    uid: str
+    request: AgentRequest
+    at: Instant
+
+
+@dataclass
+class Patch:
+    """A resize on its way to the API; ``agent`` is who waits for it."""
+
+    sent: int
+    vm: ObjectName
+    action: PatchVm
+
+
+@dataclass
+class Agent:
+    """One agent process. Agents of published versions do not number their requests: ``numbers`` is False."""
+
+    uid: str
+    vm: ObjectName
+    state: State
+    numbers: bool
+    asking: int | None = None
+    patching: int | None = None
+    demand: float = 0.3
+    mem: float = 0.3
+    busy: float = 0.0
+    stall: float = 0.0
+    scraped_at: Instant = Instant(0.0)
+
+
+@dataclass
+class Agents:
+    cluster: Cluster
+    random: Random
+    alive: dict[str, Agent] = field(default_factory=dict)
+    wire: list[Message] = field(default_factory=list)
+    patches: list[Patch] = field(default_factory=list)
+    sent: int = 0
+    answers: int = 0
+
+    def start(self, vm: VmObject, now: Instant) -> None:
+        """An agent process begins in the VM's pod; its clock may have been set back since the last one."""
+        if vm.pod is None:
+            return
+        set_back = 0 if self.random.random() < 0.8 else 40
+        sequence = max(0, int((now - set_back) * 1e6))
+        state = begin(vm.pod.name, POLICY, now, self.random.random(), sequence)
+        numbers = sum(vm.name.name.encode()) % 3 != 0
+        self.alive[vm.pod.uid] = Agent(vm.pod.uid, vm.name, state, numbers, scraped_at=now)
+
+    def kill(self, uid: str) -> None:
+        """The process dies; what it has sent stays on its way."""
+        self.alive.pop(uid, None)
+
+    def step(self, agent: Agent, now: Instant) -> None:
+        """Looks at the VM and the guest, and starts what the core wants."""
+        vm = self.cluster.vms[agent.vm]
+        if self.random.random() < 0.7:
+            self._tell(agent, VmSeen(_view(vm)), now)
+        if vm.guest is not None:
+            self._tell(agent, Scraped(self._sample(agent, vm.guest, now)), now)
+        for action in plan(agent.state, now).actions:
+            self._tell(agent, Started(action), now)
+            self.sent += 1
+            if isinstance(action, PatchVm):
+                agent.patching = self.sent
+                self.patches.append(Patch(self.sent, agent.vm, action))
+            else:
+                agent.asking = self.sent
+                request = action.request if agent.numbers else replace(action.request, sequence=None)
+                self.wire.append(Message(self.sent, agent.uid, request, now))
+
+    def answered(self, sent: int, uid: str, response: PluginResponseView | None, now: Instant) -> None:
+        """An answer, or an error, on the connection of a request; heard only while that is awaited."""
+        agent = self.alive.get(uid)
+        if agent is None or agent.asking != sent:
+            return
+        agent.asking = None
+        self.answers += response is not None
+        event = AskFailed(Fault.NETWORK, "no answer") if response is None else Answered(response)
+        self._tell(agent, event, now)
+
+    def land(self, patch: Patch, now: Instant, *, reply: bool) -> None:
+        """The API takes a patch, or refuses it because the object has changed."""
+        vm = self.cluster.vms.get(patch.vm)
+        agent = next((a for a in self.alive.values() if a.patching == patch.sent), None)
+        landed = vm is not None and vm.version == patch.action.base
+        if landed and vm is not None:
+            vm.use = patch.action.target
+            self.cluster.put_vm(vm)
+        if agent is None:
+            return
+        agent.patching = None
+        if not reply or vm is None:
+            self._tell(agent, PatchFailed(Fault.VM_API, "time-out", refused=False), now)
+        else:
+            self._tell(agent, Patched(_view(vm)) if landed else PatchConflicted(), now)
+
+    def lose(self, patch: Patch, now: Instant) -> None:
+        """The agent gives up waiting; the patch may still land."""
+        agent = next((a for a in self.alive.values() if a.patching == patch.sent), None)
+        if agent is not None:
+            agent.patching = None
+            self._tell(agent, PatchFailed(Fault.VM_API, "time-out", refused=False), now)
+
+    def may_use(self, vm: VmObject) -> Resources:
+        """What the guest may come to have without anybody being asked again."""
+        most = vm.use if vm.status is None else vm.use.at_least(vm.status)
+        for patch in self.patches:
+            if patch.vm == vm.name and patch.action.base == vm.version:
+                most = most.at_least(patch.action.target)
+        agent = None if vm.pod is None else self.alive.get(vm.pod.uid)
+        if agent is not None and agent.state.scheduler.ceiling is not None:
+            most = most.at_least(agent.state.scheduler.ceiling)
+        return most
+
+    def _tell(self, agent: Agent, event: Event, now: Instant) -> None:
+        advance(agent.state, event, now, self.random.random())
+
+    def _sample(self, agent: Agent, guest: Resources, now: Instant) -> GuestSample:
+        """A guest under the agent's demand since the last sample."""
+        span, agent.scraped_at = now - agent.scraped_at, now
+        cores = guest.cpu.as_cores
+        agent.busy += min(agent.demand, cores) * span
+        agent.stall += span * max(0.0, 1 - cores / max(agent.demand, 0.01))
+        share = CpuSeconds(agent.busy / CPUS)
+        return GuestSample(
+            cpus={str(cpu): share for cpu in range(CPUS)},
+            runnable=agent.demand + 1,
+            load1=agent.demand,
+            load5=agent.demand,
+            mem_total=guest.mem,
+            mem_available=guest.mem.minus_or_zero(Bytes(int(agent.mem * 1024**3))),
+            cpu_stall=agent.stall,
+            mem_stall=0.0,
+        )
+
+
+def _view(vm: VmObject) -> Vm:
+    return Vm(Bounds(vm.least, vm.most), vm.use, vm.status or vm.use, SLOT, vm.version, True, vm.permit)

@@ -1,0 +1,144 @@
+"""The truth of a scenario: what the API server holds, and what the VM runtime makes of it.
+
+Rules that hold here:
+
+- Every write gives the object a new version and an event for whoever watches; a write that names a base version lands
+  only while that is the current one.
+- The runtime says what a guest has before it grows it and after it has shrunk it: the status is never below the guest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Resources
+from scheduler_plugin.ledger import NodeFacts, PodFacts, VmFacts
+
+SLOT = Bytes.parse("256Mi")
+NAMESPACE = "fleet"
+
+
+@dataclass
+class VmObject:
+    name: ObjectName
+    uid: str
+    least: Resources
+    most: Resources
+    use: Resources
+    version: int = 0
+    status: Resources | None = None
+    permit: Resources | None = None
+    pod: PodFacts | None = None
+    guest: Resources | None = None
+
+    def facts(self) -> VmFacts:
+        runs_in = None if self.status is None or self.pod is None else self.pod.name
+        return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The object of that name or UID was deleted."""
+
+    kind: str
+    key: str | ObjectName
+
+
+Event = NodeFacts | PodFacts | VmFacts | Gone
+
+
+@dataclass
+class Cluster:
+    nodes: dict[str, NodeFacts] = field(default_factory=dict)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    vms: dict[ObjectName, VmObject] = field(default_factory=dict)
+    version: int = 0
+    streams: dict[str, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in ("node", "pod", "vm")})
+    born: int = 0
+
+    def next_name(self) -> str:
+        self.born += 1
+        return f"{self.born:04}"
+
+    # Writes, each with its event ---------------------------------------------------------------------------------
+
+    def put_node(self, node: NodeFacts) -> None:
+        self.nodes[node.name] = node
+        self.streams["node"].append(node)
+
+    def drop_node(self, name: str) -> None:
+        del self.nodes[name]
+        self.streams["node"].append(Gone("node", name))
+
+    def put_pod(self, pod: PodFacts) -> None:
+        self.pods[pod.uid] = pod
+        self.streams["pod"].append(pod)
+
+    def drop_pod(self, uid: str) -> None:
+        pod = self.pods.pop(uid)
+        self.streams["pod"].append(Gone("pod", uid))
+        if pod.vm is not None:
+            self._stop(pod)
+
+    def put_vm(self, vm: VmObject) -> None:
+        self.version += 1
+        vm.version = self.version
+        self.vms[vm.name] = vm
+        self.streams["vm"].append(vm.facts())
+
+    def drop_vm(self, name: ObjectName) -> None:
+        """The controller deletes the pod first, the object after."""
+        vm = self.vms[name]
+        if vm.pod is not None:
+            self.drop_pod(vm.pod.uid)
+        del self.vms[name]
+        self.streams["vm"].append(Gone("vm", name))
+
+    def bind(self, uid: str, node: str) -> bool:
+        """The binding subresource: lands unless the pod is gone or bound already."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.node is not None:
+            return False
+        self.put_pod(replace(pod, node=node))
+        return True
+
+    def finish_pod(self, uid: str) -> None:
+        pod = self.pods[uid]
+        self.put_pod(replace(pod, finished=True))
+        if pod.vm is not None:
+            self._stop(pod)
+
+    def _stop(self, pod: PodFacts) -> None:
+        for vm in self.vms.values():
+            if vm.pod is not None and vm.pod.uid == pod.uid:
+                vm.pod = vm.guest = vm.status = None
+                self.put_vm(vm)
+
+    # The runtime -------------------------------------------------------------------------------------------------
+
+    def start_pod(self, vm: VmObject) -> None:
+        """The controller makes a pod for a VM that has none."""
+        name = ObjectName(NAMESPACE, f"{vm.name.name}-{self.next_name()}")
+        pod = PodFacts(f"uid-{name.name}", name, vm.use, vm.name)
+        vm.pod = pod
+        self.put_pod(pod)
+
+    def run(self, vm: VmObject, stage: int) -> None:
+        """One stage of reconciling: boot or announce growth, resize the guest, report."""
+        pod = None if vm.pod is None else self.pods.get(vm.pod.uid)
+        if pod is None or pod.node is None:
+            return
+        if vm.status is None:
+            vm.status = vm.guest = vm.use
+            vm.pod = pod
+            self.put_vm(vm)
+        elif stage == 0 and not vm.use.within(vm.status):
+            vm.status = vm.status.at_least(vm.use)
+            self.put_vm(vm)
+        elif stage == 1:
+            vm.guest = vm.use.at_most(vm.status)
+        elif stage == 2 and vm.guest is not None and vm.status != vm.guest:
+            vm.status = vm.guest
+            self.put_vm(vm)

@@ -1,0 +1,232 @@
+"""The scheduler of a scenario: the real ledger, and the service's duties stepped by hand.
+
+It answers an increase only after its write is confirmed, carries out one write per VM at a time over the version that
+it knows, binds through the API, and forgets everything when it crashes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from protocol.codec import PluginResponseView
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import (
+    Decision,
+    Effect,
+    Ledger,
+    LedgerError,
+    NodeFacts,
+    PersistPermit,
+    PodFacts,
+    ReadPod,
+    RoomFreed,
+    VmFacts,
+)
+from scheduler_plugin.placement import FITS
+from tests.scenarios.agents import Agents, Message
+from tests.scenarios.cluster import Cluster, Event, Gone
+
+
+@dataclass
+class Bind:
+    uid: str
+    node: str
+
+
+@dataclass
+class Ghost:
+    """A permit's write whose sender has given up, and which may still land."""
+
+    vm: ObjectName
+    permit: Resources
+    base: int
+
+
+@dataclass
+class Scheduler:
+    cluster: Cluster
+    agents: Agents
+    random: Random
+    ledger: Ledger | None = None
+    writes: dict[ObjectName, PersistPermit] = field(default_factory=dict)
+    waiting: list[tuple[PersistPermit, Message, Decision]] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
+    late_binds: list[Bind] = field(default_factory=list)
+    reads: list[ReadPod] = field(default_factory=list)
+    ghosts: list[Ghost] = field(default_factory=list)
+    old_events: list[Event] = field(default_factory=list)
+    woken: int = 0
+
+    def start(self, now: Instant) -> None:
+        """A new process reads the cluster and is ready."""
+        self.ledger = Ledger()
+        self.relist(now)
+
+    def relist(self, now: Instant) -> None:
+        """Reads everything; whatever events were on their way are contained in it."""
+        assert self.ledger is not None
+        for stream in self.cluster.streams.values():
+            stream.clear()
+        vms = [vm.facts() for vm in self.cluster.vms.values()]
+        self._do(self.ledger.resync(self.cluster.nodes.values(), self.cluster.pods.values(), vms, now))
+
+    def crash(self, now: Instant) -> None:
+        """The process dies: connections break, and each call in flight has landed or never will."""
+        for effect in list(self.writes.values()):
+            if self.random.random() < 0.5:
+                self._land(effect.vm, effect.permit)
+        for bind in self.binds:
+            if self.random.random() < 0.5:
+                self.cluster.bind(bind.uid, bind.node)
+        for _, message, _ in self.waiting:
+            self.agents.answered(message.sent, message.uid, None, now)
+        self.ledger = None
+        self.ghosts.clear()
+        self.late_binds.clear()
+        self.writes.clear()
+        self.waiting.clear()
+        self.binds.clear()
+        self.reads.clear()
+        self.old_events.clear()
+
+    # The watch ---------------------------------------------------------------------------------------------------
+
+    def hear(self, kind: str, now: Instant) -> None:
+        """The next event of one kind; now and then one that was heard before comes again."""
+        stream = self.cluster.streams[kind]
+        if stream:
+            event = stream.popleft()
+            self.take(event, now)
+            if isinstance(event, VmFacts | PodFacts):
+                self.old_events = [*self.old_events[-20:], event]
+        elif self.old_events:
+            self.take(self.random.choice(self.old_events), now)
+
+    def take(self, event: Event, now: Instant) -> None:
+        assert self.ledger is not None
+        match event:
+            case NodeFacts():
+                self._do(self.ledger.see_node(event))
+            case PodFacts():
+                self._do(self.ledger.see_pod(event))
+            case VmFacts():
+                self._do(self.ledger.see_vm(event, now))
+            case Gone("node", str(name)):
+                self._do(self.ledger.lose_node(name))
+            case Gone("pod", str(uid)):
+                self._do(self.ledger.lose_pod(uid))
+            case Gone(_, ObjectName() as name):
+                self._do(self.ledger.lose_vm(name))
+
+    # Binds -------------------------------------------------------------------------------------------------------
+
+    def place(self, pod: PodFacts) -> None:
+        """One cycle of kube-scheduler: filter, then bind on one of the nodes, though others may bind in between."""
+        assert self.ledger is not None
+        try:
+            fits = self.ledger.filter(pod, list(self.cluster.nodes)).fits
+            if fits and self.random.random() < 0.9:
+                node = self.random.choice(fits)
+            else:
+                node = self.random.choice(list(self.cluster.nodes))
+            reservation = self.ledger.reserve(pod, node)
+        except LedgerError:
+            return
+        if fits == [node]:
+            assert reservation.verdict is FITS
+        if reservation.verdict is FITS and reservation.needs_bind:
+            self.binds.append(Bind(pod.uid, node))
+
+    def bind(self, bind: Bind, outcome: str) -> None:
+        """The API call of a bind ends: answered, its answer lost, failed with doubt, or late."""
+        assert self.ledger is not None
+        self.binds.remove(bind)
+        if outcome == "late":
+            self.late_binds.append(bind)
+        landed = outcome in ("answered", "lost") and self.cluster.bind(bind.uid, bind.node)
+        if outcome == "refused":
+            self._do(self.ledger.bind_refused(bind.uid, bind.node))
+        elif landed and outcome == "answered":
+            self._do(self.ledger.bind_done(bind.uid, bind.node))
+        else:
+            self._do(self.ledger.bind_unknown(bind.uid, bind.node))
+
+    def read(self) -> None:
+        """Reads one pod whose bind is in doubt."""
+        assert self.ledger is not None
+        if self.reads:
+            order = self.reads.pop(self.random.randrange(len(self.reads)))
+            self._do(self.ledger.pod_read(order.uid, self.cluster.pods.get(order.uid)))
+
+    # Permits -----------------------------------------------------------------------------------------------------
+
+    def deliver(self, message: Message, now: Instant) -> None:
+        """One copy of a request arrives."""
+        if self.ledger is None:
+            self.agents.answered(message.sent, message.uid, None, now)
+            return
+        try:
+            decision = self.ledger.decide(message.uid, message.request, now)
+        except LedgerError:
+            self.agents.answered(message.sent, message.uid, None, now)
+            return
+        self._do(decision.effects)
+        if decision.persist is not None:
+            self.writes[decision.persist.vm] = decision.persist
+            if decision.persist.before_answer:
+                self.waiting.append((decision.persist, message, decision))
+                return
+        self._answer(message, decision, now)
+
+    def write(self, vm: ObjectName, outcome: str, now: Instant) -> None:
+        """The newest write for a VM ends: answered, its answer lost, failed, or late."""
+        assert self.ledger is not None
+        effect = self.writes.pop(vm)
+        found = self.cluster.vms.get(vm)
+        if found is None:
+            outcome = "failed"
+        elif outcome == "late":
+            self.ghosts.append(Ghost(vm, effect.permit, found.version))
+        elif outcome in ("answered", "lost"):
+            self._land(vm, effect.permit)
+        if outcome == "answered" and found is not None:
+            self._do(self.ledger.permit_stored(effect.revision, found.facts()))
+        else:
+            self._do(self.ledger.permit_unsure(effect.revision, vm))
+        for entry in [entry for entry in self.waiting if entry[0].vm == vm]:
+            self.waiting.remove(entry)
+            stored = outcome == "answered" and entry[0].revision == effect.revision
+            self._answer(entry[1], entry[2] if stored else None, now)
+
+    def haunt(self) -> None:
+        """A late write or bind lands after all, unless its object has changed since."""
+        if self.ghosts:
+            ghost = self.ghosts.pop()
+            found = self.cluster.vms.get(ghost.vm)
+            if found is not None and found.version == ghost.base:
+                self._land(ghost.vm, ghost.permit)
+        if self.late_binds:
+            bind = self.late_binds.pop()
+            self.cluster.bind(bind.uid, bind.node)
+
+    def _land(self, vm: ObjectName, permit: Resources) -> None:
+        found = self.cluster.vms.get(vm)
+        if found is not None:
+            found.permit = permit
+            self.cluster.put_vm(found)
+
+    def _answer(self, message: Message, decision: Decision | None, now: Instant) -> None:
+        view = None
+        if decision is not None:
+            view = PluginResponseView(decision.permit, decision.compute_unit, decision.migrate)
+        if self.random.random() < 0.9:
+            self.agents.answered(message.sent, message.uid, view, now)
+
+    def _do(self, effects: tuple[Effect, ...]) -> None:
+        for effect in effects:
+            if isinstance(effect, ReadPod):
+                self.reads.append(effect)
+            elif isinstance(effect, RoomFreed):
+                self.woken += 1

@@ -1,0 +1,55 @@
+"""Guest use <= permit <= reservation <= node, through thousands of random steps of the real core and the real ledger.
+
+``AUTOSCALE_SCENARIO_STEPS`` sets how many steps each story has, ``AUTOSCALE_SCENARIO_SEED`` plays one story again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from scheduler_plugin.ledger import Ledger
+from tests.scenarios.world import World
+
+STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", "2000"))
+SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "1,2,3,4").split(",")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool) -> None:
+    world = World(seed, is_open=is_open)
+    denied = 0
+    for _ in range(STEPS):
+        world.step()
+        denied += world.unmet
+    assert world.agents.answers > STEPS / 100, "the story was too quiet to prove anything"
+    assert denied, "nobody was ever denied anything: the story was too easy"
+    assert_nothing_has_leaked(world)
+
+
+def assert_nothing_has_leaked(world: World) -> None:
+    """Once every event has arrived, the books hold exactly the pods that are there, and at least what a rebuild has."""
+    if world.scheduler.ledger is None:
+        world.scheduler.start(world.now)
+    ledger = world.scheduler.ledger
+    assert ledger is not None
+    while world.scheduler.binds:
+        world.scheduler.bind(world.scheduler.binds[0], "lost")
+    world.scheduler.late_binds.clear()
+    for kind, stream in world.cluster.streams.items():
+        while stream:
+            world.scheduler.hear(kind, world.now)
+    while world.scheduler.reads:
+        world.scheduler.read()
+    world.scheduler.relist(world.now)
+    fresh = Ledger()
+    vms = [vm.facts() for vm in world.cluster.vms.values()]
+    fresh.resync(world.cluster.nodes.values(), world.cluster.pods.values(), vms, world.now)
+    assert {uid: claim.node for uid, claim in ledger.claims.items()} == {
+        uid: claim.node for uid, claim in fresh.claims.items()
+    }
+    for uid, claim in fresh.claims.items():
+        assert claim.reserved.within(ledger.claims[uid].reserved)
+    assert set(ledger.rooms) == set(fresh.rooms)
