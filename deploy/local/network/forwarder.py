@@ -1,7 +1,6 @@
 """Loopback ports of the machine that lead into a network: people and their tools stay outside of the namespaces.
 
-The listening socket is the machine's; each connection is continued by a socket made inside (``Dial``). A connection
-belongs to the forwarder, which ends it when it closes.
+The listening socket is the machine's; each connection is continued by a socket made inside (``Dial``).
 """
 
 from __future__ import annotations
@@ -10,6 +9,9 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+from deploy.local.network.serving import Serving
+from deploy.local.network.sockets import listening, tcp_socket
 
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Connects to a host and port inside the network; raises ``OSError``."""
@@ -22,45 +24,34 @@ class Forwarder:
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
-        self._servers: dict[tuple[str, int], asyncio.Server] = {}
-        self._connections: set[asyncio.Task[None]] = set()
+        self._open: dict[tuple[str, int], Serving] = {}
 
     async def open(self, target: str, port: int) -> int:
         """The loopback port that leads to ``target:port``."""
-        if (target, port) not in self._servers:
+        if (target, port) not in self._open:
 
-            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                connection = asyncio.create_task(self._serve(target, port, reader, writer))
-                self._connections.add(connection)
-                connection.add_done_callback(self._connections.discard)
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await _join(reader, writer, await self._dial(target, port))
 
-            self._servers[target, port] = await asyncio.start_server(accept, "127.0.0.1", 0)
-        bound: int = self._servers[target, port].sockets[0].getsockname()[1]
-        return bound
+            self._open[target, port] = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+        return self._open[target, port].port
 
     async def close(self) -> None:
         """Ends all connections and gives the ports back."""
-        servers, self._servers = self._servers, {}
-        for server in servers.values():
-            server.close()
-        ending = list(self._connections)
-        for connection in ending:
-            connection.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        closing, self._open = self._open, {}
+        for serving in closing.values():
+            await serving.close()
 
-    async def _serve(self, target: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            inner_reader, inner_writer = await asyncio.open_connection(sock=await self._dial(target, port))
-            try:
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(_copy(reader, inner_writer))
-                    both.create_task(_copy(inner_reader, writer))
-            finally:
-                inner_writer.close()
-        except* OSError:
-            pass  # one end went away: closing the other is how TCP says so
-        finally:
-            writer.close()
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inside: socket.socket) -> None:
+    """Copies both ways until both ends have said all they had to say."""
+    inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_copy(reader, inner_writer))
+            both.create_task(_copy(inner_reader, writer))
+    finally:
+        inner_writer.close()
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
