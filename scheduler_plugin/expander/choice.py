@@ -1,0 +1,65 @@
+"""Which of the offered options are passed on: the lowest rank among sound groups, and never nobody (S2.5, S2.8a).
+
+Rules that hold here:
+
+- A group that failed to bring nodes comes after every group that did not, whatever the ranks.
+- A group that cannot be judged (no price, no readable node) comes after every sound group that can.
+- Ties are kept, except to find out which of several suspects fails (``failures``).
+- If something was offered, something is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+
+from protocol.units import Instant
+from scheduler_plugin.expander.failures import Failures
+from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
+
+Judgement = float | str
+"""An option's rank (lower is better), or why it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is passed on, and why in one line. ``learnt`` is what the question showed of earlier answers."""
+
+    options: tuple[ScaleUpOption, ...]
+    why: str
+    learnt: tuple[str, ...] = ()
+
+
+def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Failures, now: Instant) -> Verdict:
+    """Answers one question and remembers the answer. ``judgements`` has an entry for each option's group."""
+    asked = {pod.key for option in scale_up.options for pod in option.pods}
+    learnt = failures.asked(asked, now)
+    options, why = _best(scale_up.options, judgements, failures, now)
+    pods = {pod.key for option in options for pod in option.pods}
+    failures.answered([option.group for option in options], pods, now)
+    return Verdict(tuple(options), why, tuple(learnt))
+
+
+def _best(
+    offered: Sequence[ScaleUpOption], judgements: Mapping[str, Judgement], failures: Failures, now: Instant
+) -> tuple[list[ScaleUpOption], str]:
+    sound = [option for option in offered if not failures.demoted(option.group, now)]
+    for options, note in ((sound, ""), (offered, "every group has failed lately, ")):
+        ranks = {o.group: rank for o in options if isinstance(rank := judgements[o.group], float)}
+        if ranks:
+            return _lowest(options, ranks, failures, now, note)
+        if options:
+            reasons = "; ".join(f"{o.group}: {judgements[o.group]}" for o in options[:3])
+            return list(options), f"{note}none of {len(options)} can be judged ({reasons})"
+    return [], "nothing was offered"
+
+
+def _lowest(
+    options: Sequence[ScaleUpOption], ranks: Mapping[str, float], failures: Failures, now: Instant, note: str
+) -> tuple[list[ScaleUpOption], str]:
+    lowest = min(ranks.values())
+    tied = [group for group, rank in ranks.items() if isclose(rank, lowest, rel_tol=1e-9)]
+    chosen = set(failures.one_of(tied, now))
+    why = f"{note}rank {lowest:.4g} is the lowest of {len(ranks)}"
+    return [option for option in options if option.group in chosen], why

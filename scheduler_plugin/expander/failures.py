@@ -1,0 +1,107 @@
+"""Which node groups promised nodes that never came, judged only by who asks again (S2.8a).
+
+Rules that hold here:
+
+- The autoscaler counts nodes that are on their way and does not ask for their pods again. So a choice has failed when
+  at least half of its pods are asked for again, ``grace`` or more after it; after ``remember`` in silence it has worked.
+- A failed group is demoted for ``demote``, twice as long for each further failure in a row, at most ``longest``.
+- Where several groups tied, the autoscaler tried one of them and does not say which: they become suspects, and the next
+  tie with a suspect in it is answered with one group only, so that the next failure has a name.
+- Demotion only orders options. It never removes the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from protocol.units import Instant, Seconds
+
+MOST_OPEN_CHOICES = 1000
+"""Choices whose outcome is still open; beyond this the oldest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRules:
+    """How failures are recognised and for how long they count; all above zero."""
+
+    grace: Seconds = Seconds(5)
+    remember: Seconds = Seconds(1800)
+    demote: Seconds = Seconds(300)
+    longest: Seconds = Seconds(3600)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    at: Instant
+    groups: tuple[str, ...]
+    pods: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Group:
+    failures: int = 0
+    demoted_until: Instant = Instant(float("-inf"))
+    suspect_until: Instant = Instant(float("-inf"))
+    chosen_at: Instant = Instant(float("-inf"))
+
+
+class Failures:
+    """The memory of one expander. Every call takes the present moment; moments never go back."""
+
+    def __init__(self, rules: FailureRules) -> None:
+        self.rules = rules
+        self._open: list[_Choice] = []
+        self._groups: dict[str, _Group] = {}
+
+    def asked(self, pods: Collection[str], now: Instant) -> list[str]:
+        """Learns from the pods of a new question; returns what was learnt, a line each."""
+        learnt: list[str] = []
+        still_open: list[_Choice] = []
+        asked_again = set(pods)
+        for choice in self._open:
+            age = now - choice.at
+            if age >= self.rules.grace and 2 * len(choice.pods & asked_again) >= len(choice.pods):
+                learnt.append(self._failed(choice, now))
+            elif age < self.rules.remember:
+                still_open.append(choice)
+            else:
+                self._worked(choice)
+        self._open = still_open
+        return learnt
+
+    def answered(self, groups: Sequence[str], pods: Collection[str], now: Instant) -> None:
+        """Remembers that ``groups`` (tied, if several) were named for ``pods``."""
+        if not pods:
+            return
+        for group in groups:
+            self._groups.setdefault(group, _Group()).chosen_at = now
+        self._open = [*self._open, _Choice(now, tuple(groups), frozenset(pods))][-MOST_OPEN_CHOICES:]
+
+    def demoted(self, group: str, now: Instant) -> bool:
+        """Whether ``group`` should come after every other at this moment."""
+        known = self._groups.get(group)
+        return known is not None and now < known.demoted_until
+
+    def one_of(self, tied: Sequence[str], now: Instant) -> Sequence[str]:
+        """``tied`` as it is, or one group of it where a suspect is among them: rather an unsuspected one, then the
+        one that was named longest ago."""
+        known = {group: self._groups.get(group, _Group()) for group in tied}
+        if not any(now < group.suspect_until for group in known.values()):
+            return tied
+        return [min(tied, key=lambda group: (now < known[group].suspect_until, known[group].chosen_at))]
+
+    def _failed(self, choice: _Choice, now: Instant) -> str:
+        if len(choice.groups) > 1:
+            for name in choice.groups:
+                self._groups[name].suspect_until = Instant(now + self.rules.demote)
+            return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
+        group = self._groups[choice.groups[0]]
+        group.failures += 1
+        span = min(self.rules.demote * 2 ** min(group.failures - 1, 30), self.rules.longest)
+        group.demoted_until = Instant(now + span)
+        return f"{choice.groups[0]} brought no nodes {group.failures} times in a row: it comes last for {span:g} s"
+
+    def _worked(self, choice: _Choice) -> None:
+        for name in choice.groups:
+            self._groups.pop(name, None)

@@ -1,0 +1,94 @@
+"""The expander's settings: one YAML file, taken whole or refused whole with the path of the bad field.
+
+Rules that hold here:
+
+- Unknown keys are errors: a misspelt setting must not be silently without effect.
+- Without ``tls`` the expander listens on loopback only, unless ``insecure`` says that this is meant.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import yaml
+
+from protocol.field_errors import field_message
+from protocol.units import Seconds
+from scheduler_plugin.expander.failures import FailureRules
+from scheduler_plugin.expander.tls import TlsFiles
+
+Span = Annotated[float, msgspec.Meta(gt=0)]
+"""Seconds."""
+
+
+class SettingsError(ValueError):
+    """The settings are refused; the message begins with the path of the bad field."""
+
+
+class FailureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """See ``FailureRules``."""
+
+    grace: Span = 5
+    remember: Span = 1800
+    demote: Span = 300
+    longest: Span = 3600
+
+    def rules(self) -> FailureRules:
+        """The same as rules."""
+        return FailureRules(Seconds(self.grace), Seconds(self.remember), Seconds(self.demote), Seconds(self.longest))
+
+
+class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Paths of PEM files; see ``TlsFiles``."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+    def files(self) -> TlsFiles:
+        """The same as paths."""
+        return TlsFiles(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the expander is told. ``cluster_nodes`` replaces counting the nodes through the Kubernetes API."""
+
+    listen: str = "127.0.0.1:10296"
+    metrics_listen: str = "0.0.0.0:10295"
+    tls: TlsSettings | None = None
+    insecure: bool = False
+    cluster_nodes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    failures: FailureSettings = FailureSettings()
+
+
+def parse_settings(text: str) -> Settings:
+    """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
+    try:
+        settings = msgspec.convert(yaml.safe_load(text) or {}, Settings)
+        for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
+            host, _ = host_and_port(path, address)
+            if path == "listen" and not settings.tls and not settings.insecure and not _is_loopback(host):
+                raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
+    except yaml.YAMLError as error:
+        raise SettingsError(f"document: expected YAML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(field_message(error)) from None
+    return settings
+
+
+def host_and_port(path: str, address: str) -> tuple[str, int]:
+    """The parts of ``HOST:PORT`` (``[HOST]:PORT`` for IPv6). Raises ``ValueError`` naming ``path``."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
