@@ -1,0 +1,90 @@
+"""JSON objects as the API server handles them.
+
+Rules that hold here:
+
+- The shape of an object is known by its schema alone, and only at run time, so ``JsonObject`` is ``dict[str, Any]``:
+  this package is the edge at which nothing can be typed further.
+- An object that has been stored is never changed again; whoever wants to change one makes a copy of the parts that
+  it changes (``with_field``, ``without_field``) or of everything (``deep_copy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object of any shape."""
+
+encode = msgspec.json.Encoder().encode
+"""JSON text of a value, in the order of its keys."""
+
+_decoder = msgspec.json.Decoder()
+
+
+class NotJsonError(ValueError):
+    """A text is not the JSON that was expected; the message says why."""
+
+
+def decode(raw: bytes) -> Any:
+    """The value of a JSON text. Raises ``NotJsonError``."""
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotJsonError(str(error)) from None
+
+
+def decode_object(raw: bytes) -> JsonObject:
+    """The JSON object of a text. Raises ``NotJsonError`` for malformed text and for any other kind of value."""
+    value = decode(raw)
+    if not isinstance(value, dict):
+        raise NotJsonError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def field(value: Any, path: Sequence[str]) -> Any:
+    """What lies at ``path``, or None where any part of the way is missing."""
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def text_at(value: Any, dotted: str) -> str:
+    """The text at a dotted path such as ``spec.nodeName``; booleans and numbers as JSON, nothing as ``""``."""
+    found = field(value, dotted.split("."))
+    if found is None:
+        return ""
+    return found if isinstance(found, str) else encode(found).decode()
+
+
+def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
+    """A copy of ``value`` in which ``path`` holds ``new``; everything beside the path is shared."""
+    head, rest = path[0], path[1:]
+    if not rest:
+        return {**value, head: new}
+    inner = value.get(head)
+    return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
+
+
+def without_field(value: JsonObject, path: Sequence[str]) -> JsonObject:
+    """A copy of ``value`` without the field at ``path``; ``value`` itself where there is none."""
+    head, rest = path[0], path[1:]
+    if head not in value:
+        return value
+    if not rest:
+        return {key: inner for key, inner in value.items() if key != head}
+    inner = value[head]
+    return {**value, head: without_field(inner, rest)} if isinstance(inner, dict) else value
+
+
+def deep_copy(value: Any) -> Any:
+    """A copy that shares no list and no object with ``value``."""
+    if isinstance(value, dict):
+        return {key: deep_copy(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [deep_copy(inner) for inner in value]
+    return value

@@ -1,0 +1,104 @@
+"""Strategic merge patch: a merge patch in which the lists of ``listkeys`` merge item by item.
+
+Directives: ``$patch: replace`` and ``$patch: delete`` in an object, ``$deleteFromPrimitiveList/FIELD``,
+``$setElementOrder/FIELD`` (the order of the result) and ``$retainKeys`` (drop all other keys).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from deploy.local.apiserver.errors import bad_request
+from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.patch.listkeys import SET, merge_key
+
+_DIRECTIVE: Final = "$patch"
+_RETAIN: Final = "$retainKeys"
+_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+
+
+def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> JsonObject:
+    """``body`` with ``patch`` applied; ``parent`` is the name of the field that holds them. Raises a 400."""
+    directive = patch.get(_DIRECTIVE)
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in {None, "merge"}:
+        raise bad_request(f"unknown patch directive {directive!r}")
+    result = dict(body)
+    for key, change in patch.items():
+        if not key.startswith("$"):
+            _merge_field(result, key, change, parent)
+    for key, change in patch.items():
+        if key.startswith(_DELETE_FROM):
+            _delete_values(result, key.removeprefix(_DELETE_FROM), change)
+        elif key.startswith(_ORDER):
+            _reorder(result, key.removeprefix(_ORDER), change, parent)
+    retained = patch.get(_RETAIN)
+    return {key: value for key, value in result.items() if key in retained} if retained is not None else result
+
+
+def _merge_field(result: JsonObject, key: str, change: Any, parent: str) -> None:
+    if change is None:
+        result.pop(key, None)
+        return
+    before = result.get(key)
+    identity = merge_key(parent, key)
+    if isinstance(change, dict):
+        result[key] = strategic_patch(before if isinstance(before, dict) else {}, change, key)
+    elif isinstance(change, list) and identity is not None:
+        result[key] = _merge_list(before if isinstance(before, list) else [], change, key, identity)
+    else:
+        result[key] = change
+
+
+def _merge_list(before: list[Any], change: list[Any], field: str, identity: str) -> list[Any]:
+    if identity == SET:
+        return before + [item for item in change if item not in before]
+    replaces = any(isinstance(item, dict) and item == {_DIRECTIVE: "replace"} for item in change)
+    result = [] if replaces else list(before)
+    for item in change:
+        if isinstance(item, dict) and item != {_DIRECTIVE: "replace"}:
+            _merge_item(result, item, field, identity)
+    return result
+
+
+def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) -> None:
+    if identity not in item:
+        raise bad_request(f"map: {item} does not contain declared merge key: {identity}")
+    place = _place(result, identity, item[identity])
+    if item.get(_DIRECTIVE) == "delete":
+        if place is not None:
+            del result[place]
+    elif place is None:
+        result.append(strategic_patch({}, item, field))
+    else:
+        result[place] = strategic_patch(result[place], item, field)
+
+
+def _place(items: list[Any], identity: str, value: Any) -> int | None:
+    return next((at for at, one in enumerate(items) if isinstance(one, dict) and one.get(identity) == value), None)
+
+
+def _delete_values(result: JsonObject, field: str, values: Any) -> None:
+    if isinstance(result.get(field), list):
+        result[field] = [item for item in result[field] if item not in values]
+
+
+def _reorder(result: JsonObject, field: str, order: list[Any], parent: str) -> None:
+    """Puts the named items into the given order; the others keep their place relative to what precedes them."""
+    items = result.get(field)
+    if not isinstance(items, list):
+        return
+    identity = merge_key(parent, field) or SET
+    wanted = [item if identity == SET else item.get(identity) for item in order]
+    named = [item for item in items if _identity(item, identity) in wanted]
+    named.sort(key=lambda item: wanted.index(_identity(item, identity)))
+    others = [item for item in items if _identity(item, identity) not in wanted]
+    result[field] = named + others
+
+
+def _identity(item: Any, identity: str) -> Any:
+    return item if identity == SET or not isinstance(item, dict) else item.get(identity)

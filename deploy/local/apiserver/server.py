@@ -1,0 +1,105 @@
+"""One API server over one data directory: what it is made of, and how it is run and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+from starlette.applications import Starlette
+
+from deploy.local.apiserver.api import Api, Target, WriteOptions
+from deploy.local.apiserver.app import Settings, create_app
+from deploy.local.apiserver.builtins import BUILTINS
+from deploy.local.apiserver.catalog import Catalog
+from deploy.local.apiserver.errors import ApiError
+from deploy.local.apiserver.identity import ADMIN, Authenticator, Identity
+from deploy.local.apiserver.journal import Journal
+from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.store import Store
+from deploy.local.apiserver.world import World
+
+HISTORY_LIMIT: Final = 4096
+"""How many changes of each resource watches can go back."""
+
+FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """An API server that is ready to serve. Call ``close`` when it has served."""
+
+    app: Starlette
+    api: Api
+    authenticator: Authenticator
+    closing: asyncio.Event
+
+    def stop_watches(self) -> None:
+        """Ends every watch, so that connections can be closed."""
+        self.closing.set()
+        self.api.store.wake_all()
+
+    def close(self) -> None:
+        """Closes the store."""
+        self.api.store.close()
+
+
+def build(data_dir: Path | None, tokens: Mapping[str, Identity], world: World, settings: Settings) -> ApiServer:
+    """An API server over ``data_dir`` (None: in memory) that knows the holders of ``tokens``."""
+    if data_dir is not None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    store = Store(Journal(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
+    api = Api(store, Catalog(BUILTINS), world)
+    _create_namespaces(api)
+    key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
+    authenticator = Authenticator(store, world, key.encode(), tokens)
+    closing = asyncio.Event()
+    return ApiServer(create_app(api, authenticator, settings, closing), api, authenticator, closing)
+
+
+def _create_namespaces(api: Api) -> None:
+    resource = api.catalog.by_key("namespaces")
+    if resource is None:
+        raise LookupError("the catalog has no namespaces")
+    for name in FIRST_NAMESPACES:
+        try:
+            api.create(Target(resource), {"metadata": {"name": name}}, WriteOptions())
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+def secret_file(path: Path) -> str:
+    """The secret in the file at ``path``, readable by its owner alone; made there where it is missing."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()
+
+
+def write_kubeconfig(path: Path, url: str, token: str) -> None:
+    """A kubeconfig, readable by its owner alone, with which ``token`` reaches the server at ``url``."""
+    name = "local"
+    config: JsonObject = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": url}}],
+        "users": [{"name": "admin", "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "admin", "namespace": "default"}}],
+        "current-context": name,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def admin_tokens(token: str) -> Mapping[str, Identity]:
+    """The administrator's token, for ``build``."""
+    return {token: ADMIN}

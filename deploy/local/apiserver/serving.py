@@ -1,0 +1,57 @@
+"""Serving an application on several sockets with uvicorn, and stopping it without waiting for watches."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that ends its long-lived answers when it is told to stop."""
+
+    def __init__(self, app: ASGIApp, stop_streams: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=2,
+                ws="none",
+                server_header=False,
+            )
+        )
+        self._stop_streams = stop_streams
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signals to whoever runs the server; ``stop`` is what a signal should lead to."""
+        yield
+
+    def stop(self) -> None:
+        """Makes ``serve`` return soon."""
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops: first the streams, then the connections."""
+        self._stop_streams()
+        await super().shutdown(sockets)
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` where it is taken."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"expected HOST:PORT, got {address!r}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((host.strip("[]"), int(port)))
+    listening.listen(1024)
+    listening.setblocking(False)
+    return listening
