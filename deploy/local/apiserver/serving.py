@@ -49,7 +49,8 @@ def listen(address: str) -> socket.socket:
     if not colon or not port.isdigit():
         raise ValueError(f"expected HOST:PORT, got {address!r}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol must be named: asyncio switches Nagle's delay off only where it is.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind((host.strip("[]"), int(port)))
     listening.listen(1024)
