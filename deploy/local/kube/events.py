@@ -1,0 +1,71 @@
+"""Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
+
+An event that cannot be written is dropped: it is a courtesy, and the facts are in the object's status.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kube.objects import EVENTS, Json, name_of, text, uid_of
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+
+
+class Events:
+    """Writes events in the name of one component. An event equal to an object's last one only raises its count."""
+
+    def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
+        self._client = client
+        self._component = component
+        self._clock = clock
+        self._last: dict[str, tuple[tuple[str, str], str, int]] = {}
+
+    async def say(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+        """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
+        uid = uid_of(about)
+        said, written, count = self._last.get(uid, (("", ""), "", 0))
+        try:
+            if said == (reason, message):
+                await self._count(about, written, count + 1)
+                self._last[uid] = (said, written, count + 1)
+            else:
+                written = await self._write(about, reason, message, kind)
+                self._last[uid] = ((reason, message), written, 1)
+        except (ApiError, ApiUnavailableError):
+            self._last.pop(uid, None)
+
+    async def _count(self, about: Json, written: str, count: int) -> None:
+        name = type(name_of(about))(_namespace(about), written)
+        await self._client.merge_patch(EVENTS, name, {"count": count, "lastTimestamp": self._clock.timestamp()})
+
+    async def _write(self, about: Json, reason: str, message: str, kind: str) -> str:
+        now = self._clock.timestamp()
+        regarding = name_of(about)
+        event: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{regarding.name}.", "namespace": _namespace(about)},
+            "involvedObject": {
+                "apiVersion": text(about, "apiVersion"),
+                "kind": text(about, "kind"),
+                "namespace": regarding.namespace,
+                "name": regarding.name,
+                "uid": uid_of(about),
+            },
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component},
+        }
+        return text(await self._client.create(EVENTS, _namespace(about), event), "metadata", "name")
+
+
+def _namespace(about: Json) -> str:
+    return name_of(about).namespace or "default"

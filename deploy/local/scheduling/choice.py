@@ -1,0 +1,31 @@
+"""Which node wins, and what is said when none can: the pure part of one scheduling cycle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+MAX_EXTENDER_SCORE_FACTOR: Final = 10
+"""kube-scheduler scores nodes 0-100, an extender 0-10: its scores count ten times, times its weight."""
+
+
+def winner(
+    feasible: Sequence[str], scores: Mapping[str, int], weight: int, pick: Callable[[Sequence[str]], str]
+) -> str:
+    """The node of ``feasible`` (not empty) with the greatest score; ``pick`` chooses among equals.
+
+    A node that the extender did not score counts as 0.
+    """
+    totals = {node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR for node in feasible}
+    best = max(totals.values())
+    return pick([node for node in feasible if totals[node] == best])
+
+
+def no_node_message(refusals: Mapping[str, str], nodes: int) -> str:
+    """kube-scheduler's sentence for a pod that fits nowhere: each reason with the number of nodes it holds for."""
+    if not nodes:
+        return "no nodes available to schedule pods"
+    counted = Counter(refusals.values())
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=lambda each: each[0]))
+    return f"0/{nodes} nodes are available: {reasons}."

@@ -1,0 +1,94 @@
+"""The HTTP side of a scheduler extender, called as kube-scheduler calls it with ``nodeCacheCapable: true``.
+
+Exactly status 200 is an answer; anything else is an ``ExtenderError``. Keys are the Go field names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from deploy.local.kube.objects import Json
+from protocol.messages import ObjectName
+
+
+class ExtenderError(Exception):
+    """The extender did not answer, answered nonsense, or refused as a whole; the message says which."""
+
+
+class FilterResult(msgspec.Struct, frozen=True):
+    """What ``filter`` answers; null where a field is unset."""
+
+    NodeNames: list[str] | None = None
+    FailedNodes: dict[str, str] | None = None
+    FailedAndUnresolvableNodes: dict[str, str] | None = None
+    Error: str = ""
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Every refused node and why."""
+        return {**(self.FailedNodes or {}), **(self.FailedAndUnresolvableNodes or {})}
+
+
+class HostScore(msgspec.Struct, frozen=True):
+    """One entry of what ``prioritize`` answers: an integer of 0-10."""
+
+    Host: str
+    Score: int
+
+
+class BindResult(msgspec.Struct, frozen=True):
+    """What ``bind`` answers; an empty error means bound."""
+
+    Error: str = ""
+
+
+Answer = TypeVar("Answer")
+
+
+class Extender:
+    """One extender, by its base URL."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
+        """Which of ``nodes`` can take ``pod``. Raises ``ExtenderError``, also for a node nobody asked about."""
+        body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+        result = await self._post("/filter", body, FilterResult)
+        if result.Error:
+            raise ExtenderError(result.Error)
+        if unknown := set(result.NodeNames or ()) - set(nodes):
+            raise ExtenderError(f"extender filter returned a node that was not asked about: {min(unknown)}")
+        return result
+
+    async def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
+        """Scores of ``nodes``; none where the extender failed, as kube-scheduler drops these errors."""
+        body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+        try:
+            return {each.Host: each.Score for each in await self._post("/prioritize", body, list[HostScore])}
+        except ExtenderError:
+            return {}
+
+    async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
+        """Binds; returns when bound. Raises ``ExtenderError`` with the extender's reason."""
+        body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": uid, "Node": node}
+        if error := (await self._post("/bind", body, BindResult)).Error:
+            raise ExtenderError(error)
+
+    async def _post(self, verb: str, body: Mapping[str, object], answer: type[Answer]) -> Answer:
+        try:
+            response = await self._http.post(
+                verb, content=msgspec.json.encode(body), headers={"Content-Type": "application/json"}
+            )
+        except httpx.HTTPError as error:
+            raise ExtenderError(f"extender {verb} did not answer: {error!r}") from error
+        if response.status_code != httpx.codes.OK:
+            raise ExtenderError(f"extender {verb} answered HTTP {response.status_code}: {response.text[:200]}")
+        try:
+            return msgspec.json.decode(response.content, type=answer)
+        except msgspec.DecodeError as error:
+            raise ExtenderError(f"extender {verb} answered nonsense: {error}") from error

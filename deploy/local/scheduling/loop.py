@@ -1,0 +1,165 @@
+"""The scheduling loop's shell: watches pods and nodes, runs cycles, binds asynchronously through the extender.
+
+Rules that hold here:
+
+- One cycle at a time, but a bind is a task of its own: the next pod's filter may come before the last bind has ended,
+  as with kube-scheduler. The extender must cope; this loop exists to make it.
+- Whatever may make room wakes waiting pods: a pod that ends or goes, a node that comes or changes (annotations too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.events import WARNING, Events
+from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.objects import (
+    Json,
+    annotations_of,
+    child,
+    is_leaving,
+    is_over,
+    items,
+    labels_of,
+    node_of,
+    text,
+    uid_of,
+)
+from deploy.local.scheduling.choice import no_node_message, winner
+from deploy.local.scheduling.extender import Extender, ExtenderError
+from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.queue import Failure, SchedulingQueue
+from protocol.messages import ObjectName
+from protocol.names import SCHEDULER_NAME
+from protocol.units import Seconds
+
+EXTENDER_WEIGHT: Final = 1
+_IDLE: Final = Seconds(3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """The time and randomness of the loop: a clock, a jitter in 0..1, and a pick among nodes with equal scores."""
+
+    clock: Clock
+    jitter: Callable[[], float]
+    pick: Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What the loop watches."""
+
+    pods: Informer
+    nodes: Informer
+
+
+class SchedulingLoop:
+    """Gives nodes to the pods that name our scheduler."""
+
+    def __init__(self, watched: Watched, extender: Extender, events: Events, chance: Chance) -> None:
+        self._pods = watched.pods
+        self._nodes = watched.nodes
+        self._extender = extender
+        self._events = events
+        self._clock = chance.clock
+        self._chance = chance
+        self._queue = SchedulingQueue()
+        self._stir = asyncio.Event()
+        self._pods.listen(self._pod_changed)
+        self._nodes.listen(self._node_changed)
+
+    async def run(self) -> None:
+        """Schedules until cancelled; binds in flight are cancelled with it."""
+        await self._pods.synced.wait()
+        await self._nodes.synced.wait()
+        async with asyncio.TaskGroup() as binds:
+            while True:
+                self._stir.clear()
+                pod = self._queue.take(self._clock.now())
+                if pod is None:
+                    await self._wait()
+                else:
+                    await self._cycle(pod, binds)
+
+    async def _wait(self) -> None:
+        ready = self._queue.next_ready()
+        span = _IDLE if ready is None else Seconds(max(0.0, ready - self._clock.now()))
+        sleep = asyncio.ensure_future(self._clock.sleep(span))
+        stir = asyncio.ensure_future(self._stir.wait())
+        try:
+            await asyncio.wait((sleep, stir), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            stir.cancel()
+
+    async def _cycle(self, name: ObjectName, binds: asyncio.TaskGroup) -> None:
+        pod = self._pods.get(name)
+        if pod is None or not _wants_node(pod):
+            self._queue.forget(name)
+            return
+        try:
+            node = await self._choose(pod)
+        except ExtenderError as error:
+            await self._failed(name, pod, Failure.ERROR, str(error))
+            return
+        if node:
+            binds.create_task(self._bind(name, pod, node))
+
+    async def _choose(self, pod: Json) -> str:
+        """The node for ``pod``; empty where there is none, which has then been said and queued."""
+        name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
+        nodes = {each.name: node for each, node in self._nodes.objects.items() if not is_leaving(node)}
+        refused = {each: reason for each, node in nodes.items() if (reason := refusal(pod, node))}
+        feasible = [each for each in sorted(nodes) if each not in refused]
+        if feasible:
+            answer = await self._extender.filter(pod, feasible)
+            refused |= answer.refusals
+            feasible = list(answer.NodeNames or ())
+        if not feasible:
+            await self._failed(name, pod, Failure.NO_NODE, no_node_message(refused, len(nodes)))
+            return ""
+        scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
+        return winner(feasible, scores, EXTENDER_WEIGHT, self._chance.pick)
+
+    async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
+        try:
+            await self._extender.bind(name, uid_of(pod), node)
+        except ExtenderError as error:
+            await self._failed(name, pod, Failure.ERROR, f"binding rejected: {error}")
+            return
+        await self._events.say(pod, "Scheduled", f"Successfully assigned {name} to {node}")
+
+    async def _failed(self, name: ObjectName, pod: Json, failure: Failure, message: str) -> None:
+        self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
+        self._stir.set()
+        await self._events.say(pod, "FailedScheduling", message, WARNING)
+
+    def _pod_changed(self, change: Change) -> None:
+        if change.new is not None and _wants_node(change.new):
+            self._queue.add(change.name)
+        else:
+            self._queue.forget(change.name)
+            if change.old is not None and node_of(change.old) and (change.new is None or is_over(change.new)):
+                self._queue.wake()
+        self._stir.set()
+
+    def _node_changed(self, change: Change) -> None:
+        if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
+            self._queue.wake()
+            self._stir.set()
+
+
+def _wants_node(pod: Json) -> bool:
+    ours = text(pod, "spec", "schedulerName") == SCHEDULER_NAME
+    return ours and not node_of(pod) and not is_leaving(pod) and not is_over(pod)
+
+
+def _facts(node: Json) -> tuple[object, ...]:
+    """What may decide about a pod: everything but heartbeats."""
+    conditions = [(text(each, "type"), text(each, "status")) for each in items(node, "status", "conditions")]
+    return child(node, "spec"), labels_of(node), annotations_of(node), child(node, "status", "allocatable"), conditions

@@ -1,0 +1,99 @@
+"""The checks that kube-scheduler makes itself before it asks an extender: a small, pure part of them.
+
+``refusals`` answers for one pod and node in kube-scheduler's words; room is not judged here but by the extender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from deploy.local.kube.objects import Json, child, flag, items, labels_of, text, texts
+
+_TAINTS_THAT_REFUSE: Final = frozenset({"NoSchedule", "NoExecute"})
+_UNSCHEDULABLE_TAINT: Final[Json] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+def refusal(pod: Json, node: Json) -> str | None:
+    """Why ``node`` cannot take ``pod``; None where nothing speaks against it."""
+    for check in (_not_ready, _unschedulable, _untolerated, _not_selected):
+        if reason := check(pod, node):
+            return reason
+    return None
+
+
+def _not_ready(_: Json, node: Json) -> str | None:
+    ready = [text(each, "status") for each in items(node, "status", "conditions") if text(each, "type") == "Ready"]
+    return None if ready == ["True"] else "node(s) were not ready"
+
+
+def _unschedulable(pod: Json, node: Json) -> str | None:
+    if flag(node, "spec", "unschedulable") and not _tolerated(_UNSCHEDULABLE_TAINT, pod):
+        return "node(s) were unschedulable"
+    return None
+
+
+def _untolerated(pod: Json, node: Json) -> str | None:
+    for taint in items(node, "spec", "taints"):
+        if text(taint, "effect") in _TAINTS_THAT_REFUSE and not _tolerated(taint, pod):
+            return f"node(s) had untolerated taint {{{text(taint, 'key')}: {text(taint, 'value')}}}"
+    return None
+
+
+def _tolerated(taint: Json, pod: Json) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in items(pod, "spec", "tolerations"))
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    key, effect = text(toleration, "key"), text(toleration, "effect")
+    if effect and effect != text(taint, "effect"):
+        return False
+    if text(toleration, "operator") == "Exists":
+        return not key or key == text(taint, "key")
+    return key == text(taint, "key") and text(toleration, "value") == text(taint, "value")
+
+
+def _not_selected(pod: Json, node: Json) -> str | None:
+    labels = labels_of(node)
+    wanted = texts(pod, "spec", "nodeSelector")
+    affinity = child(pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = items(affinity, "nodeSelectorTerms")
+    selected = all(labels.get(key) == value for key, value in wanted.items())
+    if selected and (not affinity or any(_term_matches(term, node, labels) for term in terms)):
+        return None
+    return "node(s) didn't match Pod's node affinity/selector"
+
+
+def _term_matches(term: Json, node: Json, labels: Mapping[str, str]) -> bool:
+    by_label, by_field = items(term, "matchExpressions"), items(term, "matchFields")
+    name = {"metadata.name": text(node, "metadata", "name")}
+    checks = [*((each, labels) for each in by_label), *((each, name) for each in by_field)]
+    return bool(checks) and all(_expression_matches(each, facts) for each, facts in checks)
+
+
+def _expression_matches(expression: Json, facts: Mapping[str, str]) -> bool:
+    found = facts.get(text(expression, "key"))
+    values = expression.get("values")
+    wanted = [str(each) for each in values] if isinstance(values, list) else []
+    return _OPERATORS.get(text(expression, "operator"), _never)(found, wanted)
+
+
+def _never(_found: str | None, _wanted: list[str]) -> bool:
+    return False
+
+
+def _compare(found: str | None, wanted: list[str], larger: bool) -> bool:
+    try:
+        return (int(found or "") > int(wanted[0])) if larger else (int(found or "") < int(wanted[0]))
+    except (ValueError, IndexError):
+        return False
+
+
+_OPERATORS: Final[Mapping[str, Callable[[str | None, list[str]], bool]]] = {
+    "In": lambda found, wanted: found is not None and found in wanted,
+    "NotIn": lambda found, wanted: found is None or found not in wanted,
+    "Exists": lambda found, _: found is not None,
+    "DoesNotExist": lambda found, _: found is None,
+    "Gt": lambda found, wanted: _compare(found, wanted, larger=True),
+    "Lt": lambda found, wanted: _compare(found, wanted, larger=False),
+}

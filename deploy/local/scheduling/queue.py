@@ -1,0 +1,106 @@
+"""Which pod is tried next, and when a refused one is tried again: kube-scheduler's queue as a pure state machine.
+
+Rules that hold here:
+
+- A pod is in one place: ready, in flight, or waiting. The longest ready goes first.
+- A pod that no node can take waits for a cluster event; an event wakes it, but never before its back-off is over. An
+  event that came while it was in flight counts.
+- A pod whose attempt broke (an error, a bind that was refused) needs no event, only its back-off.
+- Back-off is 1 s, doubled with every failed attempt, at most 10 s, lengthened by a jitter that the caller draws.
+- No pod waits for ever: one that waited for five minutes is tried again without an event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+
+FIRST_BACKOFF: Final = Seconds(1.0)
+LONGEST_BACKOFF: Final = Seconds(10.0)
+LONGEST_WAIT: Final = Seconds(300.0)
+
+
+class Failure(StrEnum):
+    """Why an attempt did not place its pod."""
+
+    NO_NODE = "no node"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    backoff_over: Instant
+    tried_again_at: Instant
+    """When it becomes ready without any event; its back-off's end where it needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    events_before: int
+
+
+def backoff(attempts: int, jitter: float) -> Seconds:
+    """The pause after so many failed attempts (>= 1); ``jitter`` in 0..1 lengthens it by up to half."""
+    return Seconds(min(FIRST_BACKOFF * 2.0 ** min(attempts - 1, 10), LONGEST_BACKOFF) * (1 + jitter / 2))
+
+
+class SchedulingQueue:
+    """The pods that want a node. ``now`` never goes back."""
+
+    def __init__(self) -> None:
+        self._ready: dict[ObjectName, None] = {}
+        self._in_flight: dict[ObjectName, _Attempt] = {}
+        self._waiting: dict[ObjectName, _Waiting] = {}
+        self._attempts: dict[ObjectName, int] = {}
+        self._events = 0
+
+    def add(self, pod: ObjectName) -> None:
+        """A pod wants a node. One that is known already stays where it is."""
+        if pod not in self._in_flight and pod not in self._waiting:
+            self._ready.setdefault(pod)
+
+    def forget(self, pod: ObjectName) -> None:
+        """The pod has a node, or is gone."""
+        for place in (self._ready, self._in_flight, self._waiting, self._attempts):
+            place.pop(pod, None)
+
+    def take(self, now: Instant) -> ObjectName | None:
+        """The pod to try now, which is in flight from here on; None where there is none."""
+        self._ripen(now)
+        pod = next(iter(self._ready), None)
+        if pod is not None:
+            del self._ready[pod]
+            self._in_flight[pod] = _Attempt(self._events)
+        return pod
+
+    def failed(self, pod: ObjectName, failure: Failure, now: Instant, jitter: float) -> None:
+        """The attempt in flight did not place ``pod``. Nothing where it is not in flight (it went away)."""
+        attempt = self._in_flight.pop(pod, None)
+        if attempt is None:
+            return
+        self._attempts[pod] = attempts = self._attempts.get(pod, 0) + 1
+        over = Instant(now + backoff(attempts, jitter))
+        needs_event = failure is Failure.NO_NODE and attempt.events_before == self._events
+        self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over)
+
+    def wake(self) -> None:
+        """Something changed in the cluster that may have made room: every waiting pod needs only its back-off now."""
+        self._events += 1
+        for pod, waiting in self._waiting.items():
+            self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over)
+
+    def next_ready(self) -> Instant | None:
+        """When ``take`` will next have a pod without further events; None where never. Past where it has one now."""
+        if self._ready:
+            return Instant(float("-inf"))
+        return min((waiting.tried_again_at for waiting in self._waiting.values()), default=None)
+
+    def _ripen(self, now: Instant) -> None:
+        ripe = [pod for pod, waiting in self._waiting.items() if waiting.tried_again_at <= now]
+        for pod in sorted(ripe, key=lambda each: self._waiting[each].tried_again_at):
+            del self._waiting[pod]
+            self._ready[pod] = None
