@@ -64,7 +64,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {"requests of the pod": claim.pod.requests}
     floors = {
-        "permit the agent may hold": account.held,
+        "permit the agent may hold": account.promises.held,
         "permit the API may hold": account.stored_high,
         "spec.guest use": account.facts.use,
         "what the guest has": account.facts.actual or ZERO,

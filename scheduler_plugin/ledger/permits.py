@@ -4,12 +4,11 @@ Rules that hold here:
 
 - ``reserved`` is the largest of: every permit that the agent may still hold, every permit that the API may hold,
   ``spec.use``, and what the guest has. It falls only when each of these has provably fallen.
-- A smaller permit counts as held only once the message is known to be newer than the last raise: by its sequence, or
-  because the raise is older than ``SETTLE``, in which time every message has arrived or died. A late "decrease"
-  therefore never takes away what was granted after it was sent.
-- An account opened on a persisted permit does not know what its predecessor answered last, so nothing falls for the
-  first ``SETTLE``.
+- A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
+  sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
 - A message that is not newer than the last one changes no amount; it is answered as things stand.
+- Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, and after one
+  went back: then an unknown answer, or one to an unknown agent, may be the newest.
 - The API may hold any permit between ``stored_low`` and ``stored_high``. Only what is within ``stored_low`` may be
   answered without waiting for a write.
 """
@@ -19,15 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
+from scheduler_plugin.ledger.promises import SETTLE, Promises
 
 if TYPE_CHECKING:
     from scheduler_plugin.ledger.claims import Claim
-
-SETTLE: Final = Seconds(30.0)
-"""No message between agent and scheduler lives longer: both sides' time-outs are far below it."""
 
 LONG_AGO: Final = Instant(float("-inf"))
 
@@ -36,24 +33,22 @@ LONG_AGO: Final = Instant(float("-inf"))
 class VmAccount:
     """What is known of one VM. ``facts`` is None while only its pods have been seen.
 
-    ``permit`` is the last decision, ``held`` the most that the agent may hold because of any decision. ``heard_*`` is
-    the last message, ``raised_*`` the one that last got more than the permit before it. ``is_unproven`` marks a VM that
-    a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only witness of what it may use.
+    ``permit`` is the last decision, ``promises`` are all that the agent may still hold. ``heard`` is the sequence of
+    the last message, ``trusted_from`` when sequences prove something again. ``is_unproven`` marks a VM that a rebuild
+    found without a persisted permit: its agent's ``lastPermit`` is the only witness of what it may use.
     """
 
     facts: VmFacts | None = None
     claims: list[Claim] = field(default_factory=list)
     permit: Resources | None = None
-    held: Resources = ZERO
+    promises: Promises = field(default_factory=Promises)
     stored_low: Resources = ZERO
     stored_high: Resources = ZERO
     in_doubt: bool = False
     pending: PersistPermit | None = None
     heard: int | None = None
     heard_at: Instant = LONG_AGO
-    raised: int | None = None
-    raised_at: Instant = LONG_AGO
-    opened_at: Instant = LONG_AGO
+    trusted_from: Instant = LONG_AGO
     is_unproven: bool = False
     is_deleted: bool = False
     reserved: Resources = ZERO
@@ -73,12 +68,12 @@ class VmAccount:
     def open(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """The first facts about this VM, or about a new VM of the same name."""
         self.facts, self.is_deleted = facts, False
-        self.permit, self.held, self.pending, self.in_doubt = None, ZERO, None, False
+        self._forget_agent()
+        self.pending, self.in_doubt = None, False
         self.stored_low = self.stored_high = facts.permit or ZERO
-        self.opened_at = now if facts.permit is not None or at_rebuild else LONG_AGO
-        self.held = self.reserved_without_agent if self.opened_at == now else ZERO
-        self.heard = self.raised = None
-        self.heard_at = self.raised_at = LONG_AGO
+        if facts.permit is not None or at_rebuild:
+            self.promises.add(self.reserved_without_agent, now)
+            self.trusted_from = Instant(now + SETTLE)
         self.is_unproven = at_rebuild and facts.permit is None
         self._derive()
 
@@ -106,28 +101,25 @@ class VmAccount:
             return False
         return sequence <= self.heard
 
-    def answer_old(self, sequence: int | None, now: Instant) -> None:
-        """An overtaken message is answered all the same, and whoever hears it may hold the permit: counts as a raise."""
+    def answer_old(self, permit: Resources, sequence: int | None, now: Instant) -> None:
+        """Records the answer to an old message: to a double nothing new, to another one whoever hears it holds it."""
         if sequence != self.heard:
-            self.raised, self.raised_at = None, now
+            self.promises.add(permit, now)
+            self.trusted_from = Instant(now + SETTLE)
+            self._derive()
 
     def answer(self, permit: Resources, sequence: int | None, now: Instant) -> None:
         """Records the decision for a message that is not old."""
-        self.held = permit if self._is_newer_than_raise(sequence, now) else self.held.at_least(permit)
-        if self.permit is None or not permit.within(self.permit):
-            self.raised, self.raised_at = sequence, now
-        self.permit = permit
-        self.heard_at = now
-        self.heard = sequence
+        is_newest = sequence is not None and self.heard is not None and sequence > self.heard
+        if is_newest and now >= self.trusted_from:
+            self.promises.replace(permit, now)
+        else:
+            self.promises.add(permit, now)
+        if self.heard is not None and not is_newest:
+            self.trusted_from = Instant(now + SETTLE)
+        self.permit, self.heard, self.heard_at = permit, sequence, now
         self.is_unproven = False
         self._derive()
-
-    def _is_newer_than_raise(self, sequence: int | None, now: Instant) -> bool:
-        if now - self.opened_at < SETTLE:
-            return False
-        if sequence is not None and self.raised is not None and sequence > self.raised:
-            return True
-        return now - self.raised_at >= SETTLE
 
     def write(self, revision: int) -> PersistPermit | None:
         """The write that the API needs now, if any; the same one again while its outcome is open.
@@ -162,9 +154,13 @@ class VmAccount:
 
     def agent_gone(self) -> None:
         """The VM's last pod is gone and its agent with it: only what the API holds still counts."""
-        self.permit, self.held, self.heard, self.raised = None, ZERO, None, None
-        self.heard_at = self.raised_at = self.opened_at = LONG_AGO
+        self._forget_agent()
         self._derive()
 
+    def _forget_agent(self) -> None:
+        self.permit, self.promises, self.heard = None, Promises(), None
+        self.heard_at = self.trusted_from = LONG_AGO
+        self.is_unproven = False
+
     def _derive(self) -> None:
-        self.reserved = self.reserved_without_agent.at_least(self.held)
+        self.reserved = self.reserved_without_agent.at_least(self.promises.held)

@@ -33,7 +33,7 @@ def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> D
     outside = False
     if account.is_old(request.sequence, now) and account.permit is not None:
         permit = wanted.at_most(account.permit)
-        account.answer_old(request.sequence, now)
+        account.answer_old(permit, request.sequence, now)
     else:
         permit = wanted.at_most(_ceiling(books, account, claim))
         if account.is_unproven and request.last_permit is not None:

@@ -1,0 +1,45 @@
+"""The permits that an agent may hold, when nobody knows which of its messages is the newest.
+
+Rules that hold here:
+
+- An agent holds the answer to its newest message. What was answered less than ``SETTLE`` ago may be that answer, unless
+  a message is known to be newer; what is older is not, once any message arrives: all its elders have arrived or died.
+- Promises are merged upwards when there are many: more may stay reserved, never less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.units import ZERO, Instant, Resources, Seconds
+
+SETTLE: Final = Seconds(30.0)
+"""No message between agent and scheduler lives longer: both sides' time-outs are far below it."""
+
+MOST_PROMISES: Final = 8
+
+
+@dataclass(slots=True)
+class Promises:
+    """Recent answers; ``held`` is the most that the agent may hold because of any of them."""
+
+    held: Resources = ZERO
+    _recent: list[tuple[Instant, Resources]] = field(default_factory=list)
+
+    def add(self, permit: Resources, now: Instant) -> None:
+        """Another answer, to a message that may be older than those answered before."""
+        recent = [(at, older) for at, older in self._recent if now - at < SETTLE and not older.within(permit)]
+        recent.append((now, permit))
+        if len(recent) > MOST_PROMISES:
+            (_, first), (at, second), *rest = recent
+            recent = [(at, first.at_least(second)), *rest]
+        self._recent = recent
+        self.held = permit
+        for _, older in recent[:-1]:
+            self.held = self.held.at_least(older)
+
+    def replace(self, permit: Resources, now: Instant) -> None:
+        """The answer to a message that is newer than every one answered before."""
+        self._recent = [(now, permit)]
+        self.held = permit
