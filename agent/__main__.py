@@ -1,0 +1,36 @@
+"""``autoscaler-agent``: reads its settings, runs until SIGTERM or SIGINT, exits 0."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from agent.adapters.system import SystemClock, SystemDice
+from agent.app import run
+from agent.settings import Settings, SettingsError, read_settings
+from agent.supervisor import Means
+from agent.telemetry import JsonLog
+
+
+def main() -> None:
+    """The entry point. Exit code 2 where the settings cannot be used."""
+    try:
+        settings = read_settings(sys.argv[1:], os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"autoscaler-agent: {error}\n")
+        sys.exit(2)
+    asyncio.run(_main(settings))
+
+
+async def _main(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(settings, Means(SystemClock(), SystemDice(), JsonLog()), stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What went wrong with an HTTP call, in words for people, and whose fault it is.
+
+Rules that hold here:
+
+- A call that got no answer in time or at all is the network's fault: nobody here can tell more.
+- A message never repeats more than ``SHOWN`` characters of an answer: it may come from anybody.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httpx
+import msgspec
+
+from agent.core.events import Fault
+from agent.ports import PortError
+from protocol.units import Seconds
+
+SHOWN: Final = 200
+
+
+def no_answer(what: str, error: Exception, deadline: Seconds) -> PortError:
+    """The error of a call to ``what`` that ended without an answer."""
+    if isinstance(error, (TimeoutError, httpx.TimeoutException)):
+        return PortError(Fault.NETWORK, f"{what} did not answer within {deadline:g} s")
+    return PortError(Fault.NETWORK, f"{what} cannot be reached: {type(error).__name__}: {error}"[:SHOWN])
+
+
+class _ErrorBody(msgspec.Struct):
+    error: str = ""
+    message: str = ""
+
+
+_BODY: Final = msgspec.json.Decoder(_ErrorBody)
+
+
+def reason_in(body: bytes) -> str:
+    """What an error answer says: our services say ``error``, the API server ``message``, others anything."""
+    try:
+        found = _BODY.decode(body)
+    except msgspec.DecodeError:
+        found = _ErrorBody()
+    return (found.error or found.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

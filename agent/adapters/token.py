@@ -1,0 +1,44 @@
+"""The agent's identity: a projected service-account token in a file that the kubelet replaces now and then.
+
+Rules that hold here:
+
+- The file is looked at before each use and read again only when it has changed; a token is never logged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.core.events import Fault
+from agent.ports import PortError
+
+
+class FileToken:
+    """The token in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._token = ""
+
+    def token(self) -> str:
+        """The token as the file has it now. Raises ``PortError`` where it cannot be read or is empty."""
+        try:
+            stat = self._path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
+            if stamp != self._stamp:
+                self._token = self._path.read_text().strip()
+                self._stamp = stamp
+        except (OSError, UnicodeDecodeError) as error:
+            raise PortError(Fault.AGENT, f"the token file {self._path} cannot be read: {error}") from None
+        if not self._token:
+            raise PortError(Fault.AGENT, f"the token file {self._path} is empty")
+        return self._token
+
+
+class NoToken:
+    """No identity: for a scheduler or API that asks for none."""
+
+    def token(self) -> None:
+        """None: send no token."""
+        return

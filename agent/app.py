@@ -1,0 +1,122 @@
+"""One agent process: settings in, a supervisor and a listener running until it is told to stop.
+
+Rules that hold here:
+
+- This is the only place where adapters meet the core; nothing exists before ``run`` is called.
+- Every task belongs to one task group; told to stop, everything ends at once. Nothing here is worth waiting for: what is
+  in flight counts as in effect until the next start has seen otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.neonvm import NeonVm
+from agent.adapters.node_pods import NodePods
+from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scrape import NodeExporter
+from agent.adapters.token import FileToken, NoToken
+from agent.core.policy import Policy
+from agent.exporter import routes
+from agent.http_server import listening
+from agent.policy_file import PolicyFile
+from agent.ports import TokenSource
+from agent.runner import Charge, Ports, Runner
+from agent.settings import Settings
+from agent.supervisor import Charges, Make, Means, OwnVm, Supervisor
+from agent.telemetry import Level
+from protocol.units import Seconds
+
+SCRAPE_DEADLINE = Seconds(2.0)
+ASK_DEADLINE = Seconds(5.0)
+API_DEADLINE = Seconds(5.0)
+
+NOBODY_WAITS_LONGER = 30.0
+"""The clients' own time-out; every call has a shorter deadline, or says its own."""
+
+
+async def run(settings: Settings, means: Means, stop: asyncio.Event) -> None:
+    """Runs the agent until ``stop`` is set. Raises ``OSError`` where it cannot listen."""
+    async with AsyncExitStack() as stack:
+        clients = Clients(
+            guests=await stack.enter_async_context(_client(_no_authorities())),
+            scheduler=await stack.enter_async_context(_client(_trust(settings.scheduler_url, settings.scheduler_ca))),
+            api=await stack.enter_async_context(_client(_trust(settings.api_url, settings.api_ca))),
+        )
+        api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
+        charges: Charges = OwnVm(settings.charge) if settings.charge else NodePods(api, settings.node or "")
+        supervisor = Supervisor(charges, _maker(settings, means, api, clients), Policy(), means)
+        served = routes(supervisor, means.clock, alone=settings.charge is not None)
+        port = await stack.enter_async_context(listening(settings.host, settings.port, served))
+        whom = str(settings.charge.vm if settings.charge else f"node {settings.node}")
+        means.log.line(Level.INFO, "agent started", {"whom": whom, "port": port, "scheduler": settings.scheduler_url})
+        await _until(stop, settings, supervisor, means)
+        means.log.line(Level.INFO, "agent stopped", {"whom": whom})
+
+
+async def _until(stop: asyncio.Event, settings: Settings, supervisor: Supervisor, means: Means) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(supervisor.run())]
+        if settings.policy_file is not None:
+            file = PolicyFile(settings.policy_file)
+            file.look(supervisor)
+            running.append(tasks.create_task(file.follow(supervisor, means.clock)))
+        await stop.wait()
+        for task in running:
+            task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """One pool of connections for each kind of peer, each trusting only whom it must."""
+
+    guests: httpx.AsyncClient
+    scheduler: httpx.AsyncClient
+    api: httpx.AsyncClient
+
+
+def _maker(settings: Settings, means: Means, api: KubernetesApi, clients: Clients) -> Make:
+    identity = _identity(settings.scheduler_token)
+    scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE)
+
+    def make(charge: Charge, policy: Policy) -> Runner:
+        url = settings.metrics_url.replace("{pod_ip}", charge.pod_ip or "0.0.0.0")
+        ports = Ports(
+            metrics=NodeExporter(clients.guests, url, SCRAPE_DEADLINE),
+            scheduler=scheduler,
+            vm_api=NeonVm(api, charge.vm),
+            clock=means.clock,
+            dice=means.dice,
+        )
+        return Runner(charge, ports, policy, time.time_ns(), means.log)
+
+    return make
+
+
+def _client(verify: ssl.SSLContext) -> httpx.AsyncClient:
+    """A client that trusts no environment: a proxy must not come between an agent and its guest."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
+    return httpx.AsyncClient(verify=verify, trust_env=False, limits=limits, timeout=NOBODY_WAITS_LONGER)
+
+
+def _no_authorities() -> ssl.SSLContext:
+    """For plain HTTP: loading the world's authorities costs memory beside every VM."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _trust(url: str, authority: Path | None) -> ssl.SSLContext:
+    if not url.startswith("https://"):
+        return _no_authorities()
+    return ssl.create_default_context(cafile=None if authority is None else str(authority))
+
+
+def _identity(path: Path | None) -> TokenSource:
+    return NoToken() if path is None else FileToken(path)

@@ -1,0 +1,150 @@
+"""Policies as people write them: a YAML file for all VMs, and an annotation for one (S0.7).
+
+Rules that hold here:
+
+- Every field has a default; a document changes what it names. An unknown field is an error, not a surprise.
+- A refused document changes nothing; the message begins with the path of the bad value.
+- Times are seconds or texts such as ``90s``, ``5m``, ``1500ms``; amounts are Kubernetes quantities.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+import yaml
+
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Timing
+from protocol.field_errors import field_message, shown
+from protocol.units import Bytes, QuantityError, Seconds
+
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Span = str | float
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be used; the message begins with the path of the bad value."""
+
+
+class _Section(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """One section of a document; what is None was not named."""
+
+
+class _Cpu(_Section):
+    target: Share | None = None
+    pressure_deadband: Fraction | None = None
+    reach: Annotated[float, msgspec.Meta(ge=1, le=100)] | None = None
+
+
+class _Memory(_Section):
+    target: Share | None = None
+    kernel_allowance: str | int | None = None
+    pressure_threshold: Share | None = None
+    pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] | None = None
+
+
+class _Shrink(_Section):
+    window: Span | None = None
+    max_gap: Span | None = None
+
+
+class _Timing(_Section):
+    tick: Span | None = None
+    tick_jitter: Span | None = None
+    migrating_tick: Span | None = None
+    start_spread: Span | None = None
+    unfinished_shrink: Span | None = None
+    stale: Span | None = None
+    scrape: Span | None = None
+
+
+class _Document(_Section):
+    cpu: _Cpu = msgspec.field(default_factory=_Cpu)
+    memory: _Memory = msgspec.field(default_factory=_Memory)
+    shrink: _Shrink = msgspec.field(default_factory=_Shrink)
+    timing: _Timing = msgspec.field(default_factory=_Timing)
+
+
+LIMITS: Final[dict[str, tuple[float, float]]] = {
+    "shrink.window": (1.0, 86400.0),
+    "shrink.maxGap": (1.0, 3600.0),
+    "timing.tick": (1.0, 15.0),
+    "timing.tickJitter": (0.0, 10.0),
+    "timing.migratingTick": (0.5, 15.0),
+    "timing.startSpread": (0.0, 300.0),
+    "timing.unfinishedShrink": (0.0, 300.0),
+    "timing.stale": (1.0, 300.0),
+    "timing.scrape": (0.25, 60.0),
+}
+"""The least and the most of every time, in seconds. The scheduler counts on a request every 15 s."""
+
+
+def read_policy(text: str, base: Policy) -> Policy:
+    """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
+    try:
+        document = yaml.safe_load(text)
+        found = msgspec.convert({} if document is None else document, _Document)
+        policy = Policy(
+            cpu=_changed(base.cpu, found.cpu),
+            memory=_memory(base.memory, found.memory),
+            shrink=_timed("shrink", base.shrink, found.shrink),
+            timing=_timed("timing", base.timing, found.timing),
+        )
+    except yaml.YAMLError as error:
+        raise PolicyError(f"no YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(field_message(error)) from None
+    if policy.timing.tick_jitter >= policy.timing.tick:
+        raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
+    return policy
+
+
+P = TypeVar("P", CpuPolicy, MemoryPolicy, ShrinkPolicy, Timing)
+
+
+def _named(section: _Section) -> dict[str, object]:
+    return {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
+
+
+def _changed(base: P, section: _Section) -> P:
+    return replace(base, **_named(section))  # type: ignore[arg-type]  # the sections have the fields of the policies
+
+
+def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
+    quantity, section.kernel_allowance = section.kernel_allowance, None
+    changed = _changed(base, section)
+    if quantity is None:
+        return changed
+    try:
+        return replace(changed, kernel_allowance=Bytes.parse(quantity))
+    except QuantityError as error:
+        raise ValueError(f"memory.kernelAllowance: {error}") from None
+
+
+def _timed(path: str, base: P, section: _Shrink | _Timing) -> P:
+    spans = {
+        name: _seconds(f"{path}.{public}", value)
+        for (name, value), public in zip(
+            msgspec.structs.asdict(section).items(), section.__struct_encode_fields__, strict=True
+        )
+        if value is not None
+    }
+    return replace(base, **spans)  # type: ignore[arg-type]  # the sections have the fields of the policies
+
+
+_SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
+_FACTORS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+
+
+def _seconds(path: str, value: Span) -> Seconds:
+    low, high = LIMITS[path]
+    match = _SPAN.fullmatch(str(value).strip())
+    if match is None:
+        raise ValueError(f'{path}: expected seconds or a time such as "90s" or "5m", got {shown(value)}')
+    seconds = float(match[1]) * _FACTORS[match[2]]
+    if not low <= seconds <= high:
+        raise ValueError(f"{path}: expected {low:g} to {high:g} seconds, got {shown(value)}")
+    return Seconds(seconds)

@@ -1,0 +1,131 @@
+"""Prometheus metrics, probes and ``/explain`` of one agent process.
+
+Rules that hold here:
+
+- Numbers are read out of the runners when somebody asks; a VM costs no objects between two looks.
+- ``/healthz`` says that the process turns; ``/readyz`` that it knows its VMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+
+import msgspec
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from agent.core.explain import explain
+from agent.http_server import Answer, Route
+from agent.ports import Clock
+from agent.runner import Runner
+from agent.supervisor import Supervisor
+from protocol.messages import ObjectName
+from protocol.units import Resources
+
+VM_LABELS = ("namespace", "vm")
+
+
+class AgentCollector(Collector):
+    """The state of every runner as metrics."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as it is now."""
+        runners = list(self._supervisor.runners.values())
+        yield _gauge("autoscaler_agent_vms", "VMs that this agent looks after.", len(runners))
+        crashes = CounterMetricFamily("autoscaler_agent_crashes", "Agents of a VM that ended by a bug.")
+        crashes.add_metric((), self._supervisor.crashes)
+        yield crashes
+        yield from _sizes(runners)
+        yield from _counts(runners)
+
+
+def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str, Route]:
+    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` needs no name."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(AgentCollector(supervisor))
+    ProcessCollector(registry=registry)
+    return {
+        "/metrics": lambda _: Answer(
+            generate_latest(registry), content_type="text/plain; version=0.0.4; charset=utf-8"
+        ),
+        "/healthz": lambda _: Answer(b"ok\n"),
+        "/readyz": lambda _: _ready(supervisor),
+        "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
+    }
+
+
+def _ready(supervisor: Supervisor) -> Answer:
+    unseen = [str(charge.vm) for charge, runner in supervisor.runners.items() if runner.state.vm.seen is None]
+    if not supervisor.is_listed:
+        return Answer(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+    if unseen:
+        return Answer(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    return Answer(b"ok\n")
+
+
+def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> Answer:
+    runners = {str(charge.vm): runner for charge, runner in supervisor.runners.items()}
+    wanted = rest.removeprefix("/")
+    if not wanted and not alone:
+        return _json({"vms": sorted(runners)})
+    runner = next(iter(runners.values()), None) if not wanted else runners.get(wanted)
+    if runner is None:
+        return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
+    return _json(explain(runner.state, str(runner.charge.vm), clock.now()))
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(msgspec.json.encode(value), status, "application/json")
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text)
+    family.add_metric((), value)
+    return family
+
+
+def _sizes(runners: Iterable[Runner]) -> Iterator[Metric]:
+    cpu = GaugeMetricFamily("autoscaler_agent_cpu_cores", "CPU of a VM, by what it is.", labels=(*VM_LABELS, "kind"))
+    mem = GaugeMetricFamily("autoscaler_agent_memory_bytes", "Memory of a VM.", labels=(*VM_LABELS, "kind"))
+    denied = GaugeMetricFamily("autoscaler_agent_denied", "1 while less is permitted than asked for.", labels=VM_LABELS)
+    moving = GaugeMetricFamily("autoscaler_agent_migrating", "1 while nothing may be changed.", labels=VM_LABELS)
+    for runner in runners:
+        name, side = _name(runner.charge.vm), runner.state.scheduler
+        for kind, amounts in _amounts(runner):
+            cpu.add_metric((*name, kind), amounts.cpu.as_cores)
+            mem.add_metric((*name, kind), amounts.mem.value)
+        denied.add_metric(name, float(side.denial is not None))
+        moving.add_metric(name, float(side.migrate))
+    yield from (cpu, mem, denied, moving)
+
+
+def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
+    state, seen = runner.state, runner.state.vm.seen
+    if seen is not None:
+        yield "actual", seen.actual
+        yield "ordered", seen.use
+    for kind, amounts in (("permit", state.scheduler.permit), ("goal", state.guest.goal.need)):
+        if amounts is not None:
+            yield kind, amounts
+
+
+def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
+    events = CounterMetricFamily(
+        "autoscaler_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
+    )
+    rejected = CounterMetricFamily("autoscaler_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
+    for runner in runners:
+        name = _name(runner.charge.vm)
+        for kind, count in sorted(runner.tally.items()):
+            events.add_metric((*name, kind), count)
+        rejected.add_metric(name, runner.state.scheduler.rejected)
+    yield from (events, rejected)
+
+
+def _name(vm: ObjectName) -> tuple[str, str]:
+    return vm.namespace, vm.name

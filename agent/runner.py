@@ -1,0 +1,196 @@
+"""The life of one VM's agent: three tasks that feed one core, and whatever the core wants done (S4.3).
+
+Rules that hold here:
+
+- Nothing is decided here. Every event goes through ``_take``, and after it the plan is made anew.
+- Every task belongs to the runner's task group; when the runner ends, nothing of it is left.
+- A failing port is an event, not an end. What is no ``PortError`` is a bug: it ends the runner; its supervisor sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+
+from agent.config import PolicyError, read_policy
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.advance import advance
+from agent.core.events import (
+    Answered,
+    AskFailed,
+    Event,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    PolicyRefused,
+    PolicySet,
+    Scraped,
+    ScrapeFailed,
+    Started,
+    VmLost,
+    VmSeen,
+)
+from agent.core.plan import plan
+from agent.core.policy import Policy, Retry, wait_after
+from agent.core.state import State, begin
+from agent.core.vm import view
+from agent.ports import (
+    Clock,
+    ConflictError,
+    Dice,
+    GoneError,
+    MetricsSource,
+    PortError,
+    RefusedError,
+    SchedulerClient,
+    SchedulerError,
+    VmApi,
+)
+from agent.telemetry import Log, note
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_CONFIG
+from protocol.units import Instant, Seconds
+from protocol.virtual_machine import VirtualMachine
+
+WATCH_RETRY = Retry(first=Seconds(1.0), factor=2.0, cap=Seconds(20.0))
+"""Between two watches of the VM, also where the server ended the first in peace."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Charge:
+    """A VM to look after, and the pod that it runs in."""
+
+    vm: ObjectName
+    pod: ObjectName
+    pod_ip: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One VM's part of the world."""
+
+    metrics: MetricsSource
+    scheduler: SchedulerClient
+    vm_api: VmApi
+    clock: Clock
+    dice: Dice
+
+
+class Runner:
+    """Looks after one VM until it is cancelled."""
+
+    def __init__(self, charge: Charge, ports: Ports, policy: Policy, sequence: int, log: Log) -> None:
+        self.charge = charge
+        self.tally: Counter[str] = Counter()
+        self._ports = ports
+        self._log = log
+        self._base = policy
+        self._annotation: str | None = None
+        self._changed = asyncio.Event()
+        self._never = asyncio.Event()
+        self.state: State = begin(charge.pod, policy, ports.clock.now(), ports.dice.roll(), sequence)
+
+    async def run(self) -> None:
+        """Looks after the VM. Returns only by being cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch())
+            tasks.create_task(self._scrape())
+            tasks.create_task(self._act(tasks))
+
+    def use_policy(self, base: Policy) -> None:
+        """Puts another policy for all VMs in force; the VM's own annotation still goes above it."""
+        self._base = base
+        self._read_policy()
+
+    def refuse_policy(self, reason: str) -> None:
+        """Another policy for all VMs was refused; what is in force stays."""
+        self._take(PolicyRefused(reason))
+
+    def _take(self, event: Event) -> None:
+        note(self._log, self.tally, self.charge.vm, self.state, event)
+        advance(self.state, event, self._ports.clock.now(), self._ports.dice.roll())
+        self._changed.set()
+
+    async def _act(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            self._changed.clear()
+            planned = plan(self.state, self._ports.clock.now())
+            for action in planned.actions:
+                self._take(Started(action))
+                match action:
+                    case AskScheduler():
+                        tasks.create_task(self._ask(action))
+                    case PatchVm():
+                        tasks.create_task(self._patch(action))
+            await self._ports.clock.wait(self._changed, planned.wake_at)
+
+    async def _ask(self, action: AskScheduler) -> None:
+        try:
+            self._take(Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
+        except SchedulerError as error:
+            self._take(AskFailed(error.fault, error.reason, error.retry_after))
+
+    async def _patch(self, action: PatchVm) -> None:
+        seen = self.state.vm.seen
+        if seen is None:
+            return
+        try:
+            patched = await self._ports.vm_api.patch(action.target, seen.slot_size, action.base)
+            self._take(Patched(view(patched, self.charge.pod.name)))
+        except ConflictError:
+            self._take(PatchConflicted())
+            await self._look()
+        except (RefusedError, GoneError) as error:
+            self._take(PatchFailed(error.fault, error.reason, refused=True))
+        except PortError as error:
+            self._take(PatchFailed(error.fault, error.reason, refused=False))
+            await self._look()
+
+    async def _look(self) -> None:
+        """Reads the VM at once, where waiting for the watch would be guessing."""
+        try:
+            self._see(await self._ports.vm_api.get())
+        except PortError as error:
+            self._take(VmLost(error.fault, error.reason))
+
+    async def _watch(self) -> None:
+        failures = 0
+        while True:
+            try:
+                found = await self._ports.vm_api.get()
+                self._see(found)
+                async for changed in self._ports.vm_api.watch(found.resource_version):
+                    self._see(changed)
+                failures = 0
+            except PortError as error:
+                failures += 1
+                self._take(VmLost(error.fault, error.reason))
+            wait = wait_after(WATCH_RETRY, max(1, failures), self._ports.dice.roll())
+            await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
+
+    def _see(self, found: VirtualMachine) -> None:
+        self._take(VmSeen(view(found, self.charge.pod.name)))
+        annotation = found.annotations.get(ANNOTATION_CONFIG)
+        if annotation != self._annotation:
+            self._annotation = annotation
+            self._read_policy()
+
+    def _read_policy(self) -> None:
+        try:
+            policy = self._base if self._annotation is None else read_policy(self._annotation, self._base)
+        except PolicyError as error:
+            self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
+            return
+        self._take(PolicySet(policy))
+
+    async def _scrape(self) -> None:
+        at = self._ports.clock.now()
+        while True:
+            try:
+                self._take(Scraped(await self._ports.metrics.scrape()))
+            except PortError as error:
+                self._take(ScrapeFailed(error.fault, error.reason))
+            now = self._ports.clock.now()
+            at = Instant(max(at + self.state.policy.timing.scrape, now))
+            await self._ports.clock.wait(self._never, at)

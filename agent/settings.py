@@ -1,0 +1,138 @@
+"""Where an agent runs and whom it talks to: flags over environment over defaults.
+
+Rules that hold here:
+
+- Every setting has a flag and a variable; the table ``OPTIONS`` is the only list of them, and ``--help`` prints it.
+- What is missing or makes no sense is said before anything starts, by the name of the variable.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.runner import Charge
+from protocol.messages import ObjectName
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet puts a pod's identity towards the API server."""
+
+OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "AGENT_MODE": ("sidecar", "sidecar (the VM of this pod) or node (every VM of NODE_NAME)"),
+    "VM_NAMESPACE": ("", "sidecar: namespace of the VM (default: that of the pod)"),
+    "VM_NAME": ("", "sidecar: name of the VM"),
+    "POD_NAMESPACE": ("", "sidecar: namespace of this pod (default: that of the VM)"),
+    "POD_NAME": ("", "sidecar: name of this pod"),
+    "NODE_NAME": ("", "node: name of this node"),
+    "SCHEDULER_URL": ("http://autoscale-scheduler.kube-system.svc:10299", "the scheduler's door for agents"),
+    "SCHEDULER_TOKEN_FILE": ("", "token of this agent for the scheduler (none: send none)"),
+    "SCHEDULER_CA_FILE": ("", "who vouches for the scheduler's certificate (https; none: the system's authorities)"),
+    "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),
+    "KUBERNETES_API_URL": ("https://kubernetes.default.svc", "the Kubernetes API"),
+    "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token for the API (missing file by default: send none)"),
+    "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "who vouches for the API's certificate"),
+    "AGENT_LISTEN": ("0.0.0.0:9101", "where to serve /metrics /healthz /readyz /explain"),
+    "AGENT_CONFIG": ("", "policy file (YAML), read again when it changes"),
+}
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message names the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Checked settings. ``charge`` is set in the sidecar form, ``node`` in the per-node form."""
+
+    charge: Charge | None
+    node: str | None
+    scheduler_url: str
+    scheduler_token: Path | None
+    scheduler_ca: Path | None
+    metrics_url: str
+    api_url: str
+    api_token: Path | None
+    api_ca: Path | None
+    host: str
+    port: int
+    policy_file: Path | None
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings of this process. Raises ``SettingsError``; ``--help`` prints and exits as argparse does."""
+    found = {name: value or environment.get(name, "") or OPTIONS[name][0] for name, value in _flags(arguments).items()}
+    host, port = _listen(found["AGENT_LISTEN"])
+    charge, node = _whom(found)
+    return Settings(
+        charge=charge,
+        node=node,
+        scheduler_url=_url("SCHEDULER_URL", found),
+        scheduler_token=_path(found["SCHEDULER_TOKEN_FILE"]),
+        scheduler_ca=_path(found["SCHEDULER_CA_FILE"]),
+        metrics_url=_url("METRICS_URL", found),
+        api_url=_url("KUBERNETES_API_URL", found),
+        api_token=_present("KUBERNETES_TOKEN_FILE", found),
+        api_ca=_present("KUBERNETES_CA_FILE", found),
+        host=host,
+        port=port,
+        policy_file=_path(found["AGENT_CONFIG"]),
+    )
+
+
+def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
+    parser = argparse.ArgumentParser(
+        prog="autoscaler-agent",
+        description="Watches the load of postgres VMs, asks the scheduler, and resizes them. "
+        "Every flag can be given as a variable of the same name.",
+    )
+    for name, (default, text) in OPTIONS.items():
+        shown = f" (default: {default})" if default else ""
+        parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=f"{text}{shown}")
+    return {name: value for name, value in vars(parser.parse_args(arguments)).items() if name in OPTIONS}
+
+
+def _whom(found: Mapping[str, str]) -> tuple[Charge | None, str | None]:
+    match found["AGENT_MODE"]:
+        case "sidecar":
+            vm_namespace = found["VM_NAMESPACE"] or found["POD_NAMESPACE"]
+            needed = {"VM_NAMESPACE": vm_namespace, "VM_NAME": found["VM_NAME"], "POD_NAME": found["POD_NAME"]}
+            _need(needed)
+            pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
+            return Charge(ObjectName(vm_namespace, found["VM_NAME"]), pod), None
+        case "node":
+            _need({"NODE_NAME": found["NODE_NAME"]})
+            return None, found["NODE_NAME"]
+        case mode:
+            raise SettingsError(f"AGENT_MODE: expected sidecar or node, got {mode!r}")
+
+
+def _need(values: Mapping[str, str]) -> None:
+    missing = [name for name, value in values.items() if not value]
+    if missing:
+        raise SettingsError(f"{missing[0]}: expected a value, it is not set")
+
+
+def _url(name: str, found: Mapping[str, str]) -> str:
+    if not found[name].startswith(("http://", "https://")):
+        raise SettingsError(f"{name}: expected http://… or https://…, got {found[name]!r}")
+    return found[name]
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _present(name: str, found: Mapping[str, str]) -> Path | None:
+    """A file that was named must be used; the default one only where it exists."""
+    path = Path(found[name])
+    return None if found[name] == OPTIONS[name][0] and not path.exists() else path
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"AGENT_LISTEN: expected HOST:PORT, got {text!r}")
+    return host.strip("[]") or "0.0.0.0", int(port)

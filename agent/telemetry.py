@@ -1,0 +1,150 @@
+"""What an agent says of itself: one JSON line on stderr for each thing that changed, and counts of everything.
+
+Rules that hold here:
+
+- A line is written when something begins, ends or changes; a trouble that lasts is one line, not one each second.
+- Nothing here feeds back into a decision.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, Protocol
+
+import msgspec
+
+from agent.core.actions import AskScheduler
+from agent.core.events import (
+    Answered,
+    AskFailed,
+    Event,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    PolicyRefused,
+    PolicySet,
+    Scraped,
+    ScrapeFailed,
+    Started,
+    VmLost,
+    VmSeen,
+)
+from agent.core.state import State
+from protocol.messages import ObjectName
+
+Field = str | int | float | bool | None
+
+
+class Level(StrEnum):
+    """How much a line matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Log(Protocol):
+    """Where lines go."""
+
+    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+        """Writes one line."""
+
+
+class JsonLog:
+    """One JSON object a line, on stderr."""
+
+    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+        """See ``Log``."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        text = msgspec.json.encode({"time": at, "level": level.value, "message": message, **fields})
+        sys.stderr.write(text.decode() + "\n")
+        sys.stderr.flush()
+
+
+def note(log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event) -> None:
+    """Counts ``event`` and writes of it what is new against ``state``, which has not taken it yet."""
+    tally[_kind(event)] += 1
+    found = _line(state, event)
+    if found is not None:
+        level, message, fields = found
+        log.line(level, message, {"vm": str(vm), **fields})
+
+
+def _kind(event: Event) -> str:
+    if isinstance(event, Started):
+        return "ask_started" if isinstance(event.action, AskScheduler) else "patch_started"
+    return KINDS[type(event)]
+
+
+KINDS: Final[Mapping[type, str]] = {
+    VmSeen: "vm_seen",
+    VmLost: "vm_lost",
+    Scraped: "scrape_ok",
+    ScrapeFailed: "scrape_failed",
+    Answered: "ask_answered",
+    AskFailed: "ask_failed",
+    Patched: "patch_ok",
+    PatchConflicted: "patch_conflict",
+    PatchFailed: "patch_failed",
+    PolicySet: "policy_set",
+    PolicyRefused: "policy_refused",
+}
+"""What an event counts as; a started action counts as ``ask_started`` or ``patch_started``."""
+
+Line = tuple[Level, str, dict[str, Field]]
+
+
+def _line(state: State, event: Event) -> Line | None:
+    match event:
+        case Answered():
+            return _answered(state, event)
+        case Patched(vm):
+            return Level.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
+        case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost():
+            return _failed(state, event)
+        case PolicyRefused(reason):
+            return Level.ERROR, "policy refused; the last good one stays", {"reason": reason}
+        case _:
+            return _recovered(state, event)
+
+
+def _answered(state: State, event: Answered) -> Line | None:
+    response, asking = event.response, state.scheduler.asking
+    known = state.scheduler.permit == response.permit and state.scheduler.migrate == response.migrate
+    if asking is None or (known and state.scheduler.trouble is None):
+        return None
+    asked, permit = asking.request.resources, response.permit
+    fields: dict[str, Field] = {
+        "asked_cpu": str(asked.cpu),
+        "asked_mem": str(asked.mem),
+        "permit_cpu": str(permit.cpu),
+        "permit_mem": str(permit.mem),
+        "migrate": response.migrate,
+    }
+    if asked.within(permit):
+        return Level.INFO, "permitted", fields
+    return Level.WARNING, "less permitted than asked for", fields
+
+
+def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost) -> Line | None:
+    message, before = {
+        AskFailed: ("the scheduler gave no permit", state.scheduler.trouble),
+        PatchFailed: ("the VM was not resized", state.vm.trouble),
+        ScrapeFailed: ("no metrics", state.guest.trouble),
+        VmLost: ("the VM cannot be read", state.vm.lost),
+    }[type(event)]
+    if before is not None and before.reason == event.reason:
+        return None
+    return Level.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
+
+
+def _recovered(state: State, event: Event) -> Line | None:
+    if isinstance(event, Scraped) and state.guest.trouble is not None:
+        return Level.INFO, "metrics are back", {"failures": state.guest.trouble.count}
+    if isinstance(event, VmSeen) and state.vm.lost is not None:
+        return Level.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
+    return None
