@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Iterable
 
 from vm_image.build import ensure_image, rebuild
 from vm_image.host import BuildError
@@ -16,11 +17,22 @@ The result is kept under ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images and used 
 changes. Needs mmdebstrap, qemu-utils, qemu-system-x86 and e2fsprogs; as root it installs what is missing."""
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help that begins like that of the project's shell scripts."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        super().add_usage(usage, actions, groups, prefix or "Usage: ")
+
+
 def main() -> int:
     """Runs the build; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
     parser.add_argument("--rebuild", action="store_true", help="build anew, with the newest packages")
     parser.add_argument("--pack", action="store_true", help="also make a NeonVM root disk: a container image")
     parser.add_argument("--registry", default="localhost:5001", help="where --pack pushes to, if it answers")

@@ -22,7 +22,8 @@ mount -t tmpfs -o nosuid,nodev,mode=755 run /run
 mount -t tmpfs -o nosuid,nodev tmp /tmp
 mount -t cgroup2 -o nosuid,nodev,noexec cgroup /sys/fs/cgroup
 
-for setting in $(cat /proc/cmdline); do
+read -r settings </proc/cmdline
+for setting in $settings; do
     case $setting in
     autoscale.flat=*) flat=${setting#*=} ;;
     autoscale.gateway=*) gateway=${setting#*=} ;;

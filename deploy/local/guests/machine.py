@@ -32,6 +32,39 @@ class Machine(Protocol):
         """Ends the process, politely first; returns when it is gone."""
 
 
+class Hypervisor(Protocol):
+    """What makes machines and their disks."""
+
+    async def make_disk(self, disk: Path, base: Path) -> None:
+        """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
+
+    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+        """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
+
+        Raises ``GuestError``.
+        """
+
+
+class Qemu:
+    """The ``Hypervisor`` of this machine."""
+
+    async def make_disk(self, disk: Path, base: Path) -> None:
+        """A qcow2 overlay; it takes its name last, so an interrupted call leaves no half. Raises ``GuestError``."""
+        half = disk.with_suffix(".new")
+        process = await asyncio.create_subprocess_exec(
+            "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(half),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, complaint = await process.communicate()
+        if process.returncode:
+            raise GuestError(f"the disk {disk} cannot be made: {complaint.decode(errors='replace').strip()}")
+        half.rename(disk)
+
+    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+        """A QEMU process of ours. Raises ``GuestError``."""
+        return await QemuProcess.launch(who, command, log)
+
+
 class QemuProcess:
     """A ``Machine`` that is a QEMU process of ours."""
 

@@ -6,7 +6,6 @@ repeated; a guest that is still booting refuses CPU orders, because it was start
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Final
 from deploy.local.clock import Clock
 from deploy.local.guests.accelerator import Accelerator, choose_accelerator
 from deploy.local.guests.daemon import Answer, ask
-from deploy.local.guests.machine import Machine, QemuProcess
+from deploy.local.guests.machine import Hypervisor, Machine, Qemu
 from deploy.local.guests.qemu_command import DAEMON_PORT, MEMORY_DEVICE, Files, launcher, plugged, qemu_command
 from deploy.local.ports import Guest, GuestError, GuestPhase, GuestSpec, GuestState, NetworkError, PodSockets
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
@@ -37,6 +36,7 @@ class QemuGuests:
     accelerator: Accelerator
     sockets: PodSockets
     clock: Clock
+    hypervisor: Hypervisor
 
     @classmethod
     async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
@@ -44,7 +44,7 @@ class QemuGuests:
         accelerator = await choose_accelerator()
         if shutil.which("qemu-img") is None:
             raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
-        return cls(image, accelerator, sockets, clock)
+        return cls(image, accelerator, sockets, clock, Qemu())
 
     @property
     def description(self) -> str:
@@ -73,9 +73,9 @@ class QemuGuest:
         spec.state_dir.mkdir(parents=True, exist_ok=True)
         files = Files.of(spec.state_dir)
         if not files.disk.exists():
-            await _make_overlay(files, made_by.image)
+            await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
         self._ready = False
-        self._machine = await QemuProcess.launch(
+        self._machine = await made_by.hypervisor.launch(
             str(spec.vm),
             lambda fd: [*launcher(spec.network.enter), *qemu_command(spec, made_by.image, made_by.accelerator, fd)],
             files.log,
@@ -159,16 +159,3 @@ class QemuGuest:
 
     async def _dial(self) -> socket.socket:
         return await self._made_by.sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)
-
-
-async def _make_overlay(files: Files, image: GuestImage) -> None:
-    """The VM's own disk on top of the image. It takes its name last, so that an interrupted start leaves no half."""
-    half = files.disk.with_suffix(".new")
-    process = await asyncio.create_subprocess_exec(
-        "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(image.disk), str(half),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    _, complaint = await process.communicate()
-    if process.returncode:
-        raise GuestError(f"the disk {files.disk} cannot be made: {complaint.decode(errors='replace').strip()}")
-    half.rename(files.disk)

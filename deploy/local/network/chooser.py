@@ -7,6 +7,7 @@ import os
 from enum import StrEnum
 from typing import Protocol
 
+from deploy.local.guests.machine import Qemu
 from deploy.local.network.hub import HubNetwork
 from deploy.local.network.loopback import LoopbackNetwork
 from deploy.local.network.namespaces import NamespaceNetwork
@@ -38,13 +39,13 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
             fault = await namespaces_fault(cluster)
             if fault is None:
                 return NamespaceNetwork(cluster, "this is root and the kernel offers all they need")
-            return HubNetwork(cluster, f"network namespaces cannot be used: {fault}")
+            return HubNetwork(cluster, f"network namespaces cannot be used: {fault}", Qemu())
         case NetworkKind.NAMESPACES:
             if fault := await namespaces_fault(cluster):
                 raise NetworkError(f"network namespaces cannot be used: {fault}; choose the hub instead")
             return NamespaceNetwork(cluster, "as asked")
         case NetworkKind.HUB:
-            return HubNetwork(cluster, "as asked")
+            return HubNetwork(cluster, "as asked", Qemu())
         case NetworkKind.LOOPBACK if real_guests:
             raise NetworkError("real guests need a network to plug into; choose namespaces, hub or auto")
         case NetworkKind.LOOPBACK:

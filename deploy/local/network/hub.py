@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.guests.accelerator import QEMU
-from deploy.local.guests.machine import Machine, QemuProcess
+from deploy.local.guests.machine import Hypervisor, Machine
 from deploy.local.guests.qemu_command import FLAT_PREFIX, launcher
 from deploy.local.network.addresses import AddressPool
 from deploy.local.network.loopback import LoopbackNetwork
@@ -39,9 +39,9 @@ _BASE: Final = (
 class HubNetwork:
     """A ``ClusterNetwork`` and ``PodSockets`` around a hub. ``why`` ends its description."""
 
-    def __init__(self, cluster: str, why: str) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: str, why: str, hypervisor: Hypervisor) -> None:
         self._why = why
+        self._hypervisor = hypervisor
         self._places = LoopbackNetwork(cluster, why)
         self._hub: Machine | None = None
         self._sockets = _socket_folder(cluster)
@@ -61,7 +61,7 @@ class HubNetwork:
         try:
             await self._places.up()
             _make_private(self._sockets)
-            self._hub = await QemuProcess.launch("the hub", _hub_command, self._sockets / "hub.log")
+            self._hub = await self._hypervisor.launch("the hub", _hub_command, self._sockets / "hub.log")
         except GuestError as error:
             await self.down()
             raise NetworkError(f"the hub does not start: {error}") from error

@@ -10,7 +10,6 @@ namespaces removes all.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -70,8 +69,9 @@ class NamespaceNetwork:
         await self._forwarder.close()
         self._plugged.clear()
         self._nodes.clear()
-        for name in _names(self._prefix):
-            await _remove(name)
+        faults = [fault for name in _names(self._prefix) if (fault := await _fault_of_removing(name))]
+        if faults:
+            raise NetworkError("; ".join(faults))
 
     async def add_node(self, node: str) -> None:
         """A namespace with a bridge and a cable to the switch."""
@@ -211,4 +211,13 @@ async def _remove(namespace: str) -> None:
     for process in (await run("ip", "netns", "pids", namespace)).split():
         with suppress(ProcessLookupError):
             os.kill(int(process), signal.SIGKILL)
-    await asyncio.shield(run("ip", "netns", "del", namespace))
+    await run("ip", "netns", "del", namespace)
+
+
+async def _fault_of_removing(namespace: str) -> str | None:
+    """Removes one namespace; one that stays must not keep the others."""
+    try:
+        await _remove(namespace)
+    except NetworkError as error:
+        return str(error)
+    return None
