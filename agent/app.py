@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - This is the only place where adapters meet the core; nothing exists before ``run`` is called.
-- Every task belongs to one task group; told to stop, everything ends at once. Nothing here is worth waiting for: what is
-  in flight counts as in effect until the next start has seen otherwise.
+- Every task belongs to one task group; told to stop, everything ends at once. Nothing here is worth waiting for: what
+  is in flight counts as in effect until the next start has seen otherwise.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     """One line of a watch."""
 
     type: str
-    object: dict[str, object]
+    found: dict[str, object] = msgspec.field(name="object")
 
 
 _EVENT: Final = msgspec.json.Decoder(WatchEvent)
@@ -143,6 +143,6 @@ def _event(line: bytes) -> WatchEvent:
     except msgspec.DecodeError as error:
         raise PortError(Fault.VM_API, f"the API server's watch makes no sense: {error}") from None
     if event.type == "ERROR":
-        status = event.object.get("code")
-        raise _refusal("WATCH", "", status if isinstance(status, int) else 500, msgspec.json.encode(event.object))
+        status = event.found.get("code")
+        raise _refusal("WATCH", "", status if isinstance(status, int) else 500, msgspec.json.encode(event.found))
     return event

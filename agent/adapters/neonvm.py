@@ -40,7 +40,7 @@ class NeonVm:
             if event.type == "DELETED":
                 raise GoneError(Fault.VM_API, f"VirtualMachine {self._name} was deleted")
             if event.type != "BOOKMARK":
-                yield _read(event.object)
+                yield _read(event.found)
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is). Raises as ``VmApi`` says."""

@@ -70,7 +70,7 @@ class NodePods:
                 "/api/v1/pods", {**self._selected, "resourceVersion": listed.metadata.resourceVersion}
             ):
                 if event.type != "BOOKMARK":
-                    _apply(charges, event.type, _convert(event.object, _Pod))
+                    _apply(charges, event.type, _convert(event.found, _Pod))
                     yield frozenset(charges.values())
         except GoneError:
             return
