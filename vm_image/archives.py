@@ -35,9 +35,25 @@ def tar(entries: Iterable[Entry]) -> bytes:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for entry in entries:
             info = tarfile.TarInfo(f"./{entry.path}")
-            info.size, info.mode = len(entry.content), entry.mode
-            archive.addfile(info, io.BytesIO(entry.content))
+            if entry.mode == SYMLINK:
+                info.type, info.linkname = tarfile.SYMTYPE, entry.content.decode()
+                archive.addfile(info)
+            else:
+                info.size, info.mode = len(entry.content), entry.mode
+                archive.addfile(info, io.BytesIO(entry.content))
     return packed.getvalue()
+
+
+def member(packed: tarfile.TarFile, *names: str) -> bytes:
+    """The content of the first of ``names`` that the archive has. Raises ``KeyError`` where it has none."""
+    for name in names:
+        try:
+            found = packed.extractfile(f"./{name}")
+        except KeyError:
+            continue
+        if found is not None:
+            return found.read()
+    raise KeyError(names[0])
 
 
 def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:

@@ -12,6 +12,7 @@ from vm_image import archives, host, recipe
 from vm_image.host import BuildError
 from vm_image.store import Report, Store, cache_root
 
+_BASE: Final = "base.tar"
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
 _MAKE_DISK: Final = """
@@ -62,6 +63,11 @@ def ensure_image(report: Report) -> GuestImage:
     return GuestImage.at(image_store().get(recipe.image_key(), lambda work: _make_image(work, report), report))
 
 
+def base_layer() -> Path:
+    """The tar of the present recipe's base layer, which an image was made of."""
+    return _layers().path(recipe.base_key()) / _BASE
+
+
 def rebuild(report: Report) -> GuestImage:
     """The image with the newest packages of the distribution, whatever is in the cache. Raises ``BuildError``."""
     _layers().drop(recipe.base_key(), report)
@@ -78,9 +84,12 @@ def _make_image(work: Path, report: Report) -> None:
     host.ensure_tools(report)
     host.check_rootless()
     report("2/4 packages, kernel and an empty database (once, about a minute)")
-    base = _layers().get(recipe.base_key(), lambda layer: _make_base(layer, report), report) / "base.tar"
+    base = _layers().get(recipe.base_key(), lambda layer: _make_base(layer, report), report) / _BASE
     report("3/4 kernel and initrd")
-    _make_boot(work, base)
+    try:
+        _make_boot(work, base)
+    except KeyError as error:
+        raise BuildError(f"the base layer has no {error}; build it anew: vm_image/build.sh --rebuild") from error
     report("4/4 root disk")
     _make_disk(work, base, report)
     described = {
@@ -105,17 +114,17 @@ def _make_base(work: Path, report: Report) -> None:
         "-",
     ]
     script = 'out=$1; shift; exec "$@" >"$out"'
-    host.run(["sh", "-c", script, "sh", str(work / "base.tar"), *command], work / "mmdebstrap.log", report)
+    host.run(["sh", "-c", script, "sh", str(work / _BASE), *command], work / "mmdebstrap.log", report)
 
 
 def _make_boot(work: Path, base: Path) -> None:
     with tarfile.open(base) as packed:
-        (work / "vmlinuz").write_bytes(_member(packed, "boot/vmlinuz"))
+        (work / "vmlinuz").write_bytes(archives.member(packed, "boot/vmlinuz"))
         modules = [
-            archives.Entry(f"modules/{name}.ko", _member(packed, f"boot/modules/{name}.ko"))
+            archives.Entry(f"modules/{name}.ko", archives.member(packed, f"boot/modules/{name}.ko"))
             for name in recipe.MODULE_ORDER
         ]
-        busybox = _member(packed, "bin/busybox", "usr/bin/busybox")
+        busybox = archives.member(packed, "bin/busybox", "usr/bin/busybox")
     entries = [
         archives.Entry("init", (recipe.HERE / "initrd" / "init.sh").read_bytes(), 0o755),
         archives.Entry("modules/order", "".join(f"{name}\n" for name in recipe.MODULE_ORDER).encode()),
@@ -136,15 +145,3 @@ def _make_disk(work: Path, base: Path, report: Report) -> None:
     arguments = [str(base), str(ours), f"{recipe.DISK_MIB}M", str(work)]
     host.run([*host.as_root(), "sh", "-c", script, "sh", *arguments], work / "disk.log", report)
     ours.unlink()
-
-
-def _member(packed: tarfile.TarFile, *names: str) -> bytes:
-    """The content of the first of ``names`` that the archive has. Raises ``BuildError`` where it has none."""
-    for name in names:
-        try:
-            found = packed.extractfile(f"./{name}")
-        except KeyError:
-            continue
-        if found is not None:
-            return found.read()
-    raise BuildError(f"the base layer has no {names[0]}; build it anew with vm_image/build.sh --rebuild")

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Starts the container registry that the images of this project are pushed to, at localhost:5001.
+set -euo pipefail
+
+ADDRESS=127.0.0.1:5001
+CONTAINER=autoscale-registry
+HOME_DIR=${AUTOSCALE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/autoscale}/registry
+
+usage() {
+  cat <<EOF
+Usage: vm_image/start-local-registry.sh [--stop]
+
+Starts a container registry at $ADDRESS; does nothing where one answers already. With a docker engine it is a container
+named $CONTAINER; without one it is the program of Debian's package docker-registry, which is unpacked, not installed,
+because installing it would start a second registry for the whole network. What is pushed is kept in
+$HOME_DIR (or in the container).
+  --stop  stop it; what was pushed stays
+EOF
+}
+
+answers() {
+  curl --fail --silent --output /dev/null --max-time 2 "http://$ADDRESS/v2/"
+}
+
+has_docker() {
+  command -v docker >/dev/null && docker info >/dev/null 2>&1
+}
+
+wait_for_answer() {
+  for _ in {1..50}; do
+    if answers; then echo "The registry answers at http://$ADDRESS"; return; fi
+    sleep 0.2
+  done
+  echo "The registry does not answer at $ADDRESS; $1" >&2
+  exit 1
+}
+
+start_container() {
+  docker start "$CONTAINER" >/dev/null 2>&1 ||
+    docker run --detach --restart=always --publish "$ADDRESS:5000" --name "$CONTAINER" registry:2 >/dev/null
+  wait_for_answer "see: docker logs $CONTAINER"
+}
+
+unpack_program() {
+  [ ! -x "$HOME_DIR/usr/bin/docker-registry" ] || return 0
+  local part
+  command -v apt-get >/dev/null || { echo "This needs a docker engine, or apt-get to fetch docker-registry." >&2; exit 1; }
+  part=$(mktemp -d "$HOME_DIR/.unpack.XXXXXX")
+  # shellcheck disable=SC2064 # the folder is known now, and gone from scope when the trap runs
+  trap "rm -rf '$part'" EXIT
+  # An empty package index is the usual state of a fresh container image.
+  (cd "$part" && { apt-get -qq download docker-registry 2>/dev/null || { apt-get -qq update && apt-get -qq download docker-registry; }; }) || {
+    echo "Could not fetch Debian's package docker-registry; as root try: apt-get update" >&2
+    exit 1
+  }
+  dpkg-deb -x "$part"/docker-registry_*.deb "$part/tree"
+  mv "$part/tree/usr" "$HOME_DIR/usr"
+}
+
+start_program() {
+  mkdir -p "$HOME_DIR/data"
+  unpack_program
+  cat >"$HOME_DIR/config.yml" <<EOF
+version: 0.1
+log: {level: warn}
+storage: {filesystem: {rootdirectory: "$HOME_DIR/data"}, delete: {enabled: true}}
+http: {addr: "$ADDRESS"}
+EOF
+  setsid "$HOME_DIR/usr/bin/docker-registry" serve "$HOME_DIR/config.yml" </dev/null >"$HOME_DIR/log" 2>&1 &
+  echo $! >"$HOME_DIR/pid"
+  wait_for_answer "see: $HOME_DIR/log"
+}
+
+# The process of start_program, if it is that and still runs.
+program_pid() {
+  local pid
+  pid=$(cat "$HOME_DIR/pid" 2>/dev/null) || return 1
+  tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF "serve $HOME_DIR/config.yml" && echo "$pid"
+}
+
+stop() {
+  local pid
+  if pid=$(program_pid); then
+    kill "$pid"
+    rm -f "$HOME_DIR/pid"
+    echo "Stopped the registry"
+  elif has_docker && docker stop "$CONTAINER" >/dev/null 2>&1; then
+    echo "Stopped the container $CONTAINER"
+  else
+    echo "No registry of this script runs"
+  fi
+}
+
+case "${1:-}" in
+  -h | --help) usage; exit 0 ;;
+  --stop) stop; exit 0 ;;
+  "") ;;
+  *) echo "start-local-registry.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
+esac
+
+if answers; then echo "A registry answers at http://$ADDRESS already"
+elif has_docker; then start_container
+else start_program
+fi
