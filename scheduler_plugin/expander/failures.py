@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- The autoscaler counts nodes that are on their way and does not ask for their pods again. So a choice has failed when
-  at least half of its pods are asked for again, ``grace`` or more after it; after ``remember`` in silence it has worked.
+- The autoscaler counts nodes that are on their way and does not ask for their pods again. So a choice has failed
+  when at least half of its pods are asked for again, ``grace`` or more after it; ``remember`` in silence is success.
 - A failed group is demoted for ``demote``, twice as long for each further failure in a row, at most ``longest``.
 - Where several groups tied, the autoscaler tried one of them and does not say which: they become suspects, and the next
   tie with a suspect in it is answered with one group only, so that the next failure has a name.

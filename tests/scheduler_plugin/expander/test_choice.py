@@ -1,0 +1,87 @@
+"""The lowest rank among sound groups is passed on, and something always is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import ZERO, Instant
+from scheduler_plugin.expander.choice import Judgement, choose
+from scheduler_plugin.expander.failures import FailureRules, Failures
+from scheduler_plugin.expander.scaleup import PodNeeds, ScaleUp, ScaleUpOption
+
+
+def offered(*groups: str, pod: str = "p1") -> ScaleUp:
+    return ScaleUp(tuple(ScaleUpOption(group, 1, (PodNeeds(pod, ZERO),)) for group in groups), {}, {})
+
+
+def chosen(scale_up: ScaleUp, judgements: dict[str, Judgement], failures: Failures, now: float = 0) -> tuple[str, str]:
+    verdict = choose(scale_up, judgements, failures, Instant(now))
+    return ",".join(option.group for option in verdict.options), verdict.why
+
+
+@pytest.mark.parametrize(
+    ("judgements", "expected"),
+    [
+        ({"a": 2.0, "b": 1.5, "c": 9.0}, ("b", "rank 1.5 is the lowest of 3")),
+        ({"a": 1.5, "b": 1.5 + 1e-12, "c": 9.0}, ("a,b", "rank 1.5 is the lowest of 3")),
+        ({"a": "no price", "b": 3.0, "c": "no node"}, ("b", "rank 3 is the lowest of 1")),
+        (
+            {"a": "no price", "b": "no node", "c": "no pods"},
+            ("a,b,c", "none of 3 can be judged (a: no price; b: no node; c: no pods)"),
+        ),
+    ],
+)
+def test_the_lowest_rank_wins_and_ties_are_kept(judgements: dict[str, Judgement], expected: tuple[str, str]) -> None:
+    assert chosen(offered("a", "b", "c"), judgements, Failures(FailureRules())) == expected
+
+
+def test_a_failed_group_comes_after_sound_ones_even_without_a_rank() -> None:
+    failures = Failures(FailureRules())
+    cheap: dict[str, Judgement] = {"a": 1.0, "b": 2.0, "c": "no price"}
+    assert chosen(offered("a", "b", "c"), cheap, failures, 0)[0] == "a"
+    assert chosen(offered("a", "b", "c"), cheap, failures, 60)[0] == "b"
+    assert chosen(offered("a", "b", "c"), cheap, failures, 120) == (
+        "c",
+        "none of 1 can be judged (c: no price)",
+    )
+
+
+def test_where_every_group_has_failed_the_best_of_them_is_tried_again() -> None:
+    failures = Failures(FailureRules())
+    chosen(offered("a"), {"a": 1.0}, failures, 0)
+    verdict = choose(offered("a"), {"a": 1.0}, failures, Instant(60))
+    assert [option.group for option in verdict.options] == ["a"]
+    assert verdict.why == "every group has failed lately, rank 1 is the lowest of 1"
+    assert verdict.learnt == ("a brought no nodes 1 times in a row: it comes last for 300 s",)
+    assert chosen(offered("b"), {"b": "no price"}, failures, 61)[1] == "none of 1 can be judged (b: no price)"
+
+
+def test_the_member_of_a_tie_that_fails_is_found_out() -> None:
+    failures = Failures(FailureRules())
+    equal: dict[str, Judgement] = {"zone-1": 1.0, "zone-2": 1.0, "big": 5.0}
+    groups = ("zone-1", "zone-2", "big")
+    answers = [chosen(offered(*groups), equal, failures, now)[0] for now in (0, 60, 120, 180)]
+    assert answers == ["zone-1,zone-2", "zone-1", "zone-2", "big"]
+
+
+def test_nothing_offered_is_nothing_chosen() -> None:
+    assert chosen(ScaleUp((), {}, {}), {}, Failures(FailureRules())) == ("", "nothing was offered")
+
+
+groups = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
+ranks = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.1, 10) | st.just("no price"))
+
+
+@given(st.lists(st.tuples(groups, ranks, st.floats(0, 900)), max_size=12))
+def test_if_something_is_offered_something_of_it_is_passed_on(
+    questions: list[tuple[list[str], dict[str, Judgement], float]],
+) -> None:
+    failures, now = Failures(FailureRules()), 0.0
+    for names, known, pause in questions:
+        now += pause
+        judgements: dict[str, Judgement] = {name: known.get(name, "no price") for name in names}
+        verdict = choose(offered(*names), judgements, failures, Instant(now))
+        assert {option.group for option in verdict.options} <= set(names)
+        assert verdict.options

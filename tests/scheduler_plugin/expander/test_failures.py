@@ -1,0 +1,96 @@
+"""Groups whose nodes never came are found by who asks again, and come last for a while."""
+
+from __future__ import annotations
+
+from protocol.units import Instant, Seconds
+from scheduler_plugin.expander.failures import MOST_OPEN_CHOICES, FailureRules, Failures
+
+RULES = FailureRules(grace=Seconds(5), remember=Seconds(1800), demote=Seconds(300), longest=Seconds(1000))
+
+
+def at(seconds: float) -> Instant:
+    return Instant(seconds)
+
+
+def test_a_group_whose_pods_ask_again_comes_last_for_a_while() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1", "p2"], at(0))
+    assert failures.asked(["p1", "p2", "other"], at(60)) == [
+        "a brought no nodes 1 times in a row: it comes last for 300 s"
+    ]
+    assert [failures.demoted("a", at(t)) for t in (60, 359, 360)] == [True, True, False]
+    assert not failures.demoted("b", at(60))
+
+
+def test_a_choice_is_judged_once() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1"], at(0))
+    assert failures.asked(["p1"], at(10))
+    assert failures.asked(["p1"], at(20)) == []
+
+
+def test_half_of_the_pods_are_enough_and_fewer_are_not() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1", "p2", "p3", "p4"], at(0))
+    assert failures.asked(["p1"], at(10)) == []
+    assert failures.asked(["p1", "p2"], at(20))
+
+
+def test_a_question_repeated_at_once_is_no_failure() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1"], at(0))
+    assert failures.asked(["p1"], at(4)) == []
+    assert failures.asked(["p1"], at(5))
+
+
+def test_each_failure_in_a_row_counts_double_up_to_a_limit() -> None:
+    failures, spans = Failures(RULES), []
+    for attempt in range(4):
+        now = 5000.0 * attempt
+        failures.answered(["a"], ["p1"], at(now))
+        failures.asked(["p1"], at(now + 10))
+        spans.append(next(t for t in range(0, 2000, 100) if not failures.demoted("a", at(now + 10 + t))))
+    assert spans == [300, 600, 1000, 1000]
+
+
+def test_silence_is_success_and_clears_the_record() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1"], at(0))
+    failures.asked(["p1"], at(10))
+    failures.answered(["a"], ["p2"], at(400))
+    assert failures.asked(["p3"], at(2200)) == []
+    failures.answered(["a"], ["p4"], at(2300))
+    assert failures.asked(["p4"], at(2310)) == ["a brought no nodes 1 times in a row: it comes last for 300 s"]
+
+
+def test_an_answer_for_nobody_teaches_nothing() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], [], at(0))
+    assert failures.asked(["p1"], at(10)) == []
+    assert failures.asked([], at(10)) == []
+
+
+def test_a_failed_tie_makes_suspects_that_are_tried_one_at_a_time() -> None:
+    failures = Failures(RULES)
+    assert failures.one_of(["a", "b", "c"], at(0)) == ["a", "b", "c"]
+    failures.answered(["a", "b", "c"], ["p1"], at(0))
+    assert failures.asked(["p1"], at(10)) == ["one of a, b, c brought no nodes: they are tried one at a time now"]
+    assert not any(failures.demoted(group, at(10)) for group in "abc")
+    tried = []
+    for attempt in range(3):
+        now = at(10 + attempt)
+        (group,) = failures.one_of(["a", "b", "c"], now)
+        failures.answered([group], [f"q{attempt}"], now)
+        tried.append(group)
+    assert tried == ["a", "b", "c"]
+    assert failures.one_of(["a", "d"], at(20)) == ["d"]
+    assert failures.one_of(["a", "b", "c"], at(310)) == ["a", "b", "c"]
+    assert failures.asked(["q1"], at(60)) == ["b brought no nodes 1 times in a row: it comes last for 300 s"]
+
+
+def test_memory_is_bounded() -> None:
+    failures = Failures(RULES)
+    for number in range(MOST_OPEN_CHOICES + 1):
+        failures.answered([f"g{number}"], [f"p{number}"], at(0))
+    assert failures.asked(["p0"], at(10)) == []
+    assert failures.asked(["p1"], at(10)) == ["g1 brought no nodes 1 times in a row: it comes last for 300 s"]
