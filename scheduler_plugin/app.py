@@ -1,0 +1,139 @@
+"""The three web applications over one service, and the one place where everything is put together.
+
+Rules that hold here:
+
+- Agents, extender verbs and probes are separate applications on separate listeners (architecture, decision 5).
+- Nothing is made at import; ``assemble`` makes everything, from ports that tests replace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from protocol.messages import ObjectName
+from scheduler_plugin.auth import TokenJudge
+from scheduler_plugin.chores import Chores
+from scheduler_plugin.clock import Clock
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.feed import Feed
+from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.config import Settings
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.extender import ExtenderRoutes
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.orders import Orders
+from scheduler_plugin.permit_writer import PermitWriter
+from scheduler_plugin.permits import AgentRoutes
+from scheduler_plugin.service import Service
+from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.views import nodes_view, vm_view
+
+_ENCODER: Final = msgspec.json.Encoder()
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One scheduler, put together: what to serve and what to keep running."""
+
+    desk: Desk
+    chores: Chores
+    permits: PermitWriter
+    service: Service
+
+    async def run(self, api: KubernetesApi) -> None:
+        """Everything that works in the background, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.desk.feed.run(api))
+            tasks.create_task(self.chores.run())
+            tasks.create_task(self.permits.run())
+
+
+def assemble(api: KubernetesApi, clock: Clock, settings: Settings, telemetry: Telemetry) -> Parts:
+    """Puts one scheduler together; nothing runs yet."""
+    ledger, orders, writer = Ledger(), Orders(), ClusterWriter(api)
+    feed = Feed(ledger, orders, clock, telemetry, settings)
+    desk = Desk(ledger, feed, orders, writer, clock, telemetry)
+    chores, permits = Chores(desk), PermitWriter(desk)
+    judge = TokenJudge(writer.review_token, clock.now)
+    telemetry.watch_ledger(ledger)
+    return Parts(desk, chores, permits, Service(desk, chores, permits, judge))
+
+
+def agents_app(service: Service) -> FastAPI:
+    """What agents talk to (:10299)."""
+    app = _bare("agents")
+    app.add_route("/", AgentRoutes(service).request, methods=["POST"])
+    return app
+
+
+def extender_app(service: Service) -> FastAPI:
+    """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
+    app, routes = _bare("extender"), ExtenderRoutes(service)
+    for verb in (routes.filter, routes.prioritize, routes.bind, routes.preempt):
+        app.add_route(f"/{verb.__name__}", _guarded(verb, service), methods=["POST"])
+    return app
+
+
+def probes_app(desk: Desk) -> FastAPI:
+    """Metrics, probes and explanations (:10297); reads only."""
+    app, ledger = _bare("probes"), desk.ledger
+
+    async def metrics(_: Request) -> Response:
+        return Response(desk.telemetry.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def healthz(_: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def readyz(_: Request) -> Response:
+        if ledger.is_ready:
+            return Response("ok\n", media_type="text/plain")
+        return Response("the cluster has not been read yet\n", 503, media_type="text/plain")
+
+    async def nodes(_: Request) -> Response:
+        return Response(_ENCODER.encode(nodes_view(ledger)), media_type="application/json")
+
+    async def explain(request: Request) -> Response:
+        vm = ObjectName(request.path_params["namespace"], request.path_params["vm"])
+        view = vm_view(ledger, vm, desk.clock.now())
+        if view is None:
+            return Response(_ENCODER.encode({"error": f"no pod runs {vm}"}), 404, media_type="application/json")
+        return Response(_ENCODER.encode(view), media_type="application/json")
+
+    for path, handler in (("metrics", metrics), ("healthz", healthz), ("readyz", readyz), ("nodes", nodes)):
+        app.add_route(f"/{path}", handler, methods=["GET"])
+    app.add_route("/explain/{namespace}/{vm}", explain, methods=["GET"])
+    return app
+
+
+def _bare(title: str) -> FastAPI:
+    return FastAPI(title=f"autoscale-scheduler {title}", docs_url=None, redoc_url=None, openapi_url=None)
+
+
+def _guarded(handler: Handler, service: Service) -> Handler:
+    async def guarded(request: Request) -> Response:
+        path = service.desk.feed.settings.extender_token_file
+        if path is not None and not _shows_token(request, Path(path)):
+            return Response(_ENCODER.encode({"error": "a bearer token is needed"}), 401, media_type="application/json")
+        return await handler(request)
+
+    return guarded
+
+
+def _shows_token(request: Request, path: Path) -> bool:
+    try:
+        expected = path.read_text().strip()
+    except OSError:
+        return False
+    shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())

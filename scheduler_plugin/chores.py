@@ -1,0 +1,105 @@
+"""Carries out what the ledger orders beside an answer: waking waiting pods, and reading pods of unknown fate.
+
+Rules that hold here:
+
+- A node is touched at most once per interval, however often room was freed on it; one that fails is tried again.
+- "Not bound" is believed only ``BIND_SETTLE`` after a bind went missing: until then it may still land. "Bound" and
+  "gone" are believed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
+from scheduler_plugin.telemetry import LOG
+
+BIND_SETTLE: Final = Seconds(10.0)
+"""A binding that was sent so long ago has landed or never will."""
+
+READ_INTERVAL: Final = Seconds(1.0)
+"""Between two rounds of reading pods whose fate is still unknown."""
+
+NOT_FOUND: Final = 404
+
+
+class Chores:
+    """The background hands of the service."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._sent_at: dict[str, Instant] = {}
+
+    async def run(self) -> None:
+        """Works for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._wake())
+            tasks.create_task(self._read())
+
+    def bind_sent(self, uid: str) -> None:
+        """A binding of this pod has an unknown outcome."""
+        self._sent_at[uid] = self._desk.clock.now()
+
+    async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
+        """Reads a pod and tells the ledger as far as the answer may be believed. Raises ``ApiError``."""
+        found = await self._fresh(uid, pod)
+        if found is not None and found.node is None and self._may_land(uid):
+            return found
+        self._sent_at.pop(uid, None)
+        self._desk.order(self._desk.ledger.pod_read(uid, found))
+        return found
+
+    async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
+        try:
+            found = self._desk.feed.pods.learn(await self._desk.writer.read_pod(pod))
+        except ApiRefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            self._desk.feed.pods.forget(pod)
+            return None
+        return found if found is not None and found.uid == uid else None
+
+    def _may_land(self, uid: str) -> bool:
+        sent = self._sent_at.get(uid)
+        return sent is not None and self._desk.clock.now() - sent < BIND_SETTLE
+
+    async def _wake(self) -> Never:
+        while True:
+            first = await self._desk.orders.wakes.take()
+            for order in (first, *self._desk.orders.wakes.take_all()):
+                await self._touch(order)
+            await self._desk.clock.sleep(self._desk.feed.settings.wake_interval)
+
+    async def _touch(self, order: RoomFreed) -> None:
+        try:
+            await self._desk.writer.touch_node(order.node, self._desk.clock.timestamp())
+            self._desk.telemetry.wakes.labels("done").inc()
+        except ApiRefusedError as error:
+            self._desk.telemetry.wakes.labels("refused").inc()
+            LOG.warning("node not touched, pods may wait longer node=%s error=%s", order.node, error)
+        except ApiError as error:
+            self._desk.telemetry.wakes.labels("unknown").inc()
+            LOG.warning("node not touched, trying again node=%s error=%s", order.node, error)
+            self._desk.orders.wakes.put(order.node, order)
+
+    async def _read(self) -> Never:
+        while True:
+            first = await self._desk.orders.reads.take()
+            for order in (first, *self._desk.orders.reads.take_all()):
+                await self._settle_later(order)
+            await self._desk.clock.sleep(READ_INTERVAL)
+
+    async def _settle_later(self, order: ReadPod) -> None:
+        try:
+            await self.settle(order.uid, order.pod)
+        except ApiError as error:
+            LOG.warning("pod not read, trying again pod=%s error=%s", order.pod, error)
+            self._desk.orders.reads.put(order.uid, order)
+        else:
+            if self._may_land(order.uid):
+                self._desk.orders.reads.put(order.uid, order)

@@ -1,0 +1,1 @@
+"""The Kubernetes API as the scheduler sees it: list and watch, translation into facts, and the few writes it makes."""

@@ -1,0 +1,101 @@
+"""Feeds the ledger from the API: three mirrors in, facts and complete lists out.
+
+Rules that hold here:
+
+- The ledger hears nothing before all three kinds have been listed; then everything at once, and it is ready.
+- Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
+- A pod of the same name with another UID is another pod: the old one is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.clock import Clock
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, vm_facts
+from scheduler_plugin.cluster.watch import Change, Mirror
+from scheduler_plugin.config import Settings
+from scheduler_plugin.ledger import Ledger, PodFacts
+from scheduler_plugin.orders import Orders
+from scheduler_plugin.telemetry import Telemetry
+
+EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name})
+
+
+class Feed:
+    """The mirrors of nodes, pods and VMs, joined with the settings and handed to the ledger."""
+
+    def __init__(self, ledger: Ledger, orders: Orders, clock: Clock, telemetry: Telemetry, settings: Settings) -> None:
+        self.settings = settings
+        self.nodes: Mirror[ClusterNode] = Mirror(NODES, self._node_changed, telemetry)
+        self.pods: Mirror[PodFacts] = Mirror(PODS, self._pod_changed, telemetry)
+        self.vms: Mirror[VirtualMachine] = Mirror(VMS, self._vm_changed, telemetry)
+        self._ledger = ledger
+        self._orders = orders
+        self._clock = clock
+        self._telemetry = telemetry
+        self._listed: set[str] = set()
+
+    async def run(self, api: KubernetesApi) -> None:
+        """Keeps all mirrors in step for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for mirror in (self.nodes, self.pods, self.vms):
+                tasks.create_task(mirror.run(api, self._clock, partial(self.listed, mirror.kind.name)))
+
+    def use(self, settings: Settings) -> None:
+        """New settings: every node's compute unit, watermark and reserve at once (S4.6, S4.8)."""
+        self.settings = settings
+        if self._ledger.is_ready:
+            for node in self.nodes.facts.values():
+                self._orders.add(self._ledger.see_node(node.facts(settings.policy_of(node.name))))
+
+    def listed(self, kind: str) -> None:
+        """A mirror has listed everything; once all have, the ledger takes in the lists."""
+        self._listed.add(kind)
+        if self._listed != EVERY_KIND:
+            return
+        is_first = not self._ledger.is_ready
+        nodes = [node.facts(self.settings.policy_of(node.name)) for node in self.nodes.facts.values()]
+        vms = [vm_facts(vm) for vm in self.vms.facts.values()]
+        self._orders.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now()))
+        if is_first:
+            self._telemetry.became_ready(len(nodes), len(self._ledger.claims))
+
+    def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
+        """The VM that the pod runs, as far as it is known."""
+        return None if pod.vm is None else self.vms.facts.get(pod.vm)
+
+    def pod(self, name: ObjectName, uid: str) -> PodFacts | None:
+        """The pod of that name, if it has been seen and has this UID."""
+        pod = self.pods.facts.get(name)
+        return pod if pod is not None and pod.uid == uid else None
+
+    def _node_changed(self, change: Change[ClusterNode]) -> None:
+        if not self._ledger.is_ready:
+            return
+        if change.after is None:
+            self._orders.add(self._ledger.lose_node(change.name.name))
+        else:
+            policy = self.settings.policy_of(change.name.name)
+            self._orders.add(self._ledger.see_node(change.after.facts(policy)))
+
+    def _pod_changed(self, change: Change[PodFacts]) -> None:
+        if not self._ledger.is_ready:
+            return
+        if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
+            self._orders.add(self._ledger.lose_pod(change.before.uid))
+        if change.after is not None:
+            self._orders.add(self._ledger.see_pod(change.after))
+
+    def _vm_changed(self, change: Change[VirtualMachine]) -> None:
+        if not self._ledger.is_ready:
+            return
+        if change.after is None:
+            self._orders.add(self._ledger.lose_vm(change.name))
+        else:
+            self._orders.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))

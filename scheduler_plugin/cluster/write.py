@@ -1,0 +1,123 @@
+"""The few writes that the scheduler makes: permits, bindings, wake-up calls, events; and two reads before them.
+
+Rules that hold here:
+
+- A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
+  can therefore never land after something newer, nor on a VM that replaced it (architecture, decision 1).
+- Nothing is retried here: who asked knows whether it is still wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_PERMIT, ANNOTATION_ROOM_FREED
+from protocol.permits import encode_permit
+from protocol.units import Resources, Seconds
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.cluster.api import ApiCall, JsonObject, KubernetesApi
+from scheduler_plugin.cluster.translate import pod_path, vm_path
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+WRITE_TIMEOUT: Final = Seconds(3.0)
+"""Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
+
+TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, not a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people."""
+
+    vm: VirtualMachine
+    reason: str
+    note: str
+    is_warning: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWriter:
+    """Writes and single reads; each raises ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``)."""
+
+    api: KubernetesApi
+
+    async def store_permit(self, vm: VirtualMachine, permit: Resources) -> JsonObject:
+        """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
+        metadata = {
+            "uid": vm.uid,
+            "resourceVersion": vm.resource_version,
+            "annotations": {ANNOTATION_PERMIT: encode_permit(permit)},
+        }
+        return await self.api.call(_patch(vm_path(vm.name), metadata))
+
+    async def read_vm(self, name: ObjectName) -> JsonObject:
+        """The VirtualMachine as it is now."""
+        return await self.api.call(ApiCall("GET", vm_path(name), WRITE_TIMEOUT))
+
+    async def read_pod(self, name: ObjectName) -> JsonObject:
+        """The Pod as it is now."""
+        return await self.api.call(ApiCall("GET", pod_path(name), WRITE_TIMEOUT))
+
+    async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
+        """Binds the pod with this uid to the node; 409 where it is bound already or was replaced."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self.api.call(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
+
+    async def touch_node(self, node: str, stamp: str) -> None:
+        """Wakes pods that wait for room (facts: a pod rejected by an extender sleeps until something changes)."""
+        metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
+        await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
+
+    async def tell(self, notice: Notice, stamp: str, name: str) -> None:
+        """Records an Event on a VM, under a name that is its own."""
+        namespace = notice.vm.name.namespace
+        await self.api.call(
+            ApiCall(
+                "POST", f"/api/v1/namespaces/{namespace}/events", WRITE_TIMEOUT, body=_event_body(notice, stamp, name)
+            )
+        )
+
+    async def review_token(self, token: str, audience: str) -> JsonObject:
+        """The API server's TokenReview of ``token``."""
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        return await self.api.call(ApiCall("POST", TOKEN_REVIEWS, WRITE_TIMEOUT, body=body))
+
+
+def _patch(path: str, metadata: JsonObject) -> ApiCall:
+    return ApiCall("PATCH", path, WRITE_TIMEOUT, body={"metadata": metadata}, content_type=MERGE_PATCH)
+
+
+def _event_body(notice: Notice, stamp: str, name: str) -> JsonObject:
+    vm = notice.vm
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": vm.name.namespace},
+        "involvedObject": {
+            "apiVersion": "vm.neon.tech/v1",
+            "kind": "VirtualMachine",
+            "namespace": vm.name.namespace,
+            "name": vm.name.name,
+            "uid": vm.uid,
+        },
+        "reason": notice.reason,
+        "message": notice.note,
+        "type": "Warning" if notice.is_warning else "Normal",
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+        "reportingComponent": "autoscale-scheduler",
+        "source": {"component": "autoscale-scheduler"},
+    }

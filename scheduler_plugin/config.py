@@ -1,0 +1,250 @@
+"""The scheduler's settings: the shape of the ConfigMap in ``deploy/scheduler-deploy.yaml``, and nothing beside it.
+
+Rules that hold here:
+
+- A text is taken whole or refused whole; a refusal names the path of every bad field, not only of the first.
+- Unknown keys are errors: a misspelt setting must not be silently without effect.
+- Both forms are read: the settings themselves, and a ConfigMap object that holds them under ``config.yaml``.
+- An override names nodes and replaces single fields; what it leaves out comes from ``nodeDefaults``. Where two
+  overrides name the same node, the later one wins field by field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Final, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from protocol.field_errors import shown
+from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
+from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, Seconds
+from scheduler_plugin.ledger import Level, NodePolicy
+
+CONFIG_KEY: Final = "config.yaml"
+
+
+class SettingsError(ValueError):
+    """The settings are refused; ``problems`` has one line for every bad field, beginning with its path."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the scheduler is told. ``overrides`` are complete policies by the node's name.
+
+    ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
+    ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
+    between two wake-ups through one node.
+    """
+
+    scheduler_name: str
+    defaults: NodePolicy
+    overrides: dict[str, NodePolicy]
+    node_agents: frozenset[str]
+    audience: str
+    extender_token_file: str | None
+    lazy_writes_per_second: float
+    wake_interval: Seconds
+
+    def policy_of(self, node: str) -> NodePolicy:
+        """How ``node`` is kept (S4.6, S4.8)."""
+        return self.overrides.get(node, self.defaults)
+
+
+def _quantity(kind: type[Amount]) -> BeforeValidator:
+    def read(value: object) -> Amount:
+        if isinstance(value, kind):
+            return value
+        parse = MilliCpu.parse if kind is MilliCpu else Bytes.parse
+        return parse(value)  # type: ignore[arg-type]  # parse refuses what is not a quantity with a clear message
+
+    return BeforeValidator(read)
+
+
+def _above_zero(amount: A) -> A:
+    if not amount:
+        raise ValueError("expected more than zero")
+    return amount
+
+
+def _fraction(value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
+    return Fraction(str(value))
+
+
+A = TypeVar("A", bound=Amount)
+Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
+Mem = Annotated[Bytes, _quantity(Bytes)]
+Watermark = Annotated[Fraction, BeforeValidator(_fraction)]
+CpuUnit = Annotated[MilliCpu, _quantity(MilliCpu), AfterValidator(_above_zero)]
+MemUnit = Annotated[Bytes, _quantity(Bytes), AfterValidator(_above_zero)]
+NodeName = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
+
+
+class _Unit(_Section):
+    cpu: CpuUnit = Field(alias="vCPUs")
+    mem: MemUnit
+
+
+class _CpuLevel(_Section):
+    watermark: Watermark = Fraction(9, 10)
+    system: Cpu = MilliCpu(500)
+
+
+class _MemLevel(_Section):
+    watermark: Watermark = Fraction(9, 10)
+    system: Mem = Bytes(1024**3)
+
+
+class _Node(_Section):
+    compute_unit: _Unit
+    cpu: _CpuLevel = _CpuLevel()
+    memory: _MemLevel = _MemLevel()
+
+    def policy(self) -> NodePolicy:
+        return NodePolicy(
+            ComputeUnit(self.compute_unit.cpu, self.compute_unit.mem),
+            Level(self.cpu.watermark, self.cpu.system),
+            Level(self.memory.watermark, self.memory.system),
+        )
+
+
+class _PartUnit(_Section):
+    cpu: CpuUnit | None = Field(default=None, alias="vCPUs")
+    mem: MemUnit | None = None
+
+
+class _PartCpu(_Section):
+    watermark: Watermark | None = None
+    system: Cpu | None = None
+
+
+class _PartMem(_Section):
+    watermark: Watermark | None = None
+    system: Mem | None = None
+
+
+class _Override(_Section):
+    nodes: Annotated[list[NodeName], Field(min_length=1)]
+    compute_unit: _PartUnit = _PartUnit()
+    cpu: _PartCpu = _PartCpu()
+    memory: _PartMem = _PartMem()
+
+    def over(self, node: _Node) -> _Node:
+        """``node`` with the given fields replaced."""
+        return _Node.model_construct(
+            compute_unit=_over(node.compute_unit, self.compute_unit),
+            cpu=_over(node.cpu, self.cpu),
+            memory=_over(node.memory, self.memory),
+        )
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _over(base: M, part: BaseModel) -> M:
+    given = {name: getattr(part, name) for name in part.model_fields_set if getattr(part, name) is not None}
+    return base.model_copy(update=given)
+
+
+class _Agents(_Section):
+    node_agents: list[Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[a-z0-9.-]+$")]] = []
+    audience: Annotated[str, Field(min_length=1)] = TOKEN_AUDIENCE
+
+
+class _Extender(_Section):
+    token_file: Annotated[str, Field(min_length=1)] | None = None
+
+
+class _Permits(_Section):
+    lazy_writes_per_second: Annotated[float, Field(gt=0, le=10_000)] = 50.0
+
+
+class _Waiting(_Section):
+    wake_interval_seconds: Annotated[float, Field(gt=0, le=600)] = 1.0
+
+
+class _Settings(_Section):
+    scheduler_name: Annotated[str, Field(min_length=1)] = SCHEDULER_NAME
+    node_defaults: _Node
+    node_overrides: list[_Override] = []
+    agents: _Agents = _Agents()
+    extender: _Extender = _Extender()
+    permits: _Permits = _Permits()
+    waiting: _Waiting = _Waiting()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        """A section that is written without content (null in YAML) is a section left out."""
+        return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
+
+
+def parse_settings(text: str) -> Settings:
+    """Reads settings from YAML. Raises ``SettingsError`` with every problem."""
+    try:
+        document = _unwrapped(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise SettingsError([f"not YAML: {' '.join(str(error).split())}"]) from None
+    if not isinstance(document, dict):
+        raise SettingsError([f"expected settings with nodeDefaults, got {shown(document)}"])
+    try:
+        return _settings(_Settings.model_validate(document))
+    except ValidationError as error:
+        raise SettingsError([_problem(one["loc"], one["msg"], one["type"]) for one in error.errors()]) from None
+
+
+def _unwrapped(document: object) -> object:
+    if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
+        return document
+    data = document.get("data")
+    inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
+    if not isinstance(inner, str):
+        raise SettingsError([f"data[{CONFIG_KEY}]: expected the settings as text"])
+    return yaml.safe_load(inner)
+
+
+_SAID: Final = {
+    "missing": "expected a value, the field is missing",
+    "extra_forbidden": "unknown setting",
+    "model_type": "expected a mapping",
+    "too_short": "expected at least one",
+}
+"""pydantic's kinds of errors whose own words would puzzle a reader of a YAML file."""
+
+
+def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    said = _SAID.get(kind, message).removeprefix("Value error, ")
+    return f"{path.lstrip('.') or 'settings'}: {said}"
+
+
+def _settings(found: _Settings) -> Settings:
+    overridden: dict[str, _Node] = {}
+    for override in found.node_overrides:
+        for node in override.nodes:
+            overridden[node] = override.over(overridden.get(node, found.node_defaults))
+    return Settings(
+        scheduler_name=found.scheduler_name,
+        defaults=found.node_defaults.policy(),
+        overrides={name: node.policy() for name, node in overridden.items()},
+        node_agents=frozenset(found.agents.node_agents),
+        audience=found.agents.audience,
+        extender_token_file=found.extender.token_file,
+        lazy_writes_per_second=found.permits.lazy_writes_per_second,
+        wake_interval=Seconds(found.waiting.wake_interval_seconds),
+    )

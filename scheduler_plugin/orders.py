@@ -1,0 +1,72 @@
+"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write.
+
+Rules that hold here:
+
+- Orders are taken at once and never waited for; of two about the same thing the newer is kept.
+- Losing all of them (a restart) only delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from protocol.messages import ObjectName
+from scheduler_plugin.ledger import Effect, PersistPermit, ReadPod, RoomFreed
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Pile(Generic[K, V]):
+    """Orders of one kind by what they are about, oldest first."""
+
+    def __init__(self) -> None:
+        self._orders: dict[K, V] = {}
+        self._any = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def put(self, key: K, order: V) -> None:
+        """Adds an order, or replaces the one about the same thing without changing its turn."""
+        self._orders[key] = order
+        self._any.set()
+
+    def drop(self, key: K) -> None:
+        """Forgets an order, if there is one."""
+        self._orders.pop(key, None)
+
+    async def take(self) -> V:
+        """Waits for an order and removes the oldest."""
+        while not self._orders:
+            self._any.clear()
+            await self._any.wait()
+        return self._orders.pop(next(iter(self._orders)))
+
+    def take_all(self) -> list[V]:
+        """Removes whatever there is."""
+        orders = list(self._orders.values())
+        self._orders.clear()
+        return orders
+
+
+class Orders:
+    """Everything that waits to be carried out."""
+
+    def __init__(self) -> None:
+        self.wakes: Pile[str, RoomFreed] = Pile()
+        self.reads: Pile[str, ReadPod] = Pile()
+        self.permits: Pile[ObjectName, PersistPermit] = Pile()
+
+    def add(self, effects: Iterable[Effect]) -> None:
+        """Takes the ledger's orders."""
+        for effect in effects:
+            match effect:
+                case RoomFreed(node):
+                    self.wakes.put(node, effect)
+                case ReadPod(uid):
+                    self.reads.put(uid, effect)
+                case PersistPermit(vm):
+                    self.permits.put(vm, effect)

@@ -1,0 +1,111 @@
+"""Persists permits on VirtualMachine objects: increases before they are answered, decreases when there is time.
+
+Rules that hold here:
+
+- Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
+  ``cluster.write``). A conflict is read and tried again while an agent would still wait.
+- The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure.
+- Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.translate import vm_facts
+from scheduler_plugin.cluster.write import WRITE_TIMEOUT
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.ledger import PersistPermit
+from scheduler_plugin.telemetry import LOG
+
+CONFLICT: Final = 409
+
+
+class PermitWriter:
+    """The only writer of the permit annotation."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._turns: dict[ObjectName, _Turn] = {}
+
+    async def store(self, order: PersistPermit) -> bool:
+        """Writes a permit and reports to the ledger; whether the API is now known to hold it."""
+        self._desk.orders.permits.drop(order.vm)
+        began = self._desk.clock.now()
+        async with self._turn(order.vm) as turn:
+            if order.revision <= turn.newest:
+                return order.revision == turn.stored
+            turn.newest = order.revision
+            outcome = await self._write(order)
+            if outcome == "stored":
+                turn.stored = order.revision
+        waited = Seconds(self._desk.clock.now() - began) if order.before_answer else None
+        self._desk.telemetry.permit_written(outcome, waited)
+        return outcome == "stored"
+
+    async def run(self) -> Never:
+        """Carries out the decreases that were ordered, for ever."""
+        while True:
+            await self.store(await self._desk.orders.permits.take())
+            await self._desk.clock.sleep(Seconds(1 / self._desk.feed.settings.lazy_writes_per_second))
+
+    async def _write(self, order: PersistPermit) -> str:
+        stored = None
+        try:
+            stored = await self._stored_vm(order)
+        except ApiError as error:
+            outcome = "refused" if isinstance(error, ApiRefusedError) else "unknown"
+            LOG.warning("permit not persisted vm=%s permit=%s %s=%s", order.vm, order.permit, outcome, error)
+            return outcome
+        finally:
+            self._report(order, stored)
+        return "lost" if stored is None else "stored"
+
+    async def _stored_vm(self, order: PersistPermit) -> VirtualMachine | None:
+        """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
+        began = self._desk.clock.now()
+        vm = self._desk.feed.vms.facts.get(order.vm)
+        while vm is not None:
+            try:
+                return self._desk.feed.vms.learn(await self._desk.writer.store_permit(vm, order.permit))
+            except ApiRefusedError as error:
+                if error.status != CONFLICT or self._desk.clock.now() - began >= WRITE_TIMEOUT:
+                    raise
+            found = self._desk.feed.vms.learn(await self._desk.writer.read_vm(order.vm))
+            vm = found if found is not None and found.uid == vm.uid else None
+        return None
+
+    def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
+        if stored is None:
+            self._desk.order(self._desk.ledger.permit_unsure(order.revision, order.vm))
+        else:
+            self._desk.order(self._desk.ledger.permit_stored(order.revision, vm_facts(stored)))
+
+    @asynccontextmanager
+    async def _turn(self, vm: ObjectName) -> AsyncIterator[_Turn]:
+        turn = self._turns.setdefault(vm, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield turn
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[vm]
+
+
+class _Turn:
+    """Who may write for one VM; kept only while somebody writes or waits."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+        self.newest = 0
+        self.stored = 0

@@ -1,0 +1,39 @@
+"""Which preemption would help: pure, by the same verdict as filter and bind (S4.10).
+
+kube-scheduler proposes nodes with victims by its own accounting; here each proposal is held against the ledger, where
+a VM may hold more than its pod requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from protocol.units import Resources
+from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.placement import FITS, Room, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node, and the UIDs of the pods that would be evicted from it."""
+
+    node: str
+    victims: Set[str]
+
+
+def helped(
+    rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[Candidate]
+) -> list[str]:
+    """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
+    return [one.node for one in candidates if verdict(_without(rooms.get(one.node), claims, one), needed) is FITS]
+
+
+def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Candidate) -> Room | None:
+    if room is None:
+        return None
+    leaving = Resources.sum(
+        claims[uid].reserved for uid in candidate.victims if uid in claims and claims[uid].node == candidate.node
+    )
+    reserved = room.reserved.minus_or_zero(leaving)
+    return replace(room, reserved=reserved, free=room.total.minus_or_zero(reserved))

@@ -1,0 +1,196 @@
+"""The single writer of the ledger: what kube-scheduler and the agents ask for, decided and recorded in one step.
+
+Rules that hold here:
+
+- Between a decision and its recording nothing is awaited; whatever is awaited comes after, and its outcome is
+  reported back to the ledger, also when the caller has gone away.
+- A bind reserves before it asks the API; only a certain refusal releases (architecture, decision 2).
+- An increase is answered only once it is persisted (architecture, decision 1); while that is not known the agent is
+  asked to come again, and the reservation stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.codec import MalformedRequestError, WireRequest
+from protocol.messages import ObjectName, PluginResponse
+from protocol.units import Bytes, Seconds
+from scheduler_plugin.auth import Identity, TokenJudge, may_speak_for
+from scheduler_plugin.chores import Chores
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.translate import ClusterNode
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
+from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.permit_writer import PermitWriter
+from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
+from scheduler_plugin.preemption import Candidate, helped
+from scheduler_plugin.telemetry import LOG
+
+RETRY_AFTER: Final = Seconds(1.0)
+CONFLICT: Final = 409
+
+
+class RefusedError(Exception):
+    """An agent's request is answered with an error: an HTTP status, and when to come again."""
+
+    def __init__(self, status: int, message: str, retry_after: Seconds | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """An answer for an agent, and the slot size in which older versions of the protocol count."""
+
+    response: PluginResponse
+    slot_size: Bytes
+
+
+class Service:
+    """Verbs of kube-scheduler, and permits for agents."""
+
+    def __init__(self, desk: Desk, chores: Chores, permits: PermitWriter, judge: TokenJudge) -> None:
+        self.desk = desk
+        self._chores = chores
+        self._permits = permits
+        self._judge = judge
+
+    # For agents -------------------------------------------------------------------------------------------------
+
+    async def permit(self, wire: WireRequest, authorization: str | None) -> Granted:
+        """One agent's request (S4.5). Raises ``RefusedError``."""
+        identity = await self._identify(authorization)
+        pod = self._pod_of(wire.pod, identity)
+        vm = self.desk.feed.vm_of(pod)
+        if vm is None:
+            raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
+        try:
+            request = wire.resolve(vm.slot_size)
+            decision = self.desk.ledger.decide(pod.uid, request, self.desk.clock.now())
+        except MalformedRequestError as error:
+            raise RefusedError(400, str(error)) from None
+        except UnknownPodError as error:
+            raise RefusedError(404, str(error)) from None
+        except NotReadyError as error:
+            raise RefusedError(503, str(error), RETRY_AFTER) from None
+        self.desk.order(decision.effects)
+        self._count(request.resources.within(decision.permit), decision.migrate)
+        if decision.persist is not None and not decision.persist.before_answer:
+            self.desk.order((decision.persist,))
+        elif decision.persist is not None and not await self._permits.store(decision.persist):
+            raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", RETRY_AFTER)
+        return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
+
+    async def _identify(self, authorization: str | None) -> Identity:
+        if not self.desk.ledger.is_ready:
+            raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
+        try:
+            identity = await self._judge.identify(authorization, self.desk.feed.settings.audience)
+        except ApiError as error:
+            raise RefusedError(503, f"the token cannot be reviewed just now: {error}", RETRY_AFTER) from None
+        if identity is None:
+            raise RefusedError(401, "a bearer token of the agent's service account is needed")
+        return identity
+
+    def _pod_of(self, name: ObjectName, identity: Identity) -> PodFacts:
+        uid = self.desk.ledger.uid_of(name)
+        claim = None if uid is None else self.desk.ledger.claims.get(uid)
+        if claim is None:
+            raise RefusedError(404, f"pod {name} is not known here")
+        if not may_speak_for(identity, claim.pod, claim.node, self.desk.feed.settings.node_agents):
+            raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
+        return claim.pod
+
+    def _count(self, is_whole: bool, migrates: bool) -> None:
+        outcome = "migrate" if migrates else "whole" if is_whole else "partly"
+        self.desk.telemetry.permits.labels(outcome).inc()
+
+    # For kube-scheduler -----------------------------------------------------------------------------------------
+
+    def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
+        """Where the pod fits (advisory). Raises ``LedgerError``."""
+        return self.desk.ledger.filter(pod, nodes)
+
+    def scores(self, pod: PodFacts, nodes: list[str]) -> list[tuple[str, int]]:
+        """How good each node would be, 0-10. Raises ``LedgerError``."""
+        return self.desk.ledger.scores(pod, nodes)
+
+    def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
+        """Where the pod would fit; nothing changes. Unknown nodes are taken as empty. Raises ``LedgerError``."""
+        self._require_ready()
+        policy_of = self.desk.feed.settings.policy_of
+        rooms = {
+            node.name: self.desk.ledger.rooms.get(node.name)
+            or NodeBook(node.name, node.facts(policy_of(node.name))).room
+            for node in nodes
+        }
+        return filter_nodes(rooms, rooms, self.desk.ledger.claim_of(pod))
+
+    def preempt(self, pod: PodFacts, candidates: list[Candidate]) -> list[str]:
+        """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""
+        self._require_ready()
+        return helped(self.desk.ledger.rooms, self.desk.ledger.claims, self.desk.ledger.claim_of(pod), candidates)
+
+    async def bind(self, name: ObjectName, uid: str, node: str) -> str:
+        """Reserves and binds (authoritative). An empty text is success, any other is why not."""
+        try:
+            pod = self.desk.feed.pod(name, uid) or await self._unseen_pod(name, uid)
+            reservation = self.desk.ledger.reserve(pod, node)
+        except (LedgerError, ApiError) as error:
+            return str(error)
+        if not isinstance(reservation.verdict, Fits):
+            return _why_not(reservation.verdict, reservation.detail)
+        return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
+
+    def _require_ready(self) -> None:
+        if not self.desk.ledger.is_ready:
+            raise NotReadyError("the scheduler has not read the cluster yet")
+
+    async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
+        """A pod that kube-scheduler has seen before our watch did."""
+        found = self.desk.feed.pods.learn(await self.desk.writer.read_pod(name))
+        if found is None or found.uid != uid:
+            raise UnknownPodError(f"pod {name} with UID {uid} does not exist")
+        return found
+
+    async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
+        is_settled = False
+        try:
+            await self.desk.writer.bind(pod.name, pod.uid, node)
+            is_settled = True
+            self.desk.order(self.desk.ledger.bind_done(pod.uid, node))
+        except ApiRefusedError as error:
+            is_settled = True
+            if error.status == CONFLICT:
+                return await self._conflict(pod, node, error)
+            self.desk.order(self.desk.ledger.bind_refused(pod.uid, node))
+            return f"the API refused the binding: {error}"
+        except ApiError as error:
+            LOG.warning("bind has no answer, reservation kept pod=%s node=%s error=%s", pod.name, node, error)
+            return f"the binding has no answer yet, its room stays reserved: {error}"
+        finally:
+            if not is_settled:
+                self._chores.bind_sent(pod.uid)
+                self.desk.order(self.desk.ledger.bind_unknown(pod.uid, node))
+        return ""
+
+    async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
+        """The pod is bound already, or was replaced: what it is now decides."""
+        self.desk.order(self.desk.ledger.bind_unknown(pod.uid, node))
+        try:
+            found = await self._chores.settle(pod.uid, pod.name)
+        except ApiError as error:
+            return f"the binding met a conflict, and the pod cannot be read just now: {error}"
+        if found is not None and found.node == node:
+            return ""
+        where = "is gone" if found is None else "is not bound" if found.node is None else f"runs on node {found.node}"
+        return f"pod {pod.name} {where}: {conflict}"
+
+
+def _why_not(verdict: Verdict, detail: str) -> str:
+    message = "" if isinstance(verdict, Fits) else verdict.message
+    return f"{message}: {detail}" if detail else message

@@ -1,0 +1,161 @@
+"""What the scheduler tells people at 3 a.m.: metrics with few labels, and one line per thing worth reading.
+
+Rules that hold here:
+
+- Only shells report here; the ledger returns explanations instead.
+- Labels are nodes, resources and small fixed sets of words: never pods, VMs or peers.
+- What can be read from the ledger is read when it is scraped: a node that is gone leaves no series behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.ledger import Ledger
+
+LOG: Final = logging.getLogger("autoscale.scheduler")
+
+SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Telemetry:
+    """The metrics of one scheduler process and its log."""
+
+    def __init__(self, now: Callable[[], Instant]) -> None:
+        self.registry = CollectorRegistry()
+        self._now = now
+        self._heard: dict[str, Instant] = {}
+        self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
+        self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
+        self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
+        self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
+        self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
+        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
+        self.unreadable = self._counter("unreadable_objects", "Objects that broke a rule and were ignored", "kind")
+        self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
+        self.persist_seconds = Histogram(
+            "autoscale_permit_persist_seconds",
+            "Time to persist a permit before it is answered",
+            registry=self.registry,
+            buckets=SECONDS,
+        )
+        self.ready = self._gauge("ready", "1 once the cluster has been read")
+        self.generation = self._gauge("settings_generation", "How many settings have been accepted")
+        self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"autoscale_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"autoscale_{name}", text, registry=self.registry)
+
+    def watch_ledger(self, ledger: Ledger) -> None:
+        """Shows the ledger's sums in every scrape from now on."""
+        self.registry.register(_LedgerCollector(ledger, self._watch_ages))
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _watch_ages(self) -> dict[str, float]:
+        return {kind: self._now() - heard for kind, heard in self._heard.items()}
+
+    def watch_heard(self, kind: str) -> None:
+        """A watch was opened or said something."""
+        self._heard[kind] = self._now()
+
+    def watch_listed(self, kind: str, count: int) -> None:
+        """See ``WatchReport``."""
+        self.watch_heard(kind)
+        LOG.info("listed kind=%s count=%d", kind, count)
+
+    def watch_failed(self, kind: str, error: ApiError) -> None:
+        """See ``WatchReport``."""
+        self.watch_errors.labels(kind).inc()
+        LOG.warning("watch broke off, trying again kind=%s error=%s", kind, error)
+
+    def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
+        """See ``WatchReport``."""
+        self.unreadable.labels(kind).inc()
+        LOG.error("object ignored kind=%s name=%s reason=%s", kind, name, reason)
+
+    def settings_accepted(self, generation: int) -> None:
+        """See ``SettingsReport``."""
+        self.reloads.labels("accepted").inc()
+        self.generation.set(generation)
+        self.refused.set(0)
+        LOG.info("settings accepted generation=%d", generation)
+
+    def settings_refused(self, problems: list[str]) -> None:
+        """See ``SettingsReport``."""
+        self.reloads.labels("refused").inc()
+        self.refused.set(1)
+        LOG.error("settings refused, the old ones stay: %s", "; ".join(problems))
+
+    def became_ready(self, nodes: int, claims: int) -> None:
+        """The cluster has been read for the first time."""
+        self.ready.set(1)
+        LOG.info("ready nodes=%d claims=%d", nodes, claims)
+
+    def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
+        """A permit's write ended; ``took`` where an agent waited for it."""
+        self.writes.labels(outcome).inc()
+        if took is not None:
+            self.persist_seconds.observe(took)
+
+
+class _LedgerCollector(Collector):
+    """The sums of every node at the moment of the scrape."""
+
+    def __init__(self, ledger: Ledger, watch_ages: Callable[[], dict[str, float]]) -> None:
+        self._ledger = ledger
+        self._watch_ages = watch_ages
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """One family per amount, with labels node and resource (``cpu`` in vCPUs, ``memory`` in bytes)."""
+        families = {
+            name: GaugeMetricFamily(f"autoscale_node_{name}", text, labels=("node", "resource"))
+            for name, text in _AMOUNTS.items()
+        }
+        claims = GaugeMetricFamily("autoscale_node_claims", "Pods with a claim", labels=("node",))
+        for name, book in self._ledger.nodes.items():
+            pressure = book.pressure
+            shown: dict[str, Resources] = {
+                "total": book.room.total,
+                "reserved": book.reserved,
+                "watermark": book.room.watermark,
+                "pressure_logical": pressure.logical,
+                "pressure_capacity": pressure.capacity,
+                "pressure_excess": pressure.excess,
+                "forced": book.forced,
+            }
+            for amount, resources in shown.items():
+                families[amount].add_metric((name, "cpu"), resources.cpu.as_cores)
+                families[amount].add_metric((name, "memory"), resources.mem.value)
+            claims.add_metric((name,), len(book.claims))
+        yield from (*families.values(), claims)
+        yield GaugeMetricFamily("autoscale_waiting_pods", "Pods that no node had room for", self._ledger.waiting)
+        ages = GaugeMetricFamily("autoscale_watch_age_seconds", "Since a watch was last heard", labels=("kind",))
+        for kind, age in self._watch_ages().items():
+            ages.add_metric((kind,), age)
+        yield ages
+
+
+_AMOUNTS: Final = {
+    "total": "What pods may reserve: allocatable less what is kept for the system",
+    "reserved": "What pods have reserved",
+    "watermark": "The level above which reservations are pressure",
+    "pressure_logical": "Reserved above the watermark",
+    "pressure_capacity": "Asked for and not granted",
+    "pressure_excess": "What still has to leave the node",
+    "forced": "Over the total because of facts from outside; no grant ever is",
+}
