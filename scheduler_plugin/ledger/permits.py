@@ -9,6 +9,7 @@ Rules that hold here:
 - A message that is not newer than the last one changes no amount; it is answered as things stand.
 - Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, and after one
   went back: then an unknown answer, or one to an unknown agent, may be the newest.
+- What is persisted is the most that the agent may hold, not the last decision: a restarted scheduler must know it.
 - The API may hold any permit between ``stored_low`` and ``stored_high``. Only what is within ``stored_low`` may be
   answered without waiting for a write.
 """
@@ -55,8 +56,8 @@ class VmAccount:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the API is known to hold exactly the last decision."""
-        return self.permit is not None and self.stored_low == self.permit == self.stored_high
+        """Whether the API is known to hold exactly what the agent may hold."""
+        return self.permit is not None and self.stored_low == self.promises.held == self.stored_high
 
     @property
     def in_use(self) -> Resources:
@@ -126,16 +127,15 @@ class VmAccount:
 
         A new write gets ``revision``, which must be above every earlier one.
         """
-        if self.permit is None or self.facts is None:
+        if self.permit is None or self.facts is None or self.is_stored:
             return None
-        if self.pending is not None and self.pending.permit == self.permit:
-            return self.pending
-        if self.is_stored:
-            return None
+        held = self.promises.held
+        if self.pending is not None and self.pending.permit == held:
+            revision = self.pending.revision
         urgent = not self.permit.within(self.stored_low)
-        self.pending = PersistPermit(self.facts.name, self.permit, revision, before_answer=urgent)
-        self.stored_low = self.stored_low.at_most(self.permit)
-        self.stored_high = self.stored_high.at_least(self.permit)
+        self.pending = PersistPermit(self.facts.name, held, revision, before_answer=urgent)
+        self.stored_low = self.stored_low.at_most(held)
+        self.stored_high = self.stored_high.at_least(held)
         self._derive()
         return self.pending
 
