@@ -49,7 +49,7 @@ class World:
         self.steps = 0
         self.denials = 0
         for node in range(3):
-            size = Resources.parse(8, "16Gi")
+            size = Resources.parse(5, "9Gi")
             self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0])))
         for _ in range(10):
             self.new_vm()
@@ -116,8 +116,8 @@ class World:
             return
         agent = self.random.choice(list(self.agents.alive.values()))
         if self.random.random() < 0.15:
-            agent.demand = self.random.choice((0.1, 0.5, 1.0, 2.0, 4.0))
-            agent.mem = self.random.choice((0.1, 0.5, 1.5, 3.0))
+            agent.demand = self.random.choice((0.1, 0.5, 2.0, 3.0, 4.0))
+            agent.mem = self.random.choice((0.1, 0.5, 2.0, 4.0))
         if agent.vm in self.cluster.vms:
             self.agents.step(agent, self.now)
 
