@@ -15,19 +15,6 @@ from vm_image.store import Report, Store, cache_root
 _BASE: Final = "base.tar"
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")
-_MAKE_DISK: Final = """
-set -eu
-trap 'rm -rf tree' EXIT
-trap 'exit 143' INT TERM
-mkdir tree
-tar -C tree -xf "$1" --numeric-owner
-tar -C tree -xf "$2" --numeric-owner
-rm -rf tree/boot/* tree/dev/*
-mkdir -p tree/neonvm/bin
-ln -s /sbin/init tree/neonvm/bin/init
-mke2fs -q -t ext4 -m 0 -N 65536 -L autoscale -E lazy_itable_init=0,lazy_journal_init=0 -d tree rootfs.raw "$3"
-"""
-"""Makes rootfs.raw in the current directory from the base tar ($1), our files ($2) and the size ($3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +128,7 @@ def _make_disk(work: Path, base: Path, report: Report) -> None:
     ]
     ours = work / "ours.tar"
     ours.write_bytes(archives.tar(files))
-    script = f'cd "$4"\n{_MAKE_DISK}'
-    arguments = [str(base), str(ours), f"{recipe.DISK_MIB}M", str(work)]
-    host.run([*host.as_root(), "sh", "-c", script, "sh", *arguments], work / "disk.log", report)
+    script = recipe.HERE / "rootfs" / "disk.sh"
+    arguments = [str(work), str(base), str(ours), f"{recipe.DISK_MIB}M"]
+    host.run([*host.as_root(), "sh", str(script), *arguments], work / "disk.log", report)
     ours.unlink()

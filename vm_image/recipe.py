@@ -80,7 +80,10 @@ def base_key() -> str:
 def image_key() -> str:
     """The name of the finished image."""
     placing = [f"{file.target}:{file.mode:o}" for file in GUEST_FILES]
-    return _digest([base_key(), str(DISK_MIB), *placing], ["initrd/init.sh", *(file.source for file in GUEST_FILES)])
+    return _digest(
+        [base_key(), str(DISK_MIB), *placing],
+        ["initrd/init.sh", "rootfs/disk.sh", *(file.source for file in GUEST_FILES)],
+    )
 
 
 def _digest(texts: Iterable[str], sources: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,9 +66,10 @@ class Store:
 
     @contextmanager
     def _workspace(self, key: str) -> Iterator[Path]:
-        work = self._root / f".{key}.work"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        for leftover in self._root.glob(f".{key}.work.*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{key}.work.", dir=self._root))
+        work.chmod(0o755)
         try:
             yield work
         finally:
