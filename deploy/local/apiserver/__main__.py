@@ -7,12 +7,14 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.apiserver.app import Settings
-from deploy.local.apiserver.server import admin_tokens, build, secret_file, write_kubeconfig
+from deploy.local.apiserver.certificates import authority, server_context
+from deploy.local.apiserver.server import ApiServer, admin_tokens, build, secret_file, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
 from deploy.local.apiserver.world import real_world
 
@@ -21,39 +23,68 @@ _log = logging.getLogger("apiserver")
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.apiserver", description=__doc__)
-    parser.add_argument("--data-dir", type=Path, required=True, help="where objects and the signing key are kept")
-    parser.add_argument("--listen", action="append", metavar="HOST:PORT", help="may be given again (127.0.0.1:6443)")
-    parser.add_argument("--fd", action="append", type=int, metavar="N", help="an inherited listening socket")
-    parser.add_argument("--kubeconfig-out", type=Path, required=True, metavar="FILE", help="written for the admin")
-    parser.add_argument("--admin-token-file", type=Path, required=True, metavar="FILE", help="made where missing")
+    add = parser.add_argument
+    add("--data-dir", type=Path, required=True, metavar="DIR", help="where objects and keys are kept")
+    add("--listen", action="append", metavar="HOST:PORT", help="serve HTTP here; may be given again (127.0.0.1:6443)")
+    add("--fd", action="append", type=int, metavar="N", help="serve HTTP on an inherited listening socket")
+    add(
+        "--listen-tls",
+        action="append",
+        metavar="HOST:PORT",
+        help="serve HTTPS here, as kubectl needs it; 0 picks a port",
+    )
+    add("--kubeconfig-out", type=Path, required=True, metavar="FILE", help="written for the administrator")
+    add("--admin-token-file", type=Path, required=True, metavar="FILE", help="the administrator's; made where missing")
     return parser.parse_args(argv)
 
 
-def _sockets(arguments: argparse.Namespace) -> list[socket.socket]:
-    inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
-    addresses = arguments.listen or ([] if inherited else ["127.0.0.1:6443"])
-    return [*(listen(address) for address in addresses), *inherited]
-
-
-def _url(listening: socket.socket) -> str:
+def _url(scheme: str, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{'127.0.0.1' if host == '0.0.0.0' else shown}:{port}"
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{scheme}://{shown}:{port}"
 
 
-async def _serve(arguments: argparse.Namespace, sockets: list[socket.socket]) -> None:
+async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secure: list[socket.socket]) -> None:
     token = secret_file(arguments.admin_token_file)
-    url = _url(sockets[0])
-    api_server = build(arguments.data_dir, admin_tokens(token), real_world(), Settings())
+    world = real_world()
+    api_server = build(arguments.data_dir, admin_tokens(token), world, Settings())
     try:
-        write_kubeconfig(arguments.kubeconfig_out, url, token)
-        _log.info("serving url=%s data_dir=%s revision=%d", url, arguments.data_dir, api_server.api.store.revision)
-        server = Server(api_server.app, api_server.stop_watches)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, server.stop)
-        await server.serve(sockets)
+        servers = [(_server(api_server, None), plain)] if plain else []
+        trusted = None
+        if secure:
+            signer = authority(arguments.data_dir, world.now())
+            addresses = {listening.getsockname()[0] for listening in secure}
+            servers.append((_server(api_server, server_context(signer, addresses, world.now())), secure))
+            trusted = signer.certificate_pem
+        url = _url("https", secure[0]) if secure else _url("http", plain[0])
+        write_kubeconfig(arguments.kubeconfig_out, url, token, trusted)
+        _announce(url, arguments, api_server)
+        await _run(servers, api_server)
     finally:
         api_server.close()
+
+
+def _server(api_server: ApiServer, context: ssl.SSLContext | None) -> Server:
+    return Server(api_server.app, api_server.stop_watches, context)
+
+
+def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) -> None:
+    _log.info("serving url=%s data_dir=%s revision=%d", url, arguments.data_dir, api_server.api.store.revision)
+    if url.startswith("http:"):
+        _log.info("kubectl sends no token over HTTP: give --listen-tls to use it with %s", arguments.kubeconfig_out)
+
+
+async def _run(servers: list[tuple[Server, list[socket.socket]]], api_server: ApiServer) -> None:
+    def stop() -> None:
+        for server, _ in servers:
+            server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(api_server.tidy())
+        for server, sockets in servers:
+            tasks.create_task(server.serve(sockets))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,11 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        sockets = _sockets(arguments)
+        inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
+        secure = [listen(address) for address in arguments.listen_tls or ()]
+        addresses = arguments.listen or ([] if inherited or secure else ["127.0.0.1:6443"])
+        plain = [*(listen(address) for address in addresses), *inherited]
     except (OSError, ValueError) as error:
         _log.error("cannot listen: %s", error)
         return 2
-    asyncio.run(_serve(arguments, sockets))
+    asyncio.run(_serve(arguments, plain, secure))
     _log.info("stopped")
     return 0
 

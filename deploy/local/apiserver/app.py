@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from deploy.local.apiserver import discovery, subresources
+from deploy.local.apiserver import discovery, openapi, subresources
 from deploy.local.apiserver.api import Api, Outcome, Target
 from deploy.local.apiserver.changes import change_of
 from deploy.local.apiserver.errors import ApiError, method_not_allowed, unauthorized
@@ -260,6 +260,23 @@ class DiscoveryRoutes:
         names = request.path_params
         return json_response(discovery.resource_list(self._catalog, names.get("group", ""), names["version"]))
 
+    async def openapi_index(self, request: Request) -> Response:
+        """``/openapi/v3``."""
+        self._check(request)
+        return json_response(openapi.index(self._catalog))
+
+    async def openapi_document(self, request: Request) -> Response:
+        """``/openapi/v3/PLACE``."""
+        self._check(request)
+        return json_response(openapi.document(self._catalog, request.path_params["place"]))
+
+    async def swagger(self, request: Request) -> Response:
+        """``/openapi/v2``, as JSON or as protobuf."""
+        self._check(request)
+        if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
+            return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
+        return json_response(openapi.swagger())
+
 
 async def _healthy(_: Request) -> Response:
     return PlainTextResponse("ok")
@@ -290,6 +307,9 @@ def create_app(api: Api, authenticator: Authenticator, settings: Settings, closi
             Route("/apis/{group}", discover.group),
             Route("/api/{version}", discover.resources),
             Route("/apis/{group}/{version}", discover.resources),
+            Route("/openapi/v2", discover.swagger),
+            Route("/openapi/v3", discover.openapi_index),
+            Route("/openapi/v3/{place:path}", discover.openapi_document),
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
         exception_handlers={ApiError: _refused},

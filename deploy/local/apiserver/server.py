@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import secrets
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from deploy.local.apiserver.builtins import BUILTINS
 from deploy.local.apiserver.catalog import Catalog
 from deploy.local.apiserver.errors import ApiError
 from deploy.local.apiserver.identity import ADMIN, Authenticator, Identity
+from deploy.local.apiserver.janitor import Janitor
 from deploy.local.apiserver.journal import Journal
 from deploy.local.apiserver.jsonvalue import JsonObject
 from deploy.local.apiserver.store import Store
@@ -37,7 +39,15 @@ class ApiServer:
     app: Starlette
     api: Api
     authenticator: Authenticator
+    janitor: Janitor
     closing: asyncio.Event
+
+    async def tidy(self) -> None:
+        """Does the work behind deletions for as long as the server serves."""
+        async with asyncio.TaskGroup() as tasks:
+            tidying = tasks.create_task(self.janitor.run())
+            await self.closing.wait()
+            tidying.cancel()
 
     def stop_watches(self) -> None:
         """Ends every watch, so that connections can be closed."""
@@ -59,7 +69,8 @@ def build(data_dir: Path | None, tokens: Mapping[str, Identity], world: World, s
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
     authenticator = Authenticator(store, world, key.encode(), tokens)
     closing = asyncio.Event()
-    return ApiServer(create_app(api, authenticator, settings, closing), api, authenticator, closing)
+    app = create_app(api, authenticator, settings, closing)
+    return ApiServer(app, api, authenticator, Janitor(api), closing)
 
 
 def _create_namespaces(api: Api) -> None:
@@ -84,13 +95,19 @@ def secret_file(path: Path) -> str:
     return path.read_text().strip()
 
 
-def write_kubeconfig(path: Path, url: str, token: str) -> None:
-    """A kubeconfig, readable by its owner alone, with which ``token`` reaches the server at ``url``."""
+def write_kubeconfig(path: Path, url: str, token: str, authority: bytes | None) -> None:
+    """A kubeconfig, readable by its owner alone, with which ``token`` reaches the server at ``url``.
+
+    ``authority`` is the PEM certificate to trust; None for plain HTTP.
+    """
     name = "local"
+    cluster = {"server": url}
+    if authority is not None:
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
     config: JsonObject = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": url}}],
+        "clusters": [{"name": name, "cluster": cluster}],
         "users": [{"name": "admin", "user": {"token": token}}],
         "contexts": [{"name": name, "context": {"cluster": name, "user": "admin", "namespace": "default"}}],
         "current-context": name,

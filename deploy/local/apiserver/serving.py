@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,8 @@ from starlette.types import ASGIApp
 class Server(uvicorn.Server):
     """A uvicorn server that ends its long-lived answers when it is told to stop."""
 
-    def __init__(self, app: ASGIApp, stop_streams: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
+        """Serves ``app``, with TLS where there is a ``context``; ``stop_streams`` must end every endless answer."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -24,6 +26,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=2,
                 ws="none",
                 server_header=False,
+                ssl_context_factory=None if context is None else lambda *_: context,
             )
         )
         self._stop_streams = stop_streams

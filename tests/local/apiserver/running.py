@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.apiserver.app import Settings
+from deploy.local.apiserver.certificates import authority, server_context
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
 from deploy.local.apiserver.world import real_world
@@ -19,7 +19,10 @@ TOKEN = "the-admin-of-this-test"
 
 @dataclass(frozen=True, slots=True)
 class ApiServerHandle:
-    """Where the server is, and how to be let in. ``server`` is for looking behind the HTTP face."""
+    """Where the server is (plain HTTP), and how to be let in. The kubeconfig leads to the same server over TLS.
+
+    ``server`` is for looking behind the HTTP face.
+    """
 
     url: str
     token: str
@@ -31,19 +34,25 @@ class ApiServerHandle:
 async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     """Serves ``tmp_path/apiserver`` until the block ends; serving the same path again finds the same objects."""
     data_dir = tmp_path / "apiserver"
-    listening: socket.socket = listen("127.0.0.1:0")
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    world = real_world()
+    api_server = build(data_dir, admin_tokens(TOKEN), world, Settings())
+    signer = authority(data_dir, world.now())
+    plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig = data_dir / "kubeconfig"
-    write_kubeconfig(kubeconfig, url, TOKEN)
-    api_server = build(data_dir, admin_tokens(TOKEN), real_world(), Settings())
-    serving = Server(api_server.app, api_server.stop_watches)
+    write_kubeconfig(kubeconfig, f"https://127.0.0.1:{secure.getsockname()[1]}", TOKEN, signer.certificate_pem)
+    servers = (
+        (Server(api_server.app, api_server.stop_watches, None), plain),
+        (Server(api_server.app, api_server.stop_watches, server_context(signer, (), world.now())), secure),
+    )
     try:
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(serving.serve([listening]))
+            tasks.create_task(api_server.tidy())
+            running = [tasks.create_task(server.serve([listening])) for server, listening in servers]
             try:
-                yield ApiServerHandle(url, TOKEN, kubeconfig, api_server)
+                yield ApiServerHandle(f"http://127.0.0.1:{plain.getsockname()[1]}", TOKEN, kubeconfig, api_server)
             finally:
-                serving.stop()
-                await task
+                for server, _ in servers:
+                    server.stop()
+                await asyncio.wait(running)
     finally:
         api_server.close()
