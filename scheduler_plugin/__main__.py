@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
+import prometheus_client
 
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
 from scheduler_plugin.clock import SystemClock
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     status = 0

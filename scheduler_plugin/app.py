@@ -98,7 +98,8 @@ def probes_app(desk: Desk) -> FastAPI:
     async def readyz(_: Request) -> Response:
         if ledger.is_ready:
             return Response("ok\n", media_type="text/plain")
-        return Response("the cluster has not been read yet\n", 503, media_type="text/plain")
+        missing = ", ".join(desk.feed.missing)
+        return Response(f"the cluster has not been read yet, missing: {missing}\n", 503, media_type="text/plain")
 
     async def nodes(_: Request) -> Response:
         return Response(_ENCODER.encode(nodes_view(ledger)), media_type="application/json")

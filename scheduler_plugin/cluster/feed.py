@@ -66,6 +66,11 @@ class Feed:
         if is_first:
             self._telemetry.became_ready(len(nodes), len(self._ledger.claims))
 
+    @property
+    def missing(self) -> list[str]:
+        """The kinds that have never been listed; the ledger is not ready while there is one."""
+        return sorted(EVERY_KIND - self._listed)
+
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
         """The VM that the pod runs, as far as it is known."""
         return None if pod.vm is None else self.vms.facts.get(pod.vm)

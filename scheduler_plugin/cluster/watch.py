@@ -47,7 +47,7 @@ SHORTEST_WATCH: Final = Seconds(1.0)
 WATCH_SILENCE: Final = Seconds(90.0)
 """Servers send a bookmark about once a minute; a watch that is silent for longer is taken for dead."""
 
-BACKOFF: Final = Backoff(Seconds(0.2), Seconds(15.0))
+BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
 
 
 @dataclass(frozen=True, slots=True)

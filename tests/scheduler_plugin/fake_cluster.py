@@ -1,0 +1,219 @@
+"""A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
+
+It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
+410, merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, JsonObject
+
+Obj = dict[str, Any]
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+VMS = "/apis/vm.neon.tech/v1/virtualmachines"
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong with the next calls that ``matches``, and how often (``times``).
+
+    ``refuse`` is a status that is answered; otherwise the call is lost, before it is applied or after
+    (``is_applied``). ``hold`` delays the call until it is set.
+    """
+
+    matches: Callable[[ApiCall], bool]
+    refuse: int | None = None
+    is_applied: bool = False
+    hold: asyncio.Event | None = None
+    times: int = 1
+
+
+@dataclass(slots=True)
+class Collection:
+    objects: dict[tuple[str, str], Obj] = field(default_factory=dict)
+    events: list[tuple[int, str, Obj]] = field(default_factory=list)
+    compacted: int = 0
+
+
+class FakeCluster:
+    """``KubernetesApi`` over dictionaries."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.collections = {path: Collection() for path in (NODES, PODS, VMS)}
+        self.faults: list[Fault] = []
+        self.calls: list[ApiCall] = []
+        self.notices: list[Obj] = []
+        self.tokens: dict[str, Obj] = {}
+        self.is_away = False
+        self._news = asyncio.Event()
+        self._cut = 0
+
+    # What a test does -------------------------------------------------------------------------------------------
+
+    def put(self, path: str, obj: Obj) -> Obj:
+        """Creates or replaces an object."""
+        collection, key = self.collections[path], _key(obj)
+        kind = "MODIFIED" if key in collection.objects else "ADDED"
+        self.revision += 1
+        obj = copy.deepcopy(obj)
+        obj["metadata"]["resourceVersion"] = str(self.revision)
+        collection.objects[key] = obj
+        self._publish(collection, kind, obj)
+        return obj
+
+    def remove(self, path: str, namespace: str, name: str) -> None:
+        """Deletes an object."""
+        collection = self.collections[path]
+        gone = collection.objects.pop((namespace, name))
+        self.revision += 1
+        gone["metadata"]["resourceVersion"] = str(self.revision)
+        self._publish(collection, "DELETED", gone)
+
+    def get(self, path: str, namespace: str, name: str) -> Obj:
+        return self.collections[path].objects[namespace, name]
+
+    def forget_history(self) -> None:
+        """Every watch from the past is answered with 410 from now on, and running ones end."""
+        for collection in self.collections.values():
+            collection.compacted = self.revision
+            collection.events.clear()
+        self.cut_watches()
+
+    def cut_watches(self) -> None:
+        """Breaks every watch."""
+        self._cut += 1
+        self._news.set()
+
+    def go_away(self) -> None:
+        """The API answers nobody until ``come_back``."""
+        self.is_away = True
+        self.cut_watches()
+
+    def come_back(self) -> None:
+        self.is_away = False
+
+    def made(self, method: str, part: str) -> list[ApiCall]:
+        """The calls with this method whose path contains ``part``."""
+        return [call for call in self.calls if call.method == method and part in call.path]
+
+    # KubernetesApi ----------------------------------------------------------------------------------------------
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        self.calls.append(call)
+        fault = next((one for one in self.faults if one.times > 0 and one.matches(call)), None)
+        if fault is not None:
+            fault.times -= 1
+            if fault.hold is not None:
+                await fault.hold.wait()
+            if fault.refuse is not None:
+                raise ApiRefusedError(fault.refuse, "refused by a fault")
+            if fault.is_applied:
+                self._apply(call)
+            if fault.hold is None:
+                raise ApiUnknownError("lost by a fault")
+        if self.is_away:
+            raise ApiUnknownError("the API is away")
+        return json.loads(json.dumps(self._apply(call)))  # type: ignore[no-any-return]  # JSON in, JSON out
+
+    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._stream(call)
+
+    @asynccontextmanager
+    async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+        if self.is_away:
+            raise ApiUnknownError("the API is away")
+        yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
+
+    async def _lines(self, collection: Collection, since: int) -> AsyncIterator[bytes]:
+        cut = self._cut
+        if since < collection.compacted:
+            yield json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}).encode()
+            return
+        while True:
+            for revision, kind, obj in [event for event in collection.events if event[0] > since]:
+                since = revision
+                yield json.dumps({"type": kind, "object": obj}).encode()
+            if self._cut != cut:
+                raise ApiUnknownError("the watch was cut")
+            self._news.clear()
+            await self._news.wait()
+
+    def _publish(self, collection: Collection, kind: str, obj: Obj) -> None:
+        collection.events.append((self.revision, kind, copy.deepcopy(obj)))
+        self._news.set()
+
+    def _apply(self, call: ApiCall) -> Obj:
+        body: Any = call.body
+        if call.path in self.collections and call.method == "GET":
+            return self._list(self.collections[call.path])
+        if call.path.endswith("/tokenreviews"):
+            return {"status": self.tokens.get(body["spec"]["token"], {"authenticated": False})}
+        if call.path.endswith("/events"):
+            self.notices.append(body)
+            return dict(body)
+        if call.path.endswith("/binding"):
+            return self._bind(call, body)
+        path, key = _address(call.path)
+        found = self.collections[path].objects.get(key)
+        if found is None:
+            raise ApiRefusedError(404, "not found")
+        return found if call.method == "GET" else self._patch(path, found, body)
+
+    def _list(self, collection: Collection) -> Obj:
+        return {"metadata": {"resourceVersion": str(self.revision)}, "items": list(collection.objects.values())}
+
+    def _bind(self, call: ApiCall, body: Obj) -> Obj:
+        path, key = _address(call.path.removesuffix("/binding"))
+        pod = self.collections[path].objects.get(key)
+        if pod is None:
+            raise ApiRefusedError(404, "not found")
+        if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise ApiRefusedError(409, "the pod is bound, or is another one")
+        bound = copy.deepcopy(pod)
+        bound["spec"]["nodeName"] = body["target"]["name"]
+        self.put(PODS, bound)
+        return {}
+
+    def _patch(self, path: str, found: Obj, body: Obj) -> Obj:
+        wanted = body["metadata"]
+        for guard in ("uid", "resourceVersion"):
+            if guard in wanted and wanted[guard] != found["metadata"][guard]:
+                raise ApiRefusedError(409, f"the {guard} differs")
+        changed = copy.deepcopy(found)
+        changed["metadata"].setdefault("annotations", {}).update(wanted.get("annotations", {}))
+        return self.put(path, changed)
+
+
+def _key(obj: Obj) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _address(path: str) -> tuple[str, tuple[str, str]]:
+    """A single object's path as its collection and key."""
+    parts = path.split("/")
+    if "namespaces" not in parts:
+        return "/".join(parts[:-1]), ("", parts[-1])
+    at = parts.index("namespaces")
+    return "/".join([*parts[:at], parts[at + 2]]), (parts[at + 1], parts[at + 3])
+
+
+def always(_: ApiCall) -> bool:
+    return True
+
+
+def to(method: str, part: str) -> Callable[[ApiCall], bool]:
+    """Calls with this method whose path contains ``part``."""
+    return lambda call: call.method == method and part in call.path
+
+
+__all__ = ["NODES", "PODS", "VMS", "ApiError", "FakeCluster", "Fault", "always", "to"]

@@ -1,0 +1,65 @@
+"""Objects of the Kubernetes API as tests need them, short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Obj = dict[str, Any]
+
+
+def node(name: str, cpu: str = "10", mem: str = "40Gi", *, unschedulable: bool = False) -> Obj:
+    spec: Obj = {"unschedulable": True} if unschedulable else {}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": {"cpu": cpu, "memory": mem}}}
+
+
+def vm(name: str, cpu: str | int = 1, slots: int = 4, *, namespace: str = "default", uid: str = "") -> Obj:
+    """A VirtualMachine with 1 to 8 vCPUs and 1 to 16 slots of 1Gi; runs in the pod ``NAME-pod``."""
+    return {
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"namespace": namespace, "name": name, "uid": uid or f"vm-{name}"},
+        "spec": {
+            "guest": {
+                "cpus": {"min": "250m", "max": 8, "use": cpu},
+                "memorySlots": {"min": 1, "max": 16, "use": slots},
+                "memorySlotSize": "1Gi",
+            }
+        },
+        "status": {"podName": f"{name}-pod", "phase": "Running"},
+    }
+
+
+def vm_pod(name: str, node: str | None = None, *, namespace: str = "default", uid: str = "") -> Obj:
+    """The pod of the VM of that name."""
+    pod = plain_pod(f"{name}-pod", "100m", "128Mi", node, namespace=namespace, uid=uid or f"pod-{name}")
+    pod["metadata"]["labels"] = {"vm.neon.tech/name": name}
+    return pod
+
+
+def plain_pod(
+    name: str, cpu: str = "1", mem: str = "1Gi", node: str | None = None, *, namespace: str = "default", uid: str = ""
+) -> Obj:
+    spec: Obj = {
+        "schedulerName": "autoscale-scheduler",
+        "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu, "memory": mem}}}],
+    }
+    if node is not None:
+        spec["nodeName"] = node
+    return {
+        "metadata": {"namespace": namespace, "name": name, "uid": uid or f"pod-{name}"},
+        "spec": spec,
+        "status": {"phase": "Pending"},
+    }
+
+
+def token_of(pod: Obj, *, node: str | None = None, audience: str = "autoscale-scheduler") -> Obj:
+    """The status of a TokenReview for the agent in ``pod``."""
+    namespace = pod["metadata"]["namespace"]
+    extra = {
+        "authentication.kubernetes.io/pod-name": [pod["metadata"]["name"]],
+        "authentication.kubernetes.io/pod-uid": [pod["metadata"]["uid"]],
+    }
+    if node is not None:
+        extra["authentication.kubernetes.io/node-name"] = [node]
+    user = {"username": f"system:serviceaccount:{namespace}:agent", "extra": extra}
+    return {"authenticated": True, "audiences": [audience], "user": user}

@@ -1,0 +1,108 @@
+"""A whole scheduler over a fake cluster and a fake clock, spoken to over HTTP as kube-scheduler and agents do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.config import Settings, parse_settings
+from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.telemetry import Telemetry
+from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import FakeCluster
+from tests.scheduler_plugin.objects import Obj, token_of
+
+SETTINGS = """
+nodeDefaults:
+  computeUnit: {vCPUs: 250m, mem: 1Gi}
+  cpu: {watermark: 0.9, system: 0}
+  memory: {watermark: 0.9, system: 0}
+agents: {nodeAgents: ["kube-system:autoscaler-agent"]}
+"""
+
+
+@dataclass(slots=True)
+class Running:
+    """A scheduler at work. ``post`` and ``get`` speak to the listener named in the URL: agents, extender, probes."""
+
+    cluster: FakeCluster
+    clock: FakeClock
+    parts: Parts
+    client: httpx.AsyncClient
+
+    async def verb(self, verb: str, body: Obj) -> Any:
+        """The decoded answer to one of kube-scheduler's calls."""
+        response = await self.client.post(f"http://extender/{verb}", json=body)
+        assert response.status_code == 200, response.text
+        self.check()
+        return response.json()
+
+    async def filter(self, pod: Obj, *nodes: str) -> list[str]:
+        """The nodes that the pod fits."""
+        result = await self.verb("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        assert not result["Error"], result["Error"]
+        return list(result["NodeNames"])
+
+    async def bind(self, pod: Obj, node: str) -> str:
+        """Empty on success, otherwise why not."""
+        meta = pod["metadata"]
+        args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+        return str((await self.verb("bind", args))["Error"])
+
+    async def ask(self, pod: Obj, cpu: Any, slots: int, token: str | None = None, **more: Any) -> httpx.Response:
+        """An agent's request in wire version v2.1, with the pod's own token unless another is given."""
+        meta = pod["metadata"]
+        if token is None:
+            token = f"token-{meta['name']}"
+            self.cluster.tokens.setdefault(token, token_of(pod))
+        body = {
+            "protoVersion": 4,
+            "pod": {"name": meta["name"], "namespace": meta["namespace"]},
+            "resources": {"vCPUs": cpu, "mem": slots},
+            "lastPermit": None,
+            "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
+            **more,
+        }
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        response = await self.client.post("http://agents/", content=json.dumps(body), headers=headers)
+        self.check()
+        return response
+
+    async def probe(self, path: str) -> httpx.Response:
+        return await self.client.get(f"http://probes/{path}")
+
+    def reserved(self, node: str) -> str:
+        """What is reserved on the node, in words."""
+        return str(self.parts.desk.ledger.nodes[node].reserved)
+
+    def check(self) -> None:
+        assert violations(self.parts.desk.ledger) == []
+
+
+@asynccontextmanager
+async def running(cluster: FakeCluster, clock: FakeClock, settings: Settings | None = None) -> AsyncIterator[Running]:
+    """A scheduler that has been started; ready if the cluster answers."""
+    parts = assemble(cluster, clock, settings or parse_settings(SETTINGS), Telemetry(clock.now))
+    transports = {
+        "http://agents": httpx.ASGITransport(agents_app(parts.service)),
+        "http://extender": httpx.ASGITransport(extender_app(parts.service)),
+        "http://probes": httpx.ASGITransport(probes_app(parts.desk)),
+    }
+    background = asyncio.create_task(parts.run(cluster))
+    async with httpx.AsyncClient(mounts=dict(transports)) as client:
+        await settle()
+        scheduler = Running(cluster, clock, parts, client)
+        try:
+            yield scheduler
+            assert not background.done(), background
+            scheduler.check()
+        finally:
+            background.cancel()
+            await asyncio.wait([background])

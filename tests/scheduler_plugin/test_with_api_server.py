@@ -1,0 +1,126 @@
+"""The scheduler over a real HTTP API server on loopback: list, watch, bind, permit, token review."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from scheduler_plugin.app import agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.cluster.credentials import from_kubeconfig
+from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.config import parse_settings
+from scheduler_plugin.telemetry import Telemetry
+from tests.local.apiserver.running import ApiServerHandle, running_api_server
+from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS
+
+CRD = Path(__file__).parents[2] / "deploy/kubernetes/crds/virtualmachines.yaml"
+VMS = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@asynccontextmanager
+async def admin(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=handle.url, headers={"Authorization": f"Bearer {handle.token}"}) as client:
+        yield client
+
+
+async def made(client: httpx.AsyncClient, path: str, obj: Obj) -> Any:
+    response = await client.post(path, json=obj)
+    assert response.status_code == 201, response.text
+    return response.json()
+
+
+@asynccontextmanager
+async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]:
+    """A scheduler connected through the kubeconfig, spoken to as agents, extender and probes."""
+    clock = SystemClock()
+    found = from_kubeconfig(handle.kubeconfig_path, clock.now)
+    async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
+        api = HttpApi(way, found.token)
+        parts = assemble(api, clock, parse_settings(SETTINGS), Telemetry(clock.now))
+        mounts = {
+            "http://agents": httpx.ASGITransport(agents_app(parts.service)),
+            "http://extender": httpx.ASGITransport(extender_app(parts.service)),
+            "http://probes": httpx.ASGITransport(probes_app(parts.desk)),
+        }
+        background = asyncio.create_task(parts.run(api))
+        try:
+            async with httpx.AsyncClient(mounts=dict(mounts)) as client:
+                yield client
+        finally:
+            background.cancel()
+            await asyncio.wait([background])
+
+
+async def until_200(client: httpx.AsyncClient, url: str, **request: Any) -> httpx.Response:
+    """Asks again until the answer is 200; what it waits for arrives over loopback in milliseconds."""
+    async with asyncio.timeout(10):
+        while True:
+            response = await client.request(url=url, **request)
+            if response.status_code == 200:
+                return response
+            await asyncio.sleep(0)
+
+
+async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: Path) -> None:
+    async with running_api_server(tmp_path) as handle, admin(handle) as api:
+        await made(api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(CRD.read_text()))
+        await made(api, "/api/v1/nodes", node("n1"))
+        await made(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
+        db = vm("db", cpu=1, slots=4)
+        db["spec"]["guest"]["rootDisk"] = {"image": "postgres"}
+        await made(api, VMS, db)
+        pod = vm_pod("db")
+        pod["spec"]["serviceAccountName"] = "agent"
+        pod["spec"]["containers"][0]["image"] = "runner"
+        pod = await made(api, PODS, pod)
+        async with scheduler(handle) as client:
+            await until_200(client, "http://probes/readyz", method="GET")
+            args = {"Pod": pod, "Nodes": None, "NodeNames": ["n1"]}
+            assert (await client.post("http://extender/filter", json=args)).json()["NodeNames"] == ["n1"]
+            bound = await client.post(
+                "http://extender/bind",
+                json={"PodName": "db-pod", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "n1"},
+            )
+            assert bound.json() == {"Error": ""}
+            assert (await api.get(f"{PODS}/db-pod")).json()["spec"]["nodeName"] == "n1"
+            asked = await made(
+                api,
+                "/api/v1/namespaces/default/serviceaccounts/agent/token",
+                {
+                    "spec": {
+                        "audiences": ["autoscale-scheduler"],
+                        "boundObjectRef": {
+                            "kind": "Pod",
+                            "apiVersion": "v1",
+                            "name": "db-pod",
+                            "uid": pod["metadata"]["uid"],
+                        },
+                    }
+                },
+            )
+            request = {
+                "protoVersion": 4,
+                "pod": {"name": "db-pod", "namespace": "default"},
+                "resources": {"vCPUs": 3, "mem": 8},
+                "lastPermit": None,
+                "metrics": None,
+            }
+            headers = {"Authorization": f"Bearer {asked['status']['token']}"}
+            answer = await client.post("http://agents/", json=request, headers=headers)
+            assert (answer.status_code, answer.json()["permit"]) == (200, {"vCPUs": 3, "mem": 8}), answer.text
+            kept = (await api.get(f"{VMS}/db")).json()["metadata"]["annotations"]
+            assert kept["autoscaling.neon.tech/permit"] == '{"vCPUs":3,"mem":"8Gi"}'
+            assert (await client.post("http://agents/", json=request)).status_code == 401
+        async with scheduler(handle) as successor:
+            await until_200(successor, "http://probes/readyz", method="GET")
+            nodes = (await successor.get("http://probes/nodes")).json()["nodes"]
+            assert [(one["name"], one["reserved"]) for one in nodes] == [("n1", {"cpu": "3", "mem": "8Gi"})]
