@@ -1,0 +1,108 @@
+"""How growing begins: which rise counts (``sustain``) and how far beyond it to go at once (``surge``).
+
+Rules that hold here:
+
+- ``sustain`` weighs a need by how long it stood: after ``over`` seconds about two thirds of a rise have counted, and
+  all of it after three times that. It is the one stage by which a policy may choose to delay the growth of CPU.
+- ``surge`` answers a need that what there is does not cover with more than the need, for a short time: a rise that
+  outran the allocation has seldom ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import ClassVar
+
+import msgspec
+
+from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.window import WindowMax
+from protocol.units import Instant, Seconds
+
+
+class SustainState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The weighed level and its age in seconds."""
+
+    level: float | None
+    age: float | None
+
+
+class Sustain(Stage):
+    """An exponentially weighed mean over ``over`` seconds (> 0). The first value counts in full."""
+
+    __slots__ = ("_at", "_keep", "_level", "_over", "_pause")
+    name: ClassVar[str] = "sustain"
+    delays_growth: ClassVar[bool] = True
+
+    def __init__(self, over: Seconds) -> None:
+        self._over = over
+        self._at: Instant | None = None
+        self._level = 0.0
+        self._pause = self._keep = 0.0
+
+    def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
+        """The weighed level; the value counts as having stood since the sample before it."""
+        if self._at is None:
+            self._level = value
+        else:
+            pause = now - self._at
+            if pause != self._pause:
+                self._pause, self._keep = pause, exp(-pause / self._over)
+            self._level = value + (self._level - value) * self._keep
+        self._at = now
+        return self._level
+
+    def explain(self) -> str:
+        """The span of the mean."""
+        return f"weighed by how long it stood, over {self._over:g} s"
+
+    def snapshot(self, now: Instant) -> Mapping[str, object]:
+        """The level and its age."""
+        return {"level": None, "age": None} if self._at is None else {"level": self._level, "age": now - self._at}
+
+    def restore(self, state: Mapping[str, object], now: Instant) -> None:
+        """Takes up a snapshot."""
+        read = read_state(state, SustainState, self.name)
+        if read.level is not None and read.age is not None:
+            self._level, self._at = read.level, Instant(now - read.age)
+
+
+class SurgeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the surge window remembers, as ages in seconds."""
+
+    entries: list[tuple[float, float, float | None]]
+
+
+class Surge(Stage):
+    """While the need is above what there is: ``factor`` (>= 1) times the need, kept for ``span`` seconds."""
+
+    __slots__ = ("_factor", "_span", "_surging", "_window")
+    name: ClassVar[str] = "surge"
+
+    def __init__(self, factor: float, span: Seconds) -> None:
+        self._factor, self._span = factor, span
+        self._window = WindowMax(span)
+        self._surging = False
+
+    def step(self, now: Instant, value: float, sample: Sample) -> float:
+        """The greater of the value and the last surge that still stands."""
+        short = sample.current is not None and value > sample.current
+        self._window.add(value * self._factor if short else 0.0, now)
+        surge = self._window.max() or 0.0
+        self._surging = surge > value
+        return surge if self._surging else value
+
+    def explain(self) -> str:
+        """Whether a surge stands."""
+        return (
+            f"{self._factor:g} times a need that was not covered, for {self._span:g} s" if self._surging else "covered"
+        )
+
+    def snapshot(self, now: Instant) -> Mapping[str, object]:
+        """The window, as ages."""
+        return {"entries": self._window.entries(now)}
+
+    def restore(self, state: Mapping[str, object], now: Instant) -> None:
+        """Takes up a snapshot."""
+        self._window.restore(read_state(state, SurgeState, self.name).entries, None, now)

@@ -1,0 +1,84 @@
+"""The time decay that hysteresis alone lacks (S0.4): shrink to the most that was needed in a whole window.
+
+Rules that hold here:
+
+- Growing passes at once.
+- Before a whole window has been seen there is no proof that less is enough: what there is stays. A restart without a
+  snapshot is such a beginning.
+- With ``pause`` seconds between shrinks, the next waits until more than that has passed since what there is last fell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+
+from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.window import WindowMax
+from protocol.units import Instant, Seconds
+
+
+class HoldState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ages in seconds: what the window remembers, how long it has watched, when what there is last fell."""
+
+    entries: list[tuple[float, float, float | None]]
+    seen_for: float | None
+    fell: float | None
+    last: float | None
+
+
+class Hold(Stage):
+    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds, where that is more than the value.
+
+    Several in a row fade: all of it for a short window, a part for a longer one.
+    """
+
+    __slots__ = ("_fell", "_keep", "_last", "_pause", "_reason", "_span", "_window")
+    name: ClassVar[str] = "hold"
+
+    def __init__(self, span: Seconds, pause: Seconds = Seconds(0.0), keep: float = 1.0) -> None:
+        self._span, self._pause, self._keep = span, pause, keep
+        self._window = WindowMax(span)
+        self._last: float | None = None
+        self._fell: Instant | None = None
+        self._reason = "nothing seen"
+
+    def step(self, now: Instant, value: float, sample: Sample) -> float:
+        """What the window still holds; what there is where that is more and shrinking is not proven or not yet due."""
+        current = sample.current
+        if current != self._last:
+            if current is not None and self._last is not None and current < self._last:
+                self._fell = now
+            self._last = current
+        self._window.add(value, now)
+        most = max(value, self._keep * (self._window.max() or 0.0))
+        if current is None or most >= current:
+            self._reason = "the most of the window"
+            return most
+        if not self._window.is_full(now):
+            self._reason = "no whole window seen yet"
+            return current
+        if self._pause and self._fell is not None and now - self._fell <= self._pause:
+            self._reason = "shrank too recently"
+            return current
+        self._reason = "the most of a whole window"
+        return most
+
+    def explain(self) -> str:
+        """Which of the rules applied."""
+        return f"{self._reason} ({self._span:g} s, {self._keep:.0%} of it kept)"
+
+    def snapshot(self, now: Instant) -> Mapping[str, object]:
+        """The window and the last shrink, as ages."""
+        fell = None if self._fell is None else now - self._fell
+        state = HoldState(self._window.entries(now), self._window.seen_for(now), fell, self._last)
+        return msgspec.to_builtins(state)  # type: ignore[no-any-return]  # a struct becomes a mapping
+
+    def restore(self, state: Mapping[str, object], now: Instant) -> None:
+        """Takes up a snapshot."""
+        read = read_state(state, HoldState, self.name)
+        self._window.restore(read.entries, read.seen_for, now)
+        self._fell = None if read.fell is None else Instant(now - read.fell)
+        self._last = read.last

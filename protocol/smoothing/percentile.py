@@ -1,0 +1,106 @@
+"""The percentage estimation model (S0.5): a value that was enough most of the time of a window.
+
+Rules that hold here:
+
+- The index of a percentile among N ascending samples is ``floor(N * p)``, at most N - 1.
+- Less than P(low): move to P(target). More than P(high): move to P(target). Otherwise hold.
+- Fewer than three samples: hold. Nothing to hold: adopt.
+- A window holds at most ``MAX_SAMPLES``: of samples closer together than that allows, the greatest is kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+import msgspec
+
+from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.units import Instant, Seconds
+
+MAX_SAMPLES: Final = 1024
+"""How many samples one window holds at most."""
+
+ENOUGH: Final = 3
+"""With fewer samples than this nothing moves."""
+
+
+def percentile_index(count: int, fraction: float) -> int:
+    """The index of the percentile ``fraction`` (0..1) among ``count`` (> 0) ascending values."""
+    return max(0, min(count - 1, int(count * fraction + 1e-9)))
+
+
+class Thresholds(msgspec.Struct, frozen=True):
+    """The percentile aimed at and the range of percentiles in which nothing moves, as fractions."""
+
+    target: float = 0.80
+    low: float = 0.60
+    high: float = 0.95
+
+
+class PercentileState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Samples as (age in seconds, value), oldest first."""
+
+    samples: list[tuple[float, float]]
+
+
+class Percentile(Stage):
+    """Keeps what there is between two percentiles of the last ``span`` seconds, and moves it to a third."""
+
+    __slots__ = ("_ascending", "_grain", "_reason", "_samples", "_span", "_thresholds")
+    name: ClassVar[str] = "percentile"
+    delays_growth: ClassVar[bool] = True
+
+    def __init__(self, span: Seconds, thresholds: Thresholds = Thresholds()) -> None:  # noqa: B008 - it is frozen
+        self._span, self._thresholds = span, thresholds
+        self._grain = span / MAX_SAMPLES
+        self._samples: deque[tuple[float, float]] = deque()
+        self._ascending: list[float] = []
+        self._reason = "nothing seen"
+
+    def step(self, now: Instant, value: float, sample: Sample) -> float:
+        """What there is, or the target percentile where what there is lies outside the thresholds."""
+        self._add(now, value)
+        current = sample.current
+        if len(self._ascending) < ENOUGH:
+            self._reason = f"{len(self._ascending)} samples are too few"
+            return value if current is None else current
+        low, high = self._value_at(self._thresholds.low), self._value_at(self._thresholds.high)
+        if current is not None and low <= current <= high:
+            self._reason = f"between {low:.6g} and {high:.6g}"
+            return current
+        self._reason = f"outside {low:.6g} to {high:.6g}, so to P{self._thresholds.target:.0%}".replace("%", "")
+        return self._value_at(self._thresholds.target)
+
+    def _value_at(self, fraction: float) -> float:
+        return self._ascending[percentile_index(len(self._ascending), fraction)]
+
+    def _add(self, now: Instant, value: float) -> None:
+        oldest = now - self._span
+        while self._samples and self._samples[0][0] < oldest:
+            self._drop(self._samples.popleft()[1])
+        if len(self._samples) > 1 and now - self._samples[-2][0] < self._grain:
+            last = self._samples.pop()[1]
+            self._drop(last)
+            value = max(value, last)
+        self._samples.append((now, value))
+        insort(self._ascending, value)
+
+    def _drop(self, value: float) -> None:
+        del self._ascending[bisect_left(self._ascending, value)]
+
+    def explain(self) -> str:
+        """Where what there is lies among the percentiles."""
+        return f"{self._reason} over {self._span:g} s"
+
+    def snapshot(self, now: Instant) -> Mapping[str, object]:
+        """The samples, as ages."""
+        return {"samples": [(now - at, value) for at, value in self._samples]}
+
+    def restore(self, state: Mapping[str, object], now: Instant) -> None:
+        """Takes up a snapshot."""
+        read = read_state(state, PercentileState, self.name)
+        self._samples = deque((now - age, value) for age, value in read.samples)
+        self._ascending = sorted(value for _, value in read.samples)

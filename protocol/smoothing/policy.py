@@ -1,0 +1,172 @@
+"""A policy is a list of stages in a file (S0.7): reading it, starting it, asking it, putting it away.
+
+Rules that hold here:
+
+- A policy is refused as a whole, with the path of the bad value, before anything of it takes effect.
+- Memory that is needed is given at once: stages that could delay it are refused in a policy for memory, and a pipeline
+  for memory never answers less than what is needed.
+- A pipeline is asked with the time and a sample; the same questions get the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeGuard
+
+import msgspec
+
+from protocol.smoothing.spec import READERS, SPECS, Spec
+from protocol.smoothing.stage import Sample, Stage, StageExplanation, StateError
+from protocol.units import Instant
+
+Resource = Literal["cpu", "memory"]
+"""What a policy decides: ``cpu`` in vCPUs or ``memory`` in bytes."""
+
+MAX_STAGES: Final = 32
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be used; the message begins with the path of the bad value."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path or 'policy'}: {problem}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the resource should be, in vCPUs or bytes, and what each stage made of it."""
+
+    target: float
+    explanation: tuple[StageExplanation, ...]
+
+
+class Pipeline:
+    """A policy at work on one resource of one VM."""
+
+    __slots__ = ("_at_once", "_last", "_stages", "_steps", "_values")
+
+    def __init__(self, stages: Sequence[Stage], at_once: bool) -> None:
+        self._stages = tuple(stages)
+        self._steps = tuple(stage.step for stage in stages)
+        self._values = [0.0] * len(stages)
+        self._at_once = at_once
+        self._last: Sample | None = None
+
+    def target(self, now: Instant, sample: Sample) -> float:
+        """What the resource should be; ``now`` never goes back. The fast form of ``update``."""
+        value, values = sample.value, self._values
+        for index, step in enumerate(self._steps):
+            values[index] = value = step(now, value, sample)
+        self._last = sample
+        return max(value, sample.value) if self._at_once else value
+
+    def update(self, now: Instant, sample: Sample) -> Decision:
+        """What the resource should be, and what each stage made of it."""
+        return Decision(self.target(now, sample), self.explain())
+
+    def explain(self) -> tuple[StageExplanation, ...]:
+        """What each stage did to the last sample; empty before the first."""
+        if self._last is None:
+            return ()
+        before = [self._last.value, *self._values]
+        return tuple(
+            StageExplanation(stage.name, before[index], self._values[index], stage.explain())
+            for index, stage in enumerate(self._stages)
+        )
+
+    def snapshot(self, now: Instant) -> list[dict[str, object]]:
+        """The state of every stage as plain JSON values, with ages instead of instants."""
+        return [{"stage": stage.name, "state": stage.snapshot(now)} for stage in self._stages]
+
+    def restore(self, snapshot: Sequence[Mapping[str, object]], now: Instant) -> None:
+        """Takes up a snapshot of the same policy as if it had been made at ``now``. Raises ``StateError``."""
+        names = [part.get("stage") for part in snapshot]
+        expected = [stage.name for stage in self._stages]
+        if names != expected:
+            raise StateError(f"expected the state of {expected}, got that of {names}")
+        for stage, part in zip(self._stages, snapshot, strict=True):
+            state = part.get("state")
+            if not isinstance(state, Mapping):
+                raise StateError(f"{stage.name}: expected a mapping, got {state!r}")
+            stage.restore(state, now)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Stages as written, checked. ``start`` as many pipelines from it as there are VMs."""
+
+    resource: Resource
+    stages: tuple[tuple[str, Spec], ...]
+
+    def start(self) -> Pipeline:
+        """A pipeline that has seen nothing yet."""
+        return Pipeline(_build("", self.stages), at_once=self.resource == "memory")
+
+
+def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> Policy:
+    """Reads a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
+
+    A mapping may say ``resource: cpu`` or ``memory`` itself; otherwise it is ``resource``. ``path`` is where the
+    document stands in a larger one. Raises ``PolicyError``.
+    """
+    if isinstance(document, Mapping):
+        for key in document:
+            if key not in ("stages", "resource"):
+                raise PolicyError(_join(path, str(key)), 'unknown field; expected "stages" and "resource"')
+        resource = _resource(document.get("resource", resource), _join(path, "resource"))
+        document, path = document.get("stages"), _join(path, "stages")
+    if not _is_list(document) or not 0 < len(document) <= MAX_STAGES:
+        raise PolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
+    specs = tuple(_parse_stage(raw, f"{path}[{index}]") for index, raw in enumerate(document))
+    for index, stage in enumerate(_build(path, specs)):
+        if resource == "memory" and stage.delays_growth:
+            raise PolicyError(f"{path}[{index}].{stage.name}", "memory must grow at once, and this stage can delay it")
+    return Policy(resource, specs)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _is_list(document: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(document, Sequence) and not isinstance(document, (str, bytes))
+
+
+def _resource(raw: object, path: str) -> Resource:
+    if raw == "cpu":
+        return "cpu"
+    if raw == "memory":
+        return "memory"
+    raise PolicyError(path, f'expected "cpu" or "memory", got {raw!r}')
+
+
+def _parse_stage(raw: object, path: str) -> tuple[str, Spec]:
+    if not isinstance(raw, Mapping) or len(raw) != 1:
+        raise PolicyError(path, "expected a mapping of one stage's name to its fields")
+    ((name, fields),) = raw.items()
+    spec = SPECS.get(name)
+    if spec is None:
+        raise PolicyError(path, f"unknown stage {name!r}; expected one of {', '.join(SPECS)}")
+    if name == "segments" and _is_list(fields):
+        fields = {"steps": fields}
+    try:
+        return name, msgspec.convert({} if fields is None else fields, spec, dec_hook=_read)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        raise PolicyError(f"{path}.{name}{place.rstrip('`')}", problem) from None
+
+
+def _read(kind: type, raw: object) -> object:
+    return READERS[kind](raw)
+
+
+def _build(path: str, specs: Sequence[tuple[str, Spec]]) -> list[Stage]:
+    stages: list[Stage] = []
+    for index, (name, spec) in enumerate(specs):
+        try:
+            stages.append(spec.build(stages))
+        except ValueError as error:
+            raise PolicyError(f"{path}[{index}].{name}", str(error)) from None
+    return stages

@@ -1,0 +1,60 @@
+"""Output quantization (S0.6): values that people can read, always rounded up.
+
+A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` up to ``largest``; below ``base`` there
+is nothing. The same may be written as segments ``{at, every}``, as for inputs. A base alone is also the step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from math import ceil, inf
+from typing import ClassVar, Final
+
+from protocol.smoothing.stage import Curve
+
+MAX_RUNGS: Final = 512
+"""How many growing steps a ladder lists; from there on its last step repeats."""
+
+NOISE: Final = 1e-9
+"""The relative error of sums of floats: a value so little above a rung is that rung."""
+
+
+class Quantize(Curve):
+    """A ladder of values. ``step`` of None means ``base``; with neither, values pass unchanged."""
+
+    __slots__ = ("_base", "_last_step", "_rungs")
+    name: ClassVar[str] = "quantize"
+
+    def __init__(
+        self, base: float | None = None, step: float | None = None, ratio: float = 1.0, largest: float = inf
+    ) -> None:
+        first = step or base or 0.0
+        self._base = base or 0.0
+        self._rungs, self._last_step = _ladder(self._base, min(first, largest), ratio, largest)
+
+    def at(self, value: float) -> float:
+        """The least rung that is not below ``value``."""
+        exact = value * (1 - NOISE)
+        if exact <= self._base:
+            return self._base
+        if not self._last_step:
+            return value
+        last = self._rungs[-1]
+        if exact <= last:
+            return self._rungs[bisect_left(self._rungs, exact)]
+        return last + ceil((exact - last) / self._last_step) * self._last_step
+
+    def explain(self) -> str:
+        """The first rungs as text."""
+        shown = [f"{rung:g}" for rung in self._rungs[:4]]
+        more = f", then every {self._last_step:g}" if len(self._rungs) <= len(shown) else ", ..."
+        return f"rounded up to {', '.join(shown)}{more}"
+
+
+def _ladder(base: float, step: float, ratio: float, largest: float) -> tuple[list[float], float]:
+    """The rungs from ``base`` while the step grows, and the step that repeats after the last of them."""
+    rungs = [base]
+    while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
+        rungs.append(rungs[-1] + step)
+        step = min(step * ratio, largest)
+    return rungs, step

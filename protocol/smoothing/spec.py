@@ -1,0 +1,253 @@
+"""Each stage as it is written in a policy file: its fields, their defaults and ranges (S0.7).
+
+Rules that hold here:
+
+- Quantities are Kubernetes quantities ("250m", "1Gi") in the unit of the policy's resource; spans are seconds or text
+  such as "500ms", "30s", "5m", "24h". Unknown fields are refused.
+- A spec that can be read can be built: ranges are checked when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final, Literal
+
+import msgspec
+
+from protocol.smoothing.curves import Model, Segments
+from protocol.smoothing.growth import Surge, Sustain
+from protocol.smoothing.histogram import HistogramStage
+from protocol.smoothing.hold import Hold
+from protocol.smoothing.hysteresis import Hysteresis
+from protocol.smoothing.percentile import Percentile, Thresholds
+from protocol.smoothing.quantize import Quantize
+from protocol.smoothing.stage import Curve, Stage
+from protocol.units import QuantityError, Seconds, parse_quantity
+
+_SPAN_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_SPAN: Final = 366 * 86400.0
+
+
+class Level(float):
+    """A quantity of zero or more in the unit of the policy's resource."""
+
+
+class Span(float):
+    """A span of time in seconds, above zero and at most a year."""
+
+
+def read_level(raw: object) -> Level:
+    """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``."""
+    if not isinstance(raw, (str, int, float)):
+        raise ValueError(f'expected a quantity such as 2, "250m" or "1Gi", got {raw!r}')
+    level = parse_quantity(raw)
+    if level < 0:
+        raise QuantityError(f"expected a quantity of zero or more, got {raw!r}")
+    return Level(level)
+
+
+def read_span(raw: object) -> Span:
+    """Seconds as a number, or text such as ``"30s"``. Raises ``ValueError``."""
+    number, unit = raw, "s"
+    if isinstance(raw, str):
+        digits = raw.strip().rstrip("msdh")
+        number, unit = digits, raw.strip()[len(digits) :] or "s"
+    try:
+        seconds = float(number) * _SPAN_UNITS[unit]  # type: ignore[arg-type]  # whatever is no number raises
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f'expected seconds or a span such as "30s", "5m" or "24h", got {raw!r}') from None
+    if isinstance(raw, bool) or not 0 < seconds <= _LONGEST_SPAN:
+        raise ValueError(f"expected a span above zero and at most a year, got {raw!r}")
+    return Span(seconds)
+
+
+READERS: Final[dict[type, Callable[[object], object]]] = {Level: read_level, Span: read_span}
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """One stage as written. ``before`` in ``build`` are the stages in front of it."""
+
+    def build(self, before: Sequence[Stage]) -> Stage:
+        """A fresh stage. Raises ``ValueError`` where it cannot stand at this place."""
+        raise TypeError(f"{type(self).__name__} builds nothing, not even after {before}")
+
+
+def check(holds: bool, expected: str) -> None:
+    """Raises ``ValueError`` that says what was expected."""
+    if not holds:
+        raise ValueError(f"expected {expected}")
+
+
+class ModelSpec(Spec, frozen=True):
+    """``model``: base + slope * input / per, at most max."""
+
+    base: Level = Level(0)
+    slope: Level = Level(1)
+    per: Level = Level(1)
+    max: Level = Level(inf)
+
+    def __post_init__(self) -> None:
+        check(self.per > 0, "per above zero")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The model."""
+        return Model(self.base, self.slope, self.per, self.max)
+
+
+class SegmentSpec(Spec, frozen=True):
+    """One segment: from ``at`` on, multiples of ``every``."""
+
+    every: Level
+    at: Level = Level(0)
+
+    def __post_init__(self) -> None:
+        check(self.every > 0, "every above zero")
+
+
+class SegmentsSpec(Spec, frozen=True):
+    """``segments``: round the input up in steps."""
+
+    steps: list[SegmentSpec]
+
+    def __post_init__(self) -> None:
+        check(bool(self.steps), "at least one step")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The segments."""
+        return Segments([(step.at, step.every) for step in self.steps])
+
+
+class HysteresisSpec(Spec, frozen=True):
+    """``hysteresis``: delay shrinking by ``inputs`` of the curves in front, or by ``outputs``/``ratio`` of values."""
+
+    inputs: Level | None = None
+    outputs: Level = Level(0)
+    ratio: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
+        check(self.inputs is None or not (self.outputs or self.ratio), "either inputs, or outputs and ratio")
+
+    def build(self, before: Sequence[Stage]) -> Stage:
+        """The hysteresis over the curves in front of it."""
+        if self.inputs is None:
+            return Hysteresis.by_outputs(self.outputs, self.ratio)
+        curves = [stage for stage in before if isinstance(stage, Curve)]
+        check(len(curves) == len(before), "only model, segments and quantize in front of a hysteresis of inputs")
+
+        def curve(value: float) -> float:
+            for stage in curves:
+                value = stage.at(value)
+            return value
+
+        return Hysteresis.by_inputs(curve, self.inputs)
+
+
+class HoldSpec(Spec, frozen=True):
+    """``hold``: shrink to ``keep`` of the most of a whole window; with ``pause`` between shrinks."""
+
+    window: Span
+    pause: Span | None = None
+    keep: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(0 < self.keep <= 1, "keep above 0 and at most 1")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The hold."""
+        return Hold(Seconds(self.window), Seconds(self.pause or 0.0), self.keep)
+
+
+class PercentileSpec(Spec, frozen=True):
+    """``percentile``: hold between P(low) and P(high) of a window, move to P(target)."""
+
+    window: Span = Span(300)
+    target: float = 0.80
+    low_threshold: float = 0.60
+    high_threshold: float = 0.95
+
+    def __post_init__(self) -> None:
+        check(0 <= self.low_threshold <= self.target <= self.high_threshold <= 1, "0 <= low <= target <= high <= 1")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The percentile."""
+        return Percentile(Seconds(self.window), Thresholds(self.target, self.low_threshold, self.high_threshold))
+
+
+class HistogramSpec(Spec, frozen=True):
+    """``histogram``: a percentile of the decaying past times a margin, as a floor or as the target."""
+
+    percentile: float = 0.90
+    margin: float = 1.15
+    half_life: Span = Span(86400)
+    smallest: Level = Level(0.01)
+    use: Literal["floor", "target"] = "floor"
+
+    def __post_init__(self) -> None:
+        check(0 <= self.percentile <= 1, "percentile of 0 to 1")
+        check(0 < self.margin < inf, "margin above zero")
+        check(self.smallest > 0, "smallest above zero")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The histogram."""
+        return HistogramStage(Seconds(self.half_life), self.percentile, self.margin, self.smallest, self.use)
+
+
+class QuantizeSpec(Spec, frozen=True):
+    """``quantize``: round up on a ladder of base, step, ratio and maxStep, or by segments."""
+
+    base: Level | None = None
+    step: Level | None = None
+    ratio: float = 1.0
+    max_step: Level = Level(inf)
+    segments: list[SegmentSpec] | None = None
+
+    def __post_init__(self) -> None:
+        check(1 <= self.ratio < inf, "ratio of at least 1")
+        check(self.max_step > 0, "maxStep above zero")
+        check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The ladder or the segments."""
+        if self.segments:
+            return Segments([(step.at, step.every) for step in self.segments])
+        return Quantize(self.base, self.step, self.ratio, self.max_step)
+
+
+class SustainSpec(Spec, frozen=True):
+    """``sustain``: weigh a need by how long it stood."""
+
+    over: Span
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The mean."""
+        return Sustain(Seconds(self.over))
+
+
+class SurgeSpec(Spec, frozen=True):
+    """``surge``: answer an uncovered need with more than it."""
+
+    factor: float = 1.5
+    window: Span = Span(20)
+
+    def __post_init__(self) -> None:
+        check(1 <= self.factor < inf, "factor of at least 1")
+
+    def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
+        """The surge."""
+        return Surge(self.factor, Seconds(self.window))
+
+
+SPECS: Final[dict[str, type[Spec]]] = {
+    "model": ModelSpec,
+    "segments": SegmentsSpec,
+    "hysteresis": HysteresisSpec,
+    "hold": HoldSpec,
+    "percentile": PercentileSpec,
+    "histogram": HistogramSpec,
+    "quantize": QuantizeSpec,
+    "sustain": SustainSpec,
+    "surge": SurgeSpec,
+}
+"""Every stage by the name it has in a policy file."""

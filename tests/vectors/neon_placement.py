@@ -1,0 +1,152 @@
+"""The family neon: scores, bind as Reserve, and what becomes of reservations, against the real ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from protocol.messages import ObjectName
+from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources
+from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.placement import FITS, Room, score
+from tests.vectors.bench import MOST, node_facts, size
+from tests.vectors.case import Case
+from tests.vectors.registry import Answer, Check, Declined
+
+NOW: Final = Instant(0)
+_CALL: Final = re.compile(r"(?P<verb>\w+)\((?P<arguments>[^)]*)\)(?:=(?P<outcome>.*))?")
+
+
+def node_score(case: Case) -> object:
+    """The score of a node with the pod on it, on the extender's scale (S2.8b)."""
+    given = case.input
+    if (given["min_usage_score"], given["max_usage_score"]) != (0.5, 0.0) or not given["peak"]:
+        raise Declined("an empty node is worth half of one at its watermark, whatever the watermark (S2.8b)")
+    cpu, mem = given["cpu_with_pod"], given["mem_with_pod"]
+    if any(each["total"] != each["max_seen"] for each in (cpu, mem)):
+        raise Declined("a small node is worth as much as a large one: price breaks ties, not size (S2.8b)")
+    if case.expected["score"] == 0 and not case.expected["over_budget"]:
+        raise Declined("a node on which the pod fits never scores 0, which would mean that it does not (S2.8b)")
+    return score(_room(cpu, mem, given["peak"]), ZERO)
+
+
+def _room(cpu: Mapping[str, int], mem: Mapping[str, int], peak: float) -> Room:
+    """A node that already holds the pod, whose watermark is the peak. Memory in thousandths, to keep fractions."""
+    total = Resources(MilliCpu(cpu["total"]), Bytes(mem["total"] * 1000))
+    reserved = Resources(MilliCpu(cpu["reserved"]), Bytes(mem["reserved"] * 1000))
+    watermark = Resources(total.cpu.scaled(peak), total.mem.scaled(peak))
+    is_open = reserved.within(total)
+    return Room("n1", total, reserved, total.minus_or_zero(reserved), watermark, is_open=is_open)
+
+
+def _extender_scale(case: Case) -> Any:
+    score100 = case.expected["score"]
+    return max(1, round(score100 / 10)) if score100 else 0
+
+
+def extender_score(case: Case) -> object:
+    """What kube-scheduler adds to a node, for a worth in percent."""
+    worth, weight = case.input["score100"], case.input["weight"]
+    total, half = 1000, 500
+    filled = (worth - 50) * half // 50 if worth >= 50 else total - worth * (total - half) // 100
+    room = Room("n1", size(total), size(filled), size(total - filled), size(half), is_open=worth > 0)
+    found = score(room, ZERO)
+    return {"extender_score": found, "added_to_node": found * weight * 10}
+
+
+class _Pods:
+    """Pods that steps talk about, on a ledger with two nodes."""
+
+    def __init__(self, free: int) -> None:
+        self.ledger = Ledger()
+        self.ledger.resync([node_facts(free, name=name) for name in ("n1", "n2")], [], [], NOW)
+        self.needs: dict[str, int] = {}
+
+    def facts(self, pod: str, node: str | None = None) -> PodFacts:
+        return PodFacts(f"uid-{pod}", ObjectName("default", pod), size(self.needs.get(pod, 1)), node=node)
+
+    def filter(self, pod: str) -> str:
+        return "ok" if "n1" in self.ledger.filter(self.facts(pod), ["n1"]).fits else "node rejected"
+
+    def bind(self, pod: str, node: str = "n1") -> str:
+        return "ok" if self.ledger.reserve(self.facts(pod), node).verdict is FITS else "error"
+
+    @property
+    def held(self) -> dict[str, str]:
+        """The node on which each pod has reserved."""
+        return {claim.pod.name.name: claim.node for claim in self.ledger.claims.values()}
+
+
+def bind_proposal(case: Case) -> object:
+    """Filter and bind in the order of a case; the answer repeats its steps with what really came of them."""
+    if "API" in " ".join(case.raw["steps"]):
+        return _conflicts()
+    pods = _Pods((case.input or {}).get("free_cpu", 1000))
+    done = []
+    for step in case.raw["steps"]:
+        call = _CALL.fullmatch(step)
+        if call is None:
+            raise ValueError(f"no step: {step}")
+        pod, *rest = (part.strip() for part in call["arguments"].split(","))
+        if rest and rest[-1].isdigit():
+            pods.needs[pod] = int(rest[-1])
+        node = next((part for part in rest if part.startswith("n")), "n1")
+        outcome = pods.bind(pod, node) if call["verb"] == "bind" else pods.filter(pod)
+        done.append(f"{call['verb']}({call['arguments']})={outcome}")
+    return {"steps": done, "reserved_on": pods.held.get("A")}
+
+
+def _conflicts() -> object:
+    """A bind that met a conflict: the pod is read, and the reservation is where the pod is."""
+    outcomes = []
+    for found in ("n1", "n2"):
+        pods = _Pods(1000)
+        pods.bind("A", "n1")
+        pods.ledger.bind_unknown("uid-A", "n1")
+        pods.ledger.pod_read("uid-A", pods.facts("A", node=found))
+        outcomes.append(pods.held["A"])
+    return outcomes
+
+
+def _bind_expected(case: Case) -> Any:
+    if "API" in " ".join(case.raw["steps"]):
+        return ["n1", "n2"]
+    return {"steps": case.raw["steps"], "reserved_on": (case.expected or {}).get("reserved_on", "n1")}
+
+
+def tentative_reserve(case: Case) -> object:
+    """A reservation until the pod is seen bound, unbound or gone."""
+    pods = _Pods(MOST)
+    ledger = pods.ledger
+    for step in case.raw["steps"]:
+        call = _CALL.fullmatch(step)
+        if call is None:
+            raise ValueError(f"no step: {step}")
+        node = call["arguments"].rpartition(",")[2].rpartition("=")[2].strip()
+        match call["verb"]:
+            case "reserve":
+                pods.bind("p", node)
+            case "unreserve":
+                ledger.bind_refused("uid-p", node)
+            case "pod_event":
+                ledger.see_pod(pods.facts("p", node=node))
+            case "delete":
+                ledger.lose_pod("uid-p")
+    reserved = sum(ledger.nodes[name].reserved.cpu.value for name in ("n1", "n2"))
+    tentative = any(claim.state.value != "bound" for claim in ledger.claims.values())
+    return {"reserved": reserved, "tentative": tentative}
+
+
+def _tentative_expected(case: Case) -> Any:
+    reserved = case.expected["reserved"] if "reserved" in case.expected else int(case.expected["reserved_once"])
+    return {"reserved": reserved, "tentative": case.expected["tentative"]}
+
+
+GROUPS: Final[Mapping[str, Check | Answer]] = {
+    "node_score": Check(node_score, _extender_scale),
+    "extender_score": extender_score,
+    "extender_bind_proposal": Check(bind_proposal, _bind_expected),
+    "tentative_reserve": Check(tentative_reserve, _tentative_expected),
+}
