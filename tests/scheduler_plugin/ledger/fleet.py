@@ -1,0 +1,127 @@
+"""A small fleet for stories: amounts in whole CPUs and GiB, every step checked against the invariants."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from protocol.messages import AgentRequest, ObjectName
+from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
+from scheduler_plugin.ledger import (
+    Decision,
+    Effect,
+    Ledger,
+    Level,
+    NodeFacts,
+    NodePolicy,
+    PodFacts,
+    VmFacts,
+    violations,
+)
+
+NOW = Instant(1000.0)
+LATER = Instant(NOW + 60.0)
+UNIT = ComputeUnit.parse("250m", "1Gi")
+
+
+def amount(cpu: float, mem: float | None = None) -> Resources:
+    """So many CPUs and GiB; as many GiB as CPUs where only one is given."""
+    return Resources(MilliCpu.cores(cpu), Bytes(int((cpu if mem is None else mem) * 1024**3)))
+
+
+def policy(watermark: str = "0.7", system: float = 1) -> NodePolicy:
+    kept = amount(system)
+    return NodePolicy(UNIT, Level(Fraction(watermark), kept.cpu), Level(Fraction(watermark), kept.mem))
+
+
+def node(name: str = "n1", total: float = 10, *, is_open: bool = True) -> NodeFacts:
+    return NodeFacts(name, amount(total), policy(), is_open)
+
+
+def name(of: str) -> ObjectName:
+    return ObjectName("db", of)
+
+
+def vm(
+    of: str,
+    use: Resources,
+    *,
+    actual: Resources | None = None,
+    permit: Resources | None = None,
+    most: Resources | None = None,
+    version: int = 1,
+    uid: str = "first",
+    pod: ObjectName | None = None,
+) -> VmFacts:
+    return VmFacts(name(of), f"{of}-{uid}", version, most or amount(20), use, actual, permit, pod)
+
+
+def vm_pod(of: str, on: str | None = None, uid: str | None = None, *, finished: bool = False) -> PodFacts:
+    """The pod of a VM; its UID is ``uid-NAME``."""
+    return PodFacts(uid or f"uid-{of}", name(f"{of}-pod"), amount(0.1), name(of), on, finished)
+
+
+def plain_pod(of: str, requests: Resources, on: str | None = None, *, finished: bool = False) -> PodFacts:
+    """A pod that runs no VM."""
+    return PodFacts(f"uid-{of}", name(of), requests, None, on, finished)
+
+
+class Fleet:
+    """A ledger that is checked after every step, with the service's duties one call away."""
+
+    def __init__(self, *facts: NodeFacts | PodFacts | VmFacts, now: Instant = NOW) -> None:
+        self.ledger = Ledger()
+        self.vms = {fact.name: fact for fact in facts if isinstance(fact, VmFacts)}
+        nodes = [fact for fact in facts if isinstance(fact, NodeFacts)]
+        pods = [fact for fact in facts if isinstance(fact, PodFacts)]
+        self.did(self.ledger.resync(nodes, pods, self.vms.values(), now))
+
+    def did(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """Checks the invariants after a step."""
+        assert violations(self.ledger) == []
+        return effects
+
+    def ask(
+        self,
+        of: str,
+        wanted: Resources,
+        *,
+        number: int | None = None,
+        last_permit: Resources | None = None,
+        now: Instant = LATER,
+    ) -> Decision:
+        """An agent's request, decided and not yet persisted."""
+        request = AgentRequest(name(f"{of}-pod"), wanted, last_permit, sequence=number)
+        decision = self.ledger.decide(f"uid-{of}", request, now)
+        self.did(decision.effects)
+        return decision
+
+    def store(self, decision: Decision) -> tuple[Effect, ...]:
+        """The API takes the decision's write, if there is one, and returns the object."""
+        order = decision.persist
+        if order is None:
+            return ()
+        old = self.vms[order.vm]
+        new = VmFacts(old.name, old.uid, old.version + 1, old.most, old.use, old.actual, order.permit, old.pod)
+        self.vms[order.vm] = new
+        return self.did(self.ledger.permit_stored(order.revision, new))
+
+    def resize(self, of: str, use: Resources, *, now: Instant = LATER) -> tuple[Effect, ...]:
+        """The VM's object says that it has and asks for ``use``."""
+        old = self.vms[name(of)]
+        new = VmFacts(old.name, old.uid, old.version + 1, old.most, use, use, old.permit, old.pod)
+        self.vms[old.name] = new
+        return self.did(self.ledger.see_vm(new, now))
+
+    def grant(self, of: str, wanted: Resources, *, number: int | None = None, now: Instant = LATER) -> Resources:
+        """A whole round: ask, persist, answer."""
+        decision = self.ask(of, wanted, number=number, now=now)
+        self.store(decision)
+        return decision.permit
+
+    def reserved(self, of: str) -> Resources:
+        """What a pod of that name or VM reserves."""
+        return self.ledger.claims[f"uid-{of}"].reserved
+
+    def on(self, of: str) -> Resources:
+        """What is reserved on a node."""
+        return self.ledger.nodes[of].reserved

@@ -1,0 +1,241 @@
+"""Bind is Reserve: every way in which it can end, and no way to reserve twice or to release twice (S4.10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import ZERO
+from scheduler_plugin.ledger import (
+    ClaimState,
+    Ledger,
+    NotReadyError,
+    PodFacts,
+    ReadPod,
+    Reservation,
+    UnknownPodError,
+)
+from scheduler_plugin.placement import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
+from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+
+RESERVED = Reservation(FITS, needs_bind=True)
+
+
+def tentative(pod: PodFacts | None = None) -> tuple[Fleet, PodFacts]:
+    fleet = Fleet(node("n1"), node("n2"))
+    pod = pod or plain_pod("a", amount(2))
+    assert fleet.ledger.reserve(pod, "n1") == RESERVED
+    return fleet, pod
+
+
+def test_three_pods_race_for_room_for_one() -> None:
+    fleet = Fleet(node("n1", total=2))
+    pods = [plain_pod(of, amount(1)) for of in "abc"]
+    assert [fleet.ledger.filter(pod, ["n1"]).fits for pod in pods] == [["n1"], ["n1"], ["n1"]]
+    answers = [fleet.ledger.reserve(pod, "n1") for pod in pods]
+    refusal = "pod needs 1 cpu, 1Gi; node n1 has 0 cpu, 0 free of 1 cpu, 1Gi"
+    assert answers == [RESERVED, Reservation(NO_FREE_CPU, refusal), Reservation(NO_FREE_CPU, refusal)]
+    assert fleet.ledger.filter(pods[1], ["n1"]).refused == {"n1": "not enough free cpu"}
+
+
+def test_a_pod_that_is_seen_bound_is_reserved_once() -> None:
+    fleet, pod = tentative()
+    fleet.did(fleet.ledger.bind_done(pod.uid, "n1"))
+    assert fleet.ledger.claims[pod.uid].state is ClaimState.CONFIRMED
+    for _ in range(2):
+        fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    assert fleet.on("n1") == amount(2)
+    assert fleet.ledger.claims[pod.uid].state is ClaimState.BOUND
+
+
+def test_binding_again_to_the_same_node_reserves_nothing_more() -> None:
+    fleet, pod = tentative()
+    assert fleet.ledger.reserve(pod, "n1") == RESERVED
+    fleet.did(fleet.ledger.bind_done(pod.uid, "n1"))
+    assert fleet.ledger.reserve(pod, "n1") == Reservation(FITS, needs_bind=False)
+    assert fleet.on("n1") == amount(2)
+
+
+def test_binding_to_another_node_is_refused_while_the_first_may_hold() -> None:
+    fleet, pod = tentative()
+    answer = fleet.ledger.reserve(pod, "n2")
+    where = "the pod holds a reservation on node n1"
+    assert answer == Reservation(Refused(where), f"{where} (tentative)")
+    found = fleet.ledger.filter(pod, ["n1", "n2"])
+    assert (found.fits, found.refused, found.never) == (["n1"], {"n2": where}, {})
+    assert (fleet.on("n1"), fleet.on("n2")) == (amount(2), ZERO)
+
+
+def test_a_certain_refusal_releases_and_another_node_may_be_tried() -> None:
+    fleet, pod = tentative()
+    for _ in range(2):
+        fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    assert fleet.on("n1") == ZERO
+    assert fleet.ledger.reserve(pod, "n2") == RESERVED
+
+
+def test_only_the_last_refusal_of_all_calls_in_flight_releases() -> None:
+    fleet, pod = tentative()
+    fleet.ledger.reserve(pod, "n1")
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    assert fleet.on("n1") == amount(2)
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_late_refusal_does_not_release_what_is_bound() -> None:
+    fleet, pod = tentative()
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    assert fleet.ledger.bind_unknown(pod.uid, "n1") == ()
+    assert fleet.on("n1") == amount(2)
+
+
+def test_a_refusal_for_another_node_releases_nothing() -> None:
+    fleet, pod = tentative()
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n2"))
+    fleet.did(fleet.ledger.bind_done(pod.uid, "n2"))
+    assert fleet.ledger.claims[pod.uid].state is ClaimState.TENTATIVE
+
+
+def test_released_and_then_seen_bound_anyway_is_reserved_once() -> None:
+    fleet, pod = tentative()
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    assert fleet.on("n1") == amount(2)
+
+
+def test_a_pod_seen_on_another_node_takes_its_reservation_along() -> None:
+    fleet, pod = tentative()
+    fleet.ledger.mark_migrating(pod.uid, is_migrating=True)
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n2")))
+    assert (fleet.on("n1"), fleet.on("n2")) == (ZERO, amount(2))
+    assert fleet.ledger.nodes["n2"].migrating == amount(2)
+
+
+def test_an_unknown_outcome_keeps_the_reservation_until_the_pod_is_read() -> None:
+    fleet, pod = tentative()
+    assert fleet.ledger.bind_unknown(pod.uid, "n1") == (ReadPod(pod.uid, pod.name),)
+    fleet.did(fleet.ledger.see_pod(pod))
+    fleet.did(fleet.ledger.bind_refused(pod.uid, "n1"))
+    assert fleet.on("n1") == amount(2)
+    fleet.did(fleet.ledger.pod_read(pod.uid, pod))
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_read_that_finds_the_pod_bound_settles_where() -> None:
+    fleet, pod = tentative()
+    fleet.ledger.bind_unknown(pod.uid, "n1")
+    fleet.did(fleet.ledger.pod_read(pod.uid, plain_pod("a", amount(2), "n2")))
+    assert (fleet.on("n1"), fleet.on("n2")) == (ZERO, amount(2))
+
+
+def test_a_read_does_not_release_while_another_call_is_in_flight() -> None:
+    fleet, pod = tentative()
+    fleet.ledger.bind_unknown(pod.uid, "n1")
+    assert fleet.ledger.reserve(pod, "n1") == RESERVED
+    fleet.did(fleet.ledger.pod_read(pod.uid, pod))
+    assert fleet.on("n1") == amount(2)
+
+
+def test_a_read_that_finds_no_pod_releases() -> None:
+    fleet, pod = tentative()
+    fleet.ledger.bind_unknown(pod.uid, "n1")
+    fleet.did(fleet.ledger.pod_read(pod.uid, None))
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_read_of_a_tentative_pod_changes_nothing() -> None:
+    fleet, pod = tentative()
+    fleet.did(fleet.ledger.pod_read(pod.uid, pod))
+    assert fleet.on("n1") == amount(2)
+
+
+def test_deletion_before_bind_releases_and_a_late_event_does_not_bring_the_pod_back() -> None:
+    fleet, pod = tentative()
+    for _ in range(2):
+        fleet.did(fleet.ledger.lose_pod(pod.uid))
+    fleet.did(fleet.ledger.bind_done(pod.uid, "n1"))
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    assert fleet.on("n1") == ZERO
+    with pytest.raises(UnknownPodError, match="pod db/a is deleted or has finished"):
+        fleet.ledger.reserve(pod, "n1")
+    assert fleet.ledger.filter(plain_pod("a", amount(99)), ["n1"]).fits == []
+    assert fleet.ledger.waiting == 0
+
+
+def test_a_finished_pod_is_released_once() -> None:
+    fleet = Fleet(node(), plain_pod("a", amount(2), "n1"), plain_pod("b", amount(3), "n1"))
+    for _ in range(2):
+        fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1", finished=True)))
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.on("n1") == amount(3)
+
+
+def test_pods_of_other_schedulers_count_also_beyond_the_total() -> None:
+    fleet = Fleet(node(total=4))
+    fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(5), "n1")))
+    assert (fleet.on("n1"), fleet.ledger.rooms["n1"].free) == (amount(5), ZERO)
+    fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(1), "n1")))
+    assert fleet.on("n1") == amount(1)
+
+
+def test_a_pending_pod_of_another_scheduler_counts_nothing() -> None:
+    fleet = Fleet(node())
+    fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(5))))
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_pod_that_takes_the_name_of_another_is_found_by_it() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "old")))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "new")))
+    assert fleet.ledger.uid_of(name("a-pod")) == "new"
+    fleet.did(fleet.ledger.lose_pod("old"))
+    assert fleet.ledger.uid_of(name("a-pod")) == "new"
+    fleet.did(fleet.ledger.lose_pod("new"))
+    assert fleet.ledger.uid_of(name("a-pod")) is None
+
+
+def test_a_vm_pod_claims_what_its_vm_has_or_was_permitted() -> None:
+    fleet = Fleet(node(), vm("a", amount(1, 3), permit=amount(2)))
+    assert fleet.ledger.claim_of(vm_pod("a")) == amount(2, 3)
+    assert fleet.ledger.reserve(vm_pod("a"), "n1") == RESERVED
+    assert fleet.on("n1") == amount(2, 3)
+
+
+def test_a_vm_pod_whose_vm_is_not_known_has_to_wait() -> None:
+    fleet = Fleet(node())
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
+        fleet.ledger.reserve(vm_pod("a"), "n1")
+    fleet.did(fleet.ledger.see_pod(vm_pod("other", "n1")))
+    with pytest.raises(NotReadyError, match="VirtualMachine db/other"):
+        fleet.ledger.filter(vm_pod("other", uid="second"), ["n1"])
+
+
+def test_an_unknown_node_is_refused() -> None:
+    fleet = Fleet(node())
+    assert fleet.ledger.reserve(plain_pod("a", amount(1)), "n9") == Reservation(UNKNOWN_NODE)
+    assert "n9" not in fleet.ledger.nodes
+
+
+def test_a_pod_that_loses_or_gains_its_label_is_counted_anew() -> None:
+    fleet = Fleet(node(), vm("a", amount(3)), vm_pod("a", "n1"))
+    relabelled = PodFacts("uid-a", name("a-pod"), amount(0.5), None, "n1")
+    fleet.did(fleet.ledger.see_pod(relabelled))
+    assert fleet.on("n1") == amount(0.5)
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    assert fleet.on("n1") == amount(3)
+
+
+def test_nothing_is_placed_before_the_cluster_was_read() -> None:
+    ledger = Ledger()
+    for call in (
+        lambda: ledger.filter(plain_pod("a", amount(1)), ["n1"]),
+        lambda: ledger.scores(plain_pod("a", amount(1)), ["n1"]),
+        lambda: ledger.reserve(plain_pod("a", amount(1)), "n1"),
+    ):
+        with pytest.raises(NotReadyError, match="has not read the cluster yet"):
+            call()
+    assert ledger.resync([node()], [], [], NOW) == ()
+    assert ledger.is_ready
+    assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [("n1", 6), ("n9", 0)]

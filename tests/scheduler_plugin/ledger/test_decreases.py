@@ -1,0 +1,132 @@
+"""Telling down: a decrease frees room exactly when nobody can use it any more (S4.5, architecture decision 4)."""
+
+from __future__ import annotations
+
+from protocol.units import Instant
+from scheduler_plugin.ledger.promises import MOST_PROMISES, SETTLE, Promises
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
+
+
+def grown(*, number: int | None) -> Fleet:
+    """A VM that has been granted 4 and has taken them."""
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(2), number=None if number is None else number - 1)
+    assert fleet.grant("a", amount(4), number=number) == amount(4)
+    fleet.resize("a", amount(4))
+    return fleet
+
+
+def test_a_decrease_frees_room_once_the_vm_and_the_api_say_so() -> None:
+    fleet = grown(number=7)
+    told = fleet.ask("a", amount(1), number=8)
+    assert (told.permit, fleet.reserved("a")) == (amount(1), amount(4))
+    fleet.store(told)
+    assert fleet.reserved("a") == amount(4)
+    fleet.resize("a", amount(1))
+    assert fleet.reserved("a") == amount(1)
+
+
+def test_a_late_decrease_takes_nothing_from_a_later_increase() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(2), number=5)
+    assert fleet.grant("a", amount(4), number=7) == amount(4)
+    late = fleet.ask("a", amount(1), number=6)
+    assert late.permit == amount(1)
+    fleet.store(late)
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_a_doubled_decrease_is_answered_alike_and_frees_nothing_twice() -> None:
+    fleet = grown(number=7)
+    fleet.store(fleet.ask("a", amount(1), number=8))
+    fleet.resize("a", amount(1))
+    again = fleet.ask("a", amount(1), number=8)
+    assert (again.permit, again.persist) == (amount(1), None)
+    assert fleet.on("n1") == amount(1)
+
+
+def test_without_numbers_a_decrease_counts_once_every_older_message_has_died() -> None:
+    fleet = grown(number=None)
+    fleet.resize("a", amount(1))
+    fleet.grant("a", amount(1), now=Instant(LATER + SETTLE - 1))
+    assert fleet.reserved("a") == amount(4)
+    fleet.grant("a", amount(1), now=Instant(LATER + SETTLE))
+    assert fleet.reserved("a") == amount(1)
+
+
+def test_what_a_stale_decrease_leaves_reserved_stays_persisted_too() -> None:
+    fleet = grown(number=None)
+    told = fleet.ask("a", amount(1))
+    assert (told.permit, told.persist) == (amount(1), None)
+    rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
+    assert rebuilt.reserved("a") == amount(4)
+
+
+def test_after_a_restart_nothing_falls_before_every_old_message_has_died() -> None:
+    fleet = Fleet(node(), vm("a", amount(1), permit=amount(4)), vm_pod("a", "n1"))
+    for number in (1, 2, 3):
+        fleet.grant("a", amount(1), number=number, now=Instant(NOW + number))
+    assert fleet.reserved("a") == amount(4)
+    fleet.grant("a", amount(1), number=4, now=Instant(NOW + SETTLE + 4))
+    assert fleet.reserved("a") == amount(1)
+
+
+def test_an_agent_whose_clock_went_back_is_believed_after_a_while() -> None:
+    fleet = grown(number=700)
+    fleet.resize("a", amount(1))
+    for tick, reserved in ((1, 4), (15, 4), (29, 4), (30, 1)):
+        fleet.grant("a", amount(1), number=10 + tick, now=Instant(LATER + tick))
+        assert fleet.reserved("a") == amount(reserved), tick
+
+
+def test_an_old_message_of_a_dead_agent_takes_nothing_from_one_whose_clock_went_back() -> None:
+    fleet = grown(number=700)
+    fleet.grant("a", amount(4), number=10, now=Instant(LATER + SETTLE))
+    fleet.grant("a", amount(1), number=701, now=Instant(LATER + SETTLE + 1))
+    fleet.resize("a", amount(1))
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_the_reservation_is_never_below_what_the_vm_has_or_asks_for() -> None:
+    fleet = grown(number=7)
+    before = fleet.vms[vm("a", amount(1)).name]
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(6), actual=amount(5), version=before.version + 1), LATER))
+    assert fleet.reserved("a") == amount(6)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), actual=amount(5), version=before.version + 2), LATER))
+    assert fleet.reserved("a") == amount(5)
+
+
+def test_older_facts_about_a_vm_change_nothing() -> None:
+    fleet = grown(number=7)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(9), version=0), LATER))
+    assert fleet.reserved("a") == amount(4)
+
+
+# Promises -----------------------------------------------------------------------------------------------------------
+
+
+def test_many_promises_are_merged_upwards() -> None:
+    promises = Promises()
+    for count in range(3 * MOST_PROMISES, 0, -1):
+        promises.add(amount(count), NOW)
+    assert promises.held == amount(3 * MOST_PROMISES)
+    promises.add(amount(1), Instant(NOW + SETTLE))
+    assert promises.held == amount(1)
+
+
+def test_promises_keep_the_most_of_each_resource() -> None:
+    promises = Promises()
+    promises.add(amount(4, 1), NOW)
+    promises.add(amount(1, 4), NOW)
+    assert promises.held == amount(4)
+    promises.replace(amount(1, 1), NOW)
+    assert promises.held == amount(1)
+
+
+def test_the_first_number_after_messages_without_numbers_proves_nothing_yet() -> None:
+    fleet = grown(number=None)
+    fleet.resize("a", amount(1))
+    fleet.grant("a", amount(1), number=1)
+    assert fleet.reserved("a") == amount(4)
+    fleet.grant("a", amount(1), number=2)
+    assert fleet.reserved("a") == amount(1)

@@ -1,0 +1,196 @@
+"""How much an agent gets of what it asks for (S4.5-S4.7), worked cases of the original included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import AgentRequest, Metrics
+from protocol.units import ZERO, ComputeUnit, Resources
+from scheduler_plugin.ledger import NodeFacts, NotReadyError, UnknownPodError, overcommitted, violations
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    NOW,
+    UNIT,
+    Fleet,
+    amount,
+    name,
+    node,
+    plain_pod,
+    policy,
+    vm,
+    vm_pod,
+)
+
+VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "neon_vectors.json").read_bytes())
+SEED_CASES = next(group["cases"] for group in VECTORS["groups"] if group["id"] == "seed_plugin_request")
+
+
+def fleet_with(free: float, has: float, **more: Resources) -> Fleet:
+    """A VM that has ``has`` CPUs and GiB on a node where ``free`` are left."""
+    others = plain_pod("others", amount(20 - has - free), "n1")
+    return Fleet(node(total=21), others, vm("a", amount(has), **more), vm_pod("a", "n1"))
+
+
+@pytest.mark.parametrize("case", SEED_CASES, ids=lambda case: case["desc"])
+def test_the_seed_rule(case: dict[str, dict[str, dict[str, int]]]) -> None:
+    given_, expected = case["in"], case["expect"]
+    on_node, of_pod = given_["node"], given_["pod"]
+    fleet = Fleet(node(total=on_node["total"]), vm("a", amount(of_pod["reserved"])), vm_pod("a", "n1"))
+    if of_pod["pressure"]:
+        fill = on_node["total"] - on_node["system"] - of_pod["reserved"]
+        fleet.did(fleet.ledger.see_pod(plain_pod("others", amount(fill), "n1")))
+        fleet.grant("a", amount(of_pod["reserved"] + of_pod["pressure"]), now=NOW)
+    others = on_node["reserved"] - of_pod["reserved"]
+    fleet.did(fleet.ledger.see_pod(plain_pod("others", amount(others), "n1")))
+    assert fleet.ledger.nodes["n1"].unmet == amount(of_pod["pressure"])
+    fleet.did(fleet.ledger.mark_migrating("uid-a", is_migrating=bool(given_["starting_migration"])))
+    decision = fleet.ask("a", amount(int(str(given_["requested"]))), number=1)
+    fleet.store(decision)
+    fleet.resize("a", decision.permit.at_most(amount(of_pod["reserved"])))
+    assert decision.permit == amount(int(str(expected["permit"])))
+    assert decision.migrate is bool(given_["starting_migration"])
+    claim, book = fleet.ledger.claims["uid-a"], fleet.ledger.nodes["n1"]
+    assert (claim.reserved, claim.unmet) == (amount(expected["pod"]["reserved"]), amount(expected["pod"]["pressure"]))
+    assert (book.reserved, book.unmet) == (amount(expected["node"]["reserved"]), amount(expected["node"]["pressure"]))
+
+
+def test_cpu_and_memory_are_decided_independently() -> None:
+    others = plain_pod("others", amount(4, 18), "n1")
+    fleet = Fleet(node(total=21), others, vm("a", amount(1)), vm_pod("a", "n1"))
+    assert fleet.grant("a", amount(6, 6)) == amount(6, 2)
+    assert fleet.ledger.claims["uid-a"].unmet == amount(0, 4)
+
+
+def test_an_increase_of_one_and_a_decrease_of_the_other_resource() -> None:
+    fleet = fleet_with(free=3, has=4)
+    fleet.grant("a", amount(4), number=1)
+    fleet.resize("a", amount(4, 2))
+    assert fleet.grant("a", amount(9, 2), number=2) == amount(7, 2)
+    assert fleet.reserved("a") == amount(7, 2)
+
+
+def test_nobody_gets_more_than_the_bound_of_its_vm() -> None:
+    fleet = fleet_with(free=10, has=2, most=amount(5))
+    assert fleet.grant("a", amount(8)) == amount(5)
+    assert fleet.ledger.claims["uid-a"].unmet == ZERO
+
+
+def test_a_vm_that_has_more_than_a_lowered_bound_keeps_it() -> None:
+    fleet = fleet_with(free=10, has=4, most=amount(3))
+    assert fleet.grant("a", amount(4)) == amount(4)
+
+
+def test_the_answer_carries_the_nodes_compute_unit_of_now() -> None:
+    fleet = fleet_with(free=1, has=1)
+    assert fleet.ask("a", amount(1)).compute_unit == UNIT
+    changed = ComputeUnit.parse(1, "4Gi")
+    new = policy()
+    fleet.did(fleet.ledger.see_node(NodeFacts("n1", amount(20), type(new)(changed, new.cpu, new.mem))))
+    assert fleet.ask("a", amount(1)).compute_unit == changed
+
+
+def test_the_last_metrics_are_kept() -> None:
+    fleet = fleet_with(free=1, has=1)
+    fleet.ledger.decide("uid-a", AgentRequest(name("a-pod"), amount(1), metrics=Metrics(0.5)), LATER)
+    fleet.ledger.decide("uid-a", AgentRequest(name("a-pod"), amount(1)), LATER)
+    assert fleet.ledger.claims["uid-a"].metrics == Metrics(0.5)
+
+
+# lastPermit ---------------------------------------------------------------------------------------------------------
+
+
+def test_last_permit_is_an_absolute_floor_where_no_permit_was_ever_persisted() -> None:
+    fleet = fleet_with(free=0, has=3)
+    decision = fleet.ask("a", amount(6), last_permit=amount(4))
+    assert decision.permit == amount(4)
+    assert (fleet.reserved("a"), fleet.ledger.claims["uid-a"].unmet) == (amount(4), amount(2))
+    assert overcommitted(fleet.ledger) == {"n1": amount(1)}
+
+
+def test_last_permit_counts_once() -> None:
+    fleet = fleet_with(free=0, has=3)
+    fleet.store(fleet.ask("a", amount(4), last_permit=amount(4)))
+    assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(4)
+
+
+def test_last_permit_above_the_bound_is_not_believed() -> None:
+    fleet = fleet_with(free=0, has=3, most=amount(5))
+    assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(5)
+
+
+def test_last_permit_gives_nothing_that_is_not_asked_for() -> None:
+    fleet = fleet_with(free=0, has=3)
+    assert fleet.ask("a", amount(3), last_permit=amount(9)).permit == amount(3)
+    assert fleet.reserved("a") == amount(3)
+
+
+def test_a_persisted_permit_knows_better_than_the_agent() -> None:
+    fleet = fleet_with(free=0, has=3, permit=amount(3))
+    assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(3)
+    assert overcommitted(fleet.ledger) == {}
+
+
+def test_a_vm_that_this_scheduler_has_placed_has_no_earlier_permit() -> None:
+    fleet = Fleet(node(total=4))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(3)), NOW))
+    fleet.ledger.reserve(vm_pod("a"), "n1")
+    assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(3)
+
+
+# Who may ask --------------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_on_the_books_is_told_so() -> None:
+    fleet = Fleet(node(), plain_pod("plain", amount(1), "n1"))
+    with pytest.raises(UnknownPodError, match="no pod with UID uid-a is on the books"):
+        fleet.ask("a", amount(1))
+    with pytest.raises(UnknownPodError, match="pod db/plain runs no VM"):
+        fleet.ask("plain", amount(1))
+
+
+def test_a_pod_whose_vm_or_node_is_not_known_yet_has_to_wait() -> None:
+    fleet = Fleet(vm_pod("a", "n1"))
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
+        fleet.ask("a", amount(1))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1)), NOW))
+    with pytest.raises(NotReadyError, match="node n1 of pod db/a-pod is not known yet"):
+        fleet.ask("a", amount(1))
+    assert fleet.on("n1") == amount(1)
+
+
+def test_only_the_pod_in_which_the_vm_runs_may_speak_for_it() -> None:
+    fleet = Fleet(node(), vm("a", amount(1), pod=name("a-other")), vm_pod("a", "n1"))
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a runs in pod db/a-other, not in db/a-pod"):
+        fleet.ask("a", amount(2))
+
+
+def test_a_vm_with_two_pods_grows_only_where_both_nodes_have_room() -> None:
+    target = vm_pod("a", "n2", "target")
+    fleet = Fleet(node("n1", 10), node("n2", 5), vm("a", amount(2)), vm_pod("a", "n1"), target)
+    assert fleet.grant("a", amount(8)) == amount(4)
+    assert (fleet.on("n1"), fleet.on("n2")) == (amount(4), amount(4))
+
+
+# Properties ---------------------------------------------------------------------------------------------------------
+
+SIZES = st.integers(1, 12)
+
+
+@given(free=st.integers(0, 8), has=SIZES, wanted=st.tuples(SIZES, SIZES), number=st.none() | st.just(1))
+def test_current_is_within_permit_is_within_requested(
+    free: int, has: int, wanted: tuple[int, int], number: int | None
+) -> None:
+    fleet = fleet_with(free=free, has=has)
+    asked = amount(*wanted)
+    decision = fleet.ask("a", asked, number=number)
+    assert decision.permit.within(asked)
+    assert asked.at_most(amount(has)).within(decision.permit)
+    assert decision.permit.within(fleet.reserved("a"))
+    assert fleet.ask("a", asked, number=number) == decision
+    assert overcommitted(fleet.ledger) == {}
+    assert violations(fleet.ledger) == []

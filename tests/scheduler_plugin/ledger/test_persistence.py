@@ -1,0 +1,128 @@
+"""Permits are persisted before an increase is answered, and nothing that the API may hold is ever given away."""
+
+from __future__ import annotations
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import Ledger, PersistPermit
+from scheduler_plugin.ledger.promises import SETTLE
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, vm, vm_pod
+
+
+def fleet_of_one(**more: int) -> Fleet:
+    return Fleet(node(), vm("a", amount(2), permit=amount(2)), vm_pod("a", "n1"))
+
+
+def test_an_increase_waits_for_its_write() -> None:
+    fleet = fleet_of_one()
+    decision = fleet.ask("a", amount(4), number=1)
+    assert decision.persist == PersistPermit(name("a"), amount(4), 1, before_answer=True)
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_what_is_stored_already_needs_no_write() -> None:
+    fleet = fleet_of_one()
+    assert fleet.ask("a", amount(2), number=1).persist is None
+
+
+def test_a_first_answer_without_a_stored_permit_is_written_before() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    assert fleet.ask("a", amount(2), number=1).persist == PersistPermit(name("a"), amount(2), 1, before_answer=True)
+
+
+def test_a_decrease_is_written_after_its_answer() -> None:
+    fleet = fleet_of_one()
+    fleet.grant("a", amount(4), number=1)
+    decision = fleet.ask("a", amount(3), number=2)
+    assert decision.persist == PersistPermit(name("a"), amount(3), 2, before_answer=False)
+
+
+def test_a_replay_gives_the_same_permit_and_the_same_write() -> None:
+    fleet = fleet_of_one()
+    first = fleet.ask("a", amount(4), number=1)
+    assert [fleet.ask("a", amount(4), number=number) for number in (1, 2)] == [first, first]
+
+
+def test_a_write_with_an_unknown_outcome_is_ordered_again() -> None:
+    fleet = fleet_of_one()
+    first = fleet.ask("a", amount(4), number=1)
+    assert first.persist is not None
+    for revision in (first.persist.revision, 99):
+        fleet.did(fleet.ledger.permit_unsure(revision, name("a")))
+    again = fleet.ask("a", amount(4), number=2)
+    assert again.persist == PersistPermit(name("a"), amount(4), 2, before_answer=True)
+    fleet.store(again)
+    assert fleet.ask("a", amount(4), number=3).persist is None
+
+
+def test_an_unknown_decrease_may_be_what_the_api_holds() -> None:
+    fleet = fleet_of_one()
+    fleet.grant("a", amount(4), number=1)
+    down = fleet.ask("a", amount(1), number=2)
+    assert down.persist is not None
+    fleet.did(fleet.ledger.permit_unsure(down.persist.revision, name("a")))
+    up = fleet.ask("a", amount(3), number=3)
+    assert up.persist is not None
+    assert up.persist.before_answer
+
+
+def test_only_the_newest_write_says_what_is_stored() -> None:
+    fleet = fleet_of_one()
+    older = fleet.ask("a", amount(6), number=1)
+    newer = fleet.ask("a", amount(4), number=2)
+    fleet.store(older)
+    assert fleet.reserved("a") == amount(6)
+    fleet.store(newer)
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_a_confirmation_that_is_older_than_what_was_seen_does_not_hide_it() -> None:
+    fleet = fleet_of_one()
+    decision = fleet.ask("a", amount(4), number=1)
+    assert decision.persist is not None
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(5), version=9), LATER))
+    fleet.did(fleet.ledger.permit_stored(1, vm("a", amount(2), permit=amount(4), version=2)))
+    assert fleet.reserved("a") == amount(5)
+
+
+def test_a_confirmation_for_another_vm_of_the_name_says_nothing() -> None:
+    fleet = fleet_of_one()
+    fleet.ask("a", amount(4), number=1)
+    fleet.did(fleet.ledger.permit_stored(1, vm("a", amount(1), uid="second", version=9)))
+    assert fleet.reserved("a") == amount(4)
+
+
+def test_outcomes_for_a_vm_that_is_forgotten_say_nothing() -> None:
+    fleet = Fleet(node())
+    assert fleet.ledger.permit_stored(1, vm("a", amount(1))) == ()
+    assert fleet.ledger.permit_unsure(1, name("a")) == ()
+
+
+def test_a_permit_that_somebody_else_removed_is_written_again() -> None:
+    fleet = fleet_of_one()
+    fleet.grant("a", amount(4), number=1)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=9), LATER))
+    assert fleet.ask("a", amount(4), number=2).persist == PersistPermit(name("a"), amount(4), 2, before_answer=True)
+
+
+def test_a_decrease_gives_no_room_away_that_a_restart_would_reserve_again() -> None:
+    fleet = Fleet(
+        node(total=11), vm("a", amount(4), permit=amount(4)), vm("b", amount(6)), vm_pod("a", "n1"), vm_pod("b", "n1")
+    )
+    later = Instant(NOW + SETTLE)
+    fleet.ask("a", amount(4), number=1, now=later)
+    fleet.resize("a", amount(1))
+    told = fleet.ask("a", amount(1), number=2, now=later)
+    assert fleet.grant("b", amount(9), number=1, now=later) == amount(6)
+    fleet.store(told)
+    assert fleet.grant("b", amount(9), number=2, now=later) == amount(9)
+    rebuilt = Ledger()
+    rebuilt.resync([node(total=11)], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values(), later)
+    assert rebuilt.nodes["n1"].reserved == fleet.on("n1") == amount(10)
+
+
+def test_a_restart_between_write_and_answer_loses_nothing() -> None:
+    fleet = fleet_of_one()
+    fleet.store(fleet.ask("a", amount(4), number=1))
+    rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
+    assert rebuilt.reserved("a") == amount(4)
+    assert rebuilt.ask("a", amount(4), number=2).persist is None

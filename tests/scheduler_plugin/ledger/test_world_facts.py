@@ -1,0 +1,223 @@
+"""Nodes and VMs that come, change and go; complete lists; and what is left when they are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
+from scheduler_plugin.ledger import ClaimState, Level, ReadPod, RoomFreed, overcommitted
+from scheduler_plugin.ledger import books as books_module
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, policy, vm, vm_pod
+
+
+def test_a_rebuild_reserves_the_most_of_use_actual_and_persisted_permit() -> None:
+    fleet = Fleet(
+        node(total=21),
+        vm("a", amount(1, 4), actual=amount(2), permit=amount(1, 6)),
+        vm("b", amount(3)),
+        vm_pod("a", "n1"),
+        vm_pod("b", "n1"),
+        vm_pod("c", "n1"),
+        vm_pod("d", "n1", finished=True),
+        vm_pod("e"),
+    )
+    assert {uid: claim.reserved for uid, claim in fleet.ledger.claims.items()} == {
+        "uid-a": amount(2, 6),
+        "uid-b": amount(3),
+        "uid-c": amount(0.1),
+    }
+
+
+def test_a_node_keeps_the_system_reserve_and_its_watermark() -> None:
+    room = Fleet(node(total=8)).ledger.rooms["n1"]
+    assert (room.total, room.watermark) == (amount(7), Resources(MilliCpu(4900), Bytes(5261334937)))
+
+
+def test_a_node_smaller_than_its_system_reserve_offers_nothing() -> None:
+    room = Fleet(node(total=0.5)).ledger.rooms["n1"]
+    assert (room.total, room.free, room.watermark) == (ZERO, ZERO, ZERO)
+
+
+@pytest.mark.parametrize("watermark", ["0", "1.01", "-1"])
+def test_a_watermark_is_above_0_and_at_most_1(watermark: str) -> None:
+    with pytest.raises(QuantityError, match="a watermark is above 0 and at most 1, got"):
+        policy(watermark)
+    assert policy("1").watermark_of(amount(8)) == amount(7)
+
+
+def test_a_level_is_a_whole_number_rounded_down() -> None:
+    level = policy("0.7").cpu
+    assert isinstance(level, Level)
+    assert level.watermark_of(amount(8.001).cpu).value == 4900
+
+
+def test_a_node_that_shrinks_below_its_claims_grants_nothing_and_says_so() -> None:
+    fleet = Fleet(node(), vm("a", amount(6)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.see_node(node(total=4)))
+    assert overcommitted(fleet.ledger) == {"n1": amount(3)}
+    assert fleet.grant("a", amount(8), number=1) == amount(6)
+    fleet.did(fleet.ledger.see_node(node(total=10)))
+    assert fleet.grant("a", amount(8), number=2) == amount(8)
+
+
+def test_a_deleted_node_leaks_nothing_and_comes_back_with_its_pods() -> None:
+    fleet = Fleet(node("n1"), node("n2"), plain_pod("a", amount(2), "n1"))
+    for gone in ("n1", "n2", "n9"):
+        fleet.did(fleet.ledger.lose_node(gone))
+    assert (list(fleet.ledger.nodes), dict(fleet.ledger.rooms)) == (["n1"], {})
+    fleet.did(fleet.ledger.see_node(node("n1")))
+    assert fleet.on("n1") == amount(2)
+    fleet.did(fleet.ledger.lose_node("n1"))
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert dict(fleet.ledger.nodes) == {}
+
+
+def test_a_vm_on_a_deleted_node_keeps_what_it_has_and_gets_no_more() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.lose_node("n1"))
+    assert fleet.grant("a", amount(3), number=1) == amount(2)
+
+
+def test_a_complete_list_releases_whatever_it_does_not_name() -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n2"))
+    fleet.did(fleet.ledger.resync([node("n2")], [], [], LATER))
+    assert (dict(fleet.ledger.claims), list(fleet.ledger.nodes)) == ({}, ["n2"])
+
+
+def test_a_complete_list_that_is_older_than_a_bind_does_not_undo_it() -> None:
+    fleet = Fleet(node())
+    for pod in (plain_pod("a", amount(1)), plain_pod("b", amount(1))):
+        fleet.ledger.reserve(pod, "n1")
+    fleet.ledger.bind_done("uid-b", "n1")
+    doubts = fleet.did(fleet.ledger.resync([node()], [], [], LATER))
+    assert doubts == (ReadPod("uid-a", name("a")), ReadPod("uid-b", name("b")))
+    assert fleet.on("n1") == amount(2)
+    assert fleet.ledger.claims["uid-b"].state is ClaimState.CONFIRMED
+
+
+def test_a_deleted_vm_is_forgotten_with_its_last_pod() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    assert fleet.on("n1") == amount(2)
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.ledger.permit_stored(1, vm("a", amount(9))) == ()
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_vm_without_pods_is_forgotten_at_once() -> None:
+    fleet = Fleet(node(), vm("a", amount(2), permit=amount(5)))
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1)), LATER))
+    assert fleet.ledger.claim_of(vm_pod("a")) == amount(1)
+
+
+def test_a_vm_that_was_thought_deleted_is_back_with_everything() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(4), number=1)
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.resize("a", amount(2))
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.ledger.claim_of(vm_pod("a")) == amount(4)
+
+
+def test_a_new_vm_of_the_same_name_does_not_shrink_the_old_ones_pod() -> None:
+    fleet = Fleet(node(total=21), vm("a", amount(6)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "new")))
+    assert fleet.on("n1") == amount(7)
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.on("n1") == amount(1)
+
+
+def test_a_pod_seen_before_its_vm_counts_its_requests_until_the_vm_is_known() -> None:
+    fleet = Fleet(node(), vm_pod("a", "n1"))
+    assert fleet.on("n1") == amount(0.1)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), NOW))
+    assert fleet.on("n1") == amount(2)
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+
+
+def test_an_account_that_only_a_pod_made_goes_with_the_pod() -> None:
+    fleet = Fleet(node(), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.ledger.permit_unsure(1, name("a")) == ()
+    assert fleet.on("n1") == ZERO
+
+
+def test_a_vm_whose_pod_is_gone_starts_again_from_what_the_api_holds() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.ask("a", amount(5), number=9)
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
+    fleet.did(fleet.ledger.permit_unsure(1, name("a")))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=5), LATER))
+    assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
+
+
+def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(books_module, "REMEMBERED_GONE", 2)
+    fleet = Fleet(node())
+    for uid in ("uid-a", "uid-b", "uid-c"):
+        fleet.did(fleet.ledger.lose_pod(uid))
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(1), "n1")))
+    fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(1), "n1")))
+    assert list(fleet.ledger.claims) == ["uid-a"]
+
+
+# Room that is waited for --------------------------------------------------------------------------------------------
+
+
+def crowded() -> Fleet:
+    """A node with one CPU and GiB left, for which pod ``w`` that needs three waits."""
+    fleet = Fleet(node("n1", 6), node("n2", 3), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(2), "n1"))
+    fleet.grant("a", amount(2), number=1)
+    assert fleet.ledger.filter(plain_pod("w", amount(3)), ["n1", "n2"]).fits == []
+    assert fleet.ledger.waiting == 1
+    return fleet
+
+
+def test_a_release_wakes_a_pod_that_would_fit_now() -> None:
+    fleet = crowded()
+    assert fleet.did(fleet.ledger.lose_pod("uid-b")) == (RoomFreed("n1"),)
+
+
+def test_a_decrease_wakes_a_pod_once_its_room_is_free() -> None:
+    fleet = crowded()
+    fleet.ask("a", amount(0.5), number=2)
+    told = fleet.ask("a", amount(0.5), number=3)
+    assert told.effects == fleet.store(told) == ()
+    fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(0.5), "n1")))
+    assert fleet.resize("a", amount(0.5)) == (RoomFreed("n1"),)
+
+
+def test_too_little_room_wakes_nobody() -> None:
+    fleet = crowded()
+    assert fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(1), "n1"))) == ()
+
+
+def test_room_of_the_wrong_kind_wakes_nobody() -> None:
+    fleet = crowded()
+    fleet.ledger.filter(plain_pod("x", amount(1, 9)), ["n2"])
+    fleet.ledger.filter(plain_pod("y", amount(9, 1)), ["n2"])
+    assert fleet.ledger.waiting == 3
+    fleet.did(fleet.ledger.lose_pod("uid-w"))
+    assert fleet.did(fleet.ledger.lose_pod("uid-b")) == ()
+
+
+def test_growth_and_opening_of_a_node_wake_and_taking_room_does_not() -> None:
+    fleet = crowded()
+    assert fleet.did(fleet.ledger.see_node(node("n1", 8, is_open=False))) == ()
+    assert fleet.did(fleet.ledger.see_node(node("n1", 8))) == (RoomFreed("n1"),)
+    assert fleet.did(fleet.ledger.see_node(node("n1", 8))) == ()
+    assert fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(0), "n1"))) == ()
+
+
+def test_a_pod_that_found_its_place_or_is_gone_waits_no_more() -> None:
+    fleet = crowded()
+    fleet.ledger.filter(plain_pod("x", amount(4)), ["n2"])
+    fleet.did(fleet.ledger.see_node(node("n3", 9)))
+    fleet.ledger.reserve(plain_pod("w", amount(3)), "n3")
+    assert fleet.ledger.waiting == 1
+    fleet.did(fleet.ledger.lose_pod("uid-x"))
+    assert (fleet.ledger.waiting, fleet.did(fleet.ledger.lose_pod("uid-b"))) == (0, ())
