@@ -13,6 +13,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections import Counter
+from fractions import Fraction
+
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger.books import Books
@@ -64,14 +67,21 @@ def _bounded(account: VmAccount, wanted: Resources) -> Resources:
 
 
 def _ceiling(books: Books, account: VmAccount, claim: Claim) -> Resources:
-    """What the VM may reach: its reservation and what is free beside it, on every node where it has a pod."""
+    """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
     if claim.is_migrating:
         return account.reserved
-    ceiling = claim.reserved + books.nodes[claim.node].room.free
+    if len(account.claims) == 1:
+        return claim.reserved + books.nodes[claim.node].room.free
+    pods_on = Counter(each.node for each in account.claims)
+    ceiling = claim.reserved + _share(books.nodes[claim.node].room.free, pods_on[claim.node])
     for other in account.claims:
-        if other is not claim:
-            ceiling = ceiling.at_most(other.reserved + books.nodes[other.node].room.free)
+        ceiling = ceiling.at_most(other.reserved + _share(books.nodes[other.node].room.free, pods_on[other.node]))
     return ceiling
+
+
+def _share(free: Resources, pods: int) -> Resources:
+    """The part of ``free`` that each of the VM's pods on one node may take."""
+    return Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
 
 
 def _note_denial(books: Books, claim: Claim, unmet: Resources, now: Instant) -> None:

@@ -176,6 +176,12 @@ def test_a_vm_with_two_pods_grows_only_where_both_nodes_have_room() -> None:
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(4), amount(4))
 
 
+def test_a_vm_with_two_pods_on_one_node_grows_by_half_of_what_is_free() -> None:
+    fleet = Fleet(node("n1", 10), vm("a", amount(2)), vm_pod("a", "n1"), vm_pod("a", "n1", "second"))
+    assert fleet.grant("a", amount(8)) == amount(4.5)
+    assert fleet.on("n1") == amount(9)
+
+
 # Properties ---------------------------------------------------------------------------------------------------------
 
 SIZES = st.integers(1, 12)
