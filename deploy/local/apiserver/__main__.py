@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.local.apiserver.app import Settings
 from deploy.local.apiserver.certificates import authority, server_context
+from deploy.local.apiserver.resource_routes import Settings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, secret_file, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
 from deploy.local.apiserver.world import real_world

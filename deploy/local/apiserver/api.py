@@ -221,7 +221,7 @@ class Api:
         causes = [*strategy.check(before, body), *(resource.schema.causes(body, before) if resource.schema else ())]
         if causes:
             raise invalid(resource.subject(body["metadata"]["name"]), causes)
-        return body, warnings
+        return body, (*warnings, *strategy.warnings(body))
 
     def delete(self, target: Target, options: DeleteOptions) -> Outcome:
         """Marks an object for deletion, and ends it where nothing keeps it. Raises 404 or 409."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from deploy.local.apiserver.api import Target
-from deploy.local.apiserver.errors import bad_request, unsupported_media_type
+from deploy.local.apiserver.api import Target, WriteOptions
+from deploy.local.apiserver.errors import Cause, Subject, bad_request, invalid, unsupported_media_type
 from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.patch.apply import Application, apply
+from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
 from deploy.local.apiserver.patch.merge import json_patch, merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.requests import JSON_PATCH, MERGE_PATCH, PATCHES, STRATEGIC_PATCH, Body
@@ -22,6 +25,18 @@ def _object(patch: Any) -> JsonObject:
     if not isinstance(patch, dict):
         raise bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
     return patch
+
+
+def applied(target: Target, body: Body, options: WriteOptions, now: str) -> Change:
+    """The change of a server-side apply; from ``{}`` where there is no object yet. Raises 400 or 422."""
+    if not options.field_manager:
+        cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+        raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
+    resource = target.resource
+    stated = _object(body.value(PATCHES))
+    keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
+    application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
+    return lambda live: apply(live, stated, application)
 
 
 _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {

@@ -6,6 +6,7 @@ A column's path is a JSONPath, or ``computed:NAME`` for one of the functions in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -132,27 +133,31 @@ _INCLUDED: Final[dict[str, Callable[[JsonObject], JsonObject | None]]] = {
 }
 
 
-def table(
-    resource: Resource,
-    bodies: Iterable[JsonObject],
-    meta: JsonObject,
-    now: datetime,
-    include: str = "Metadata",
-    headers: bool = True,
-) -> JsonObject:
-    """A Table of ``bodies``; ``include`` is None, Metadata or Object: what each row carries beside its cells."""
-    shown: Sequence[Column] = columns_of(resource)
-    carried = _INCLUDED.get(include, partial_metadata)
-    absent = None if resource.custom else _NONE
-    rows = []
-    for body in bodies:
-        row: JsonObject = {"cells": [_cell(column, body, now, absent) for column in shown]}
-        companion = carried(body)
-        rows.append(row if companion is None else {**row, "object": companion})
-    return {
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": meta,
-        "columnDefinitions": [_definition(column) for column in shown] if headers else [],
-        "rows": rows,
-    }
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Makes Tables of objects of one resource as of ``now``.
+
+    ``include`` is None, Metadata or Object: what each row carries beside its cells.
+    """
+
+    resource: Resource
+    now: datetime
+    include: str
+
+    def table(self, bodies: Iterable[JsonObject], meta: JsonObject, *, headers: bool) -> JsonObject:
+        """A Table of ``bodies``; ``headers`` says whether the columns are described."""
+        shown: Sequence[Column] = columns_of(self.resource)
+        carried = _INCLUDED.get(self.include, partial_metadata)
+        absent = None if self.resource.custom else _NONE
+        rows = []
+        for body in bodies:
+            row: JsonObject = {"cells": [_cell(column, body, self.now, absent) for column in shown]}
+            companion = carried(body)
+            rows.append(row if companion is None else {**row, "object": companion})
+        return {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": meta,
+            "columnDefinitions": [_definition(column) for column in shown] if headers else [],
+            "rows": rows,
+        }

@@ -122,14 +122,14 @@ class History:
                 return
             yield change
 
-    async def wait(self, place: int, timeout: float) -> bool:
-        """Waits until there is a change at ``place``; False where ``timeout`` seconds passed first."""
+    async def wait(self, place: int, seconds: float) -> bool:
+        """Waits until there is a change at ``place``; False where ``seconds`` passed first."""
         if place < self._dropped + len(self._changes):
             return True
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait_for(future, timeout)
+            await asyncio.wait_for(future, seconds)
         except TimeoutError:
             return False
         finally:

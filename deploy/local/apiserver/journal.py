@@ -19,7 +19,8 @@ from deploy.local.apiserver.history import Key
 
 _SETUP: Final = """
     CREATE TABLE IF NOT EXISTS objects (
-        resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, raw BLOB NOT NULL,
+        resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+        revision INTEGER NOT NULL, raw BLOB NOT NULL,
         PRIMARY KEY (resource, namespace, name)
     ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS revision (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), value INTEGER NOT NULL);

@@ -98,7 +98,9 @@ def carried_over(before: JsonObject, body: JsonObject) -> JsonObject:
     meta = {
         key: value for key, value in body["metadata"].items() if key not in _SERVERS and value not in (None, {}, [])
     }
-    mine = {key: old[key] for key in _SERVERS if key in old}
+    mine: JsonObject = {key: old[key] for key in _SERVERS if key in old}
+    if "managedFields" in old and "managedFields" not in body["metadata"]:
+        mine["managedFields"] = old["managedFields"]
     return {**body, "metadata": {**mine, **meta, "resourceVersion": old["resourceVersion"]}}
 
 

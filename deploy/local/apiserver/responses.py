@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from starlette.responses import Response
 
 from deploy.local.apiserver.api import in_version, raw_in_version
-from deploy.local.apiserver.columns import partial_metadata, table
+from deploy.local.apiserver.columns import Tables, partial_metadata
 from deploy.local.apiserver.errors import ApiError
 from deploy.local.apiserver.history import Stored
 from deploy.local.apiserver.jsonvalue import JsonObject, encode
@@ -39,45 +40,61 @@ def refusal(error: ApiError) -> Response:
     return json_response(error.status(), error.code, headers)
 
 
-def object_body(resource: Resource, stored: Stored, form: Form, include: str, now: datetime) -> bytes:
-    """One object in the form that is wanted."""
-    if form is Form.PLAIN:
-        return raw_in_version(resource, stored)
-    body = in_version(resource, stored.body)
-    if form is Form.PARTIAL:
-        return encode(partial_metadata(body))
-    meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
-    return encode(table(resource, (body,), meta, now, include))
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one client wants to see objects of one resource. ``include`` concerns Tables only."""
+
+    resource: Resource
+    form: Form
+    include: str
+    now: datetime
+
+    @property
+    def _tables(self) -> Tables:
+        return Tables(self.resource, self.now, self.include)
+
+    def object(self, stored: Stored) -> bytes:
+        """One object."""
+        if self.form is Form.PLAIN:
+            return raw_in_version(self.resource, stored)
+        body = in_version(self.resource, stored.body)
+        if self.form is Form.PARTIAL:
+            return encode(partial_metadata(body))
+        meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
+        return encode(self._tables.table((body,), meta, headers=True))
+
+    def list(self, page: Page) -> bytes:
+        """A page of a list."""
+        resource = self.resource
+        if self.form is Form.PLAIN:
+            head = encode({"kind": resource.kind_of_list, "apiVersion": resource.api_version, "metadata": page.meta()})
+            items = b",".join([raw_in_version(resource, item) for item in page.items])
+            return b'%s,"items":[%s]}' % (head[:-1], items)
+        bodies = [in_version(resource, item.body) for item in page.items]
+        if self.form is Form.PARTIAL:
+            shown = [partial_metadata(body) for body in bodies]
+            head_only: JsonObject = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            return encode({**head_only, "metadata": page.meta(), "items": shown})
+        return encode(self._tables.table(bodies, page.meta(), headers=True))
+
+    def shape(self) -> Shape | None:
+        """How a watch shows an object; None where the stored text will do."""
+        resource = self.resource
+        if self.form is Form.TABLE:
+            return _table_shape(self._tables)
+        if self.form is Form.PARTIAL:
+            return lambda body: partial_metadata(in_version(resource, body))
+        if resource.api_version == resource.stored_api_version:
+            return None
+        return lambda body: in_version(resource, body)
 
 
-def list_body(resource: Resource, page: Page, form: Form, include: str, now: datetime) -> bytes:
-    """A page of a list in the form that is wanted."""
-    if form is Form.PLAIN:
-        head = encode({"kind": resource.kind_of_list, "apiVersion": resource.api_version, "metadata": page.meta()})
-        items = b",".join([raw_in_version(resource, item) for item in page.items])
-        return b'%s,"items":[%s]}' % (head[:-1], items)
-    bodies = [in_version(resource, item.body) for item in page.items]
-    if form is Form.PARTIAL:
-        shown = [partial_metadata(body) for body in bodies]
-        head_only: JsonObject = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
-        return encode({**head_only, "metadata": page.meta(), "items": shown})
-    return encode(table(resource, bodies, page.meta(), now, include))
+def _table_shape(tables: Tables) -> Shape:
+    """Tables of one row each, of which the first describes the columns."""
+    headers = iter((True,))
 
+    def as_table(body: JsonObject) -> JsonObject:
+        meta = {"resourceVersion": body["metadata"]["resourceVersion"]}
+        return tables.table((in_version(tables.resource, body),), meta, headers=next(headers, False))
 
-def watch_shape(resource: Resource, form: Form, include: str, now: datetime) -> Shape | None:
-    """How a watch of this form shows an object; None where the stored text will do."""
-    if form is Form.TABLE:
-        first = [True]
-
-        def as_table(body: JsonObject) -> JsonObject:
-            shown = in_version(resource, body)
-            meta = {"resourceVersion": body["metadata"]["resourceVersion"]}
-            headers, first[0] = first[0], False
-            return table(resource, (shown,), meta, now, include, headers)
-
-        return as_table
-    if form is Form.PARTIAL:
-        return lambda body: partial_metadata(in_version(resource, body))
-    if resource.api_version == resource.stored_api_version:
-        return None
-    return lambda body: in_version(resource, body)
+    return as_table

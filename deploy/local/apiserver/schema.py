@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from deploy.local.apiserver.errors import Cause
 from deploy.local.apiserver.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.rules import broken_rules
 from deploy.local.apiserver.validation import violations
 
 _TYPE_META: Final = ("apiVersion", "kind", "metadata")
@@ -43,7 +44,8 @@ class Schema:
     def causes(self, body: JsonObject, before: JsonObject | None) -> list[Cause]:
         """Everything in which ``body`` breaks the schema; ``before`` is what it replaces."""
         root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
-        return list(violations({key: body[key] for key in body if key not in _TYPE_META}, root, ""))
+        own = {key: body[key] for key in body if key not in _TYPE_META}
+        return list(violations(own, root, "")) or list(broken_rules(body, root, before))
 
 
 def _open(names: tuple[str, ...]) -> JsonObject:

@@ -15,7 +15,7 @@ import yaml
 from starlette.applications import Starlette
 
 from deploy.local.apiserver.api import Api, Target, WriteOptions
-from deploy.local.apiserver.app import Settings, create_app
+from deploy.local.apiserver.app import create_app
 from deploy.local.apiserver.builtins import BUILTINS
 from deploy.local.apiserver.catalog import Catalog
 from deploy.local.apiserver.errors import ApiError
@@ -23,6 +23,7 @@ from deploy.local.apiserver.identity import ADMIN, Authenticator, Identity
 from deploy.local.apiserver.janitor import Janitor
 from deploy.local.apiserver.journal import Journal
 from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.resource_routes import Settings
 from deploy.local.apiserver.store import Store
 from deploy.local.apiserver.world import World
 

@@ -18,6 +18,7 @@ from deploy.local.apiserver import definitions
 from deploy.local.apiserver.errors import Cause, bad_request
 from deploy.local.apiserver.jsonvalue import JsonObject, field
 from deploy.local.apiserver.metadata import is_ending, timestamp
+from deploy.local.apiserver.rules import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30
@@ -37,7 +38,7 @@ class Strategy:
 
     ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
     ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
-    may not end yet for a reason of its own.
+    may not end yet for a reason of its own; ``warnings(body)`` are told to whoever writes it.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -46,6 +47,7 @@ class Strategy:
     first_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
     keeps_first_status: bool = False
     is_held: Callable[[JsonObject], bool] = lambda _: False
+    warnings: Callable[[JsonObject], tuple[str, ...]] = lambda _: ()
 
 
 def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
@@ -168,7 +170,9 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "deployments.apps": Strategy(_defaults("spec", replicas=1)),
     "replicasets.apps": Strategy(_defaults("spec", replicas=1)),
     "statefulsets.apps": Strategy(_defaults("spec", replicas=1)),
-    definitions.CRD_KEY: Strategy(_complete_definition, keeps_first_status=True),
+    definitions.CRD_KEY: Strategy(
+        _complete_definition, keeps_first_status=True, warnings=lambda body: tuple(unreadable(body.get("spec")))
+    ),
 }
 
 _PLAIN: Final = Strategy()

@@ -66,7 +66,7 @@ def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObj
     return body
 
 
-def evict(api: Api, target: Target, eviction: JsonObject, options: DeleteOptions) -> JsonObject:
+def evict(api: Api, target: Target, options: DeleteOptions) -> JsonObject:
     """Deletes a pod unless a PodDisruptionBudget forbids it now (429). Raises 404."""
     pod = api.get(target)
     budgets = [one for one in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(one, pod)]
@@ -186,7 +186,10 @@ def _bound_objects(api: Api, target: Target, reference: Any) -> tuple[Reference 
     pod = api.get(Target(pods, target.namespace, reference.get("name", "")))
     uid = pod.body["metadata"]["uid"]
     if reference.get("uid") not in (None, "", uid):
-        why = f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. The object might have been deleted and then recreated"
+        why = (
+            f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. The object "
+            "might have been deleted and then recreated"
+        )
         raise conflict(pods.subject(pod.key.name), why)
     if text_at(pod.body, "spec.serviceAccountName") != target.name:
         raise bad_request(

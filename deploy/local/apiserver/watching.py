@@ -30,7 +30,7 @@ _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """How to watch. ``initial`` None leaves it to the resourceVersion; ``timeout`` and ``bookmark_every`` in seconds."""
+    """How to watch. ``initial`` None leaves it to the resourceVersion; times are in seconds."""
 
     labels: str = ""
     fields: str = ""

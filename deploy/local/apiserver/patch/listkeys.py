@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from deploy.local.apiserver.jsonvalue import JsonObject
+
 SET: Final = ""
 """The "key" of a list of plain values that merges as a set."""
 
@@ -43,3 +45,30 @@ _BY_PARENT: Final = {
 def merge_key(parent: str, name: str) -> str | None:
     """The key by which items of the list ``name`` inside ``parent`` are told apart; ``SET``, or None for "replace"."""
     return _BY_PARENT.get((parent, name), _BY_NAME.get(name))
+
+
+def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
+    """The keys by which server-side apply tells the items of a built-in kind's list apart; see ``fieldsets``."""
+    parents = [step.removeprefix("f:") for step in path if step.startswith("f:")]
+    key = merge_key(parents[-1] if parents else "", name)
+    if key is None:
+        return None
+    return () if key == SET else (key,)
+
+
+def schema_list_keys(schema: JsonObject, path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
+    """The same for a custom resource, whose schema says it (``x-kubernetes-list-type``)."""
+    if path[:1] == ("f:metadata",):
+        return builtin_list_keys(path, name)
+    for step in path:
+        if step.startswith("f:"):
+            inner = (schema.get("properties") or {}).get(step[2:], schema.get("additionalProperties"))
+        else:
+            inner = schema.get("items")
+        if not isinstance(inner, dict):
+            return None
+        schema = inner
+    rule = (schema.get("properties") or {}).get(name)
+    if not isinstance(rule, dict) or rule.get("x-kubernetes-list-type") not in {"set", "map"}:
+        return None
+    return tuple(rule.get("x-kubernetes-list-map-keys", ()))

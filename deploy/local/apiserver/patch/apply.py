@@ -1,0 +1,190 @@
+"""Server-side apply: a manager states the fields that it wants, and keeps them until it no longer states them. Pure.
+
+Rules that hold here:
+
+- Ownership is kept for those who apply. What others write (update, patch) takes no ownership and causes no conflict:
+  in this Kubernetes' own server is stricter.
+- A field that a manager stated before and states no longer goes, unless another one states it too.
+- A field that another manager states with another value is a conflict (409), unless it is forced: then it changes
+  hands. The same value is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.local.apiserver.errors import ApiError, Cause
+from deploy.local.apiserver.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.patch.fieldsets import (
+    ITSELF,
+    ListKeys,
+    Path,
+    dotted,
+    find,
+    from_fields,
+    item_step,
+    leaves,
+    place_of,
+    to_fields,
+)
+
+_NOT_OWNED: Final = frozenset({"apiVersion", "kind"})
+_SERVERS_METADATA: Final = frozenset(
+    {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "selfLink"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Who applies, and how. ``now`` is RFC 3339; ``subresource`` is ``""`` for the object itself."""
+
+    manager: str
+    force: bool
+    api_version: str
+    now: str
+    keys: ListKeys
+    subresource: str = ""
+
+
+def apply(live: JsonObject, stated: JsonObject, application: Application) -> JsonObject:
+    """``live`` (``{}`` where there is none yet) with what a manager states. Raises a 409 that names each conflict."""
+    wanted = _owned_part(stated)
+    now_owned = set(leaves(wanted, application.keys)) if wanted else set()
+    entries = list((live.get("metadata") or {}).get("managedFields") or ())
+    mine = next((entry for entry in entries if _is_mine(entry, application)), None)
+    others = {place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not mine and _applies(entry)}
+    conflicts = [
+        (place, path) for place, owned in others.items() for path in _conflicts(live, wanted, owned & now_owned)
+    ]
+    if conflicts and not application.force:
+        raise _refused((entries[place]["manager"], path) for place, path in conflicts)
+    body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
+    for path in sorted((_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values()), reverse=True):
+        _remove(body, path)
+    kept = [_without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)]
+    kept = [entry for place, entry in enumerate(kept) if entries[place] is not mine and entry]
+    body["metadata"] = {**body.get("metadata", {}), "managedFields": [*kept, _entry(mine, now_owned, application)]}
+    return body
+
+
+def _owned_part(stated: JsonObject) -> JsonObject:
+    part = {key: value for key, value in stated.items() if key not in _NOT_OWNED and key != "metadata"}
+    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key not in _SERVERS_METADATA}
+    return {**part, "metadata": meta} if meta else part
+
+
+def _without_entries(stated: JsonObject) -> JsonObject:
+    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
+    return {**stated, "metadata": meta}
+
+
+def _is_mine(entry: JsonObject, application: Application) -> bool:
+    return (
+        _applies(entry)
+        and entry.get("manager") == application.manager
+        and entry.get("subresource", "") == application.subresource
+    )
+
+
+def _applies(entry: JsonObject) -> bool:
+    return entry.get("operation") == "Apply"
+
+
+def _fields_of(entry: JsonObject) -> set[Path]:
+    return set(from_fields(entry.get("fieldsV1"))) - {()}
+
+
+def _conflicts(live: JsonObject, wanted: JsonObject, shared: Iterable[Path]) -> list[Path]:
+    def differs(path: Path) -> bool:
+        try:
+            return path[-1] != ITSELF and bool(find(live, path) != find(wanted, path))
+        except LookupError:
+            return False
+
+    return sorted(path for path in shared if differs(path))
+
+
+def _refused(conflicts: Iterable[tuple[str, Path]]) -> ApiError:
+    causes = tuple(
+        Cause(dotted(path), f'conflict with "{manager}"', "FieldManagerConflict") for manager, path in conflicts
+    )
+    noun = "conflict" if len(causes) == 1 else "conflicts"
+    listing = ", ".join(f"{cause.message}: {cause.field}" for cause in causes)
+    return ApiError(409, "Conflict", f"Apply failed with {len(causes)} {noun}: {listing}", causes=causes)
+
+
+def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
+    """A copy of ``live`` in which everything that ``stated`` says holds."""
+    if not isinstance(stated, dict):
+        return deep_copy(stated)
+    result: JsonObject = dict(live) if isinstance(live, dict) else {}
+    for name, inner in stated.items():
+        by = keys(path, name) if isinstance(inner, list) else None
+        before = result.get(name)
+        if by is None:
+            result[name] = _merged(before, inner, keys, (*path, f"f:{name}"))
+        else:
+            result[name] = _merged_list(
+                before if isinstance(before, list) else [], inner, keys, (*path, f"f:{name}"), by
+            )
+    return result
+
+
+def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path, by: tuple[str, ...]) -> list[Any]:
+    result = list(live)
+    for item in stated:
+        step = item_step(item, by)
+        try:
+            place = place_of(result, step)
+        except LookupError:
+            result.append(deep_copy(item))
+        else:
+            result[place] = _merged(result[place], item, keys, (*path, step))
+    return result
+
+
+def _remove(body: JsonObject, path: Path) -> None:
+    """Takes the field at ``path`` out of ``body`` (copying what it changes), and what that leaves empty."""
+    if path[-1] == ITSELF:
+        path = path[:-1]
+    trail: list[tuple[Any, Any]] = []
+    value: Any = body
+    for step in path:
+        try:
+            at = step[2:] if step.startswith("f:") else place_of(value, step)
+            inner = value[at]
+        except (LookupError, TypeError):
+            return
+        inner = dict(inner) if isinstance(inner, dict) else list(inner) if isinstance(inner, list) else inner
+        value[at] = inner
+        trail.append((value, at))
+        value = inner
+    for depth, (container, at) in enumerate(reversed(trail)):
+        if depth == 0 or container[at] in ({}, []):
+            del container[at]
+        else:
+            return
+
+
+def _without(entry: JsonObject, lost: set[Path]) -> JsonObject:
+    if not lost:
+        return entry
+    rest = _fields_of(entry) - lost
+    return {**entry, "fieldsV1": to_fields(rest)} if rest else {}
+
+
+def _entry(mine: JsonObject | None, owned: set[Path], application: Application) -> JsonObject:
+    fields = to_fields(owned)
+    if mine is not None and mine.get("fieldsV1") == fields and mine.get("apiVersion") == application.api_version:
+        return mine
+    entry: JsonObject = {
+        "manager": application.manager,
+        "operation": "Apply",
+        "apiVersion": application.api_version,
+        "time": application.now,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+    return {**entry, "subresource": application.subresource} if application.subresource else entry
