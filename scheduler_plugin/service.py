@@ -103,6 +103,8 @@ class Service:
             raise RefusedError(404, f"pod {name} is not known here")
         if not may_speak_for(identity, claim.pod, claim.node, self.desk.feed.settings.node_agents):
             raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
+        if claim.pod.vm is None:
+            raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
         return claim.pod
 
     def _count(self, is_whole: bool, migrates: bool) -> None:
