@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
     AskFailed,
@@ -52,10 +52,8 @@ def advance(state: State, event: Event, now: Instant, luck: float) -> None:
             _scraped(state, sample, now)
         case ScrapeFailed(fault, reason):
             state.guest.trouble = again(state.guest.trouble, fault, reason, now)
-        case Started(AskScheduler() as ask):
-            _sent(state, ask, now, luck)
-        case Started(PatchVm() as patch):
-            _patching(state, patch, now)
+        case Started(action):
+            _started(state, action, now, luck)
         case Answered(response):
             _answered(state, response, now, luck)
         case AskFailed():
@@ -66,7 +64,7 @@ def advance(state: State, event: Event, now: Instant, luck: float) -> None:
             _patch_conflicted(state)
         case PatchFailed():
             _patch_failed(state, event, now, luck)
-        case PolicySet() | PolicyRefused():
+        case _:
             _settings(state, event, now)
 
 
@@ -98,10 +96,13 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest.guard.observe(guest.goal.need, now)
 
 
-def _patching(state: State, patch: PatchVm, now: Instant) -> None:
+def _started(state: State, action: Action, now: Instant, luck: float) -> None:
+    if isinstance(action, AskScheduler):
+        _sent(state, action, now, luck)
+        return
     seen = state.vm.seen
-    state.vm.patching = patch
-    if seen is not None and not seen.use.within(patch.target):
+    state.vm.patching = action
+    if seen is not None and not seen.use.within(action.target):
         state.vm.shrunk_at = now
 
 

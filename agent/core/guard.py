@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A guard never speaks about growing. Without proof it says nothing, and nothing shrinks.
-- A restart, a gap in what was seen, or a need that could not be told is a new beginning: no proof yet.
+- A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
 """
 
 from __future__ import annotations

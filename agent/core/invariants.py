@@ -14,11 +14,10 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
     """What is wrong with ``planned`` in ``state``; empty where all is well."""
     found: list[str] = []
     for action in planned.actions:
-        match action:
-            case PatchVm():
-                found += _patch(state, action, now)
-            case AskScheduler():
-                found += _ask(state, action, planned, now)
+        if isinstance(action, PatchVm):
+            found += _patch(state, action, now)
+        else:
+            found += _ask(state, action, planned, now)
     if planned.wake_at is not None and planned.wake_at <= now:
         found.append(f"wakes at {planned.wake_at}, which has passed")
     return found

@@ -5,6 +5,7 @@ Rules that hold here:
 - A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
 - A request is never below what the VM has or may come to have, a patch of the same plan included.
 - One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
+  That what was denied is no longer wanted is told at once, because the scheduler counts it as pressure.
 - A VM that has more than it was ever permitted (somebody else patched it) is asked for; if that is denied, it is
   brought back to the ceiling, though not below the memory in use.
 """
@@ -73,14 +74,20 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
     side = state.scheduler
     if side.asking is not None:
         return None
-    first = side.ceiling is None
-    more = side.ceiling is not None and not wanted.within(side.ceiling)
-    less = side.ceiling is not None and not side.ceiling.within(report)
-    due = now if first or more or less or side.trouble is not None else side.next_at
-    if more and side.denial is not None:
-        due = min(side.next_at, max(now, side.denial.retry_at))
-    waits = [due, state.begins_at, side.retry_at]
+    waits = [_due(state, wanted, report, now), state.begins_at, side.retry_at]
     return max(at for at in waits if at is not None)
+
+
+def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
+    """When ``report`` is worth a request: at once where it is news, otherwise when the next one is promised."""
+    side = state.scheduler
+    if side.ceiling is None or side.trouble is not None:
+        return now
+    if not wanted.within(side.ceiling):
+        return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
+    less = not side.ceiling.within(report)
+    pressure_is_over = side.denial is not None and not side.migrate and report.within(side.ceiling)
+    return now if less or pressure_is_over else side.next_at
 
 
 def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:

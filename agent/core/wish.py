@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.goal import NO_GOAL, Goal
+from agent.core.goal import NO_GOAL, Goal, Part
 from agent.core.sizing import Sizes
 from agent.core.state import State
 from agent.core.vm import Vm
-from protocol.units import Instant, MilliCpu, Resources
+from protocol.units import ComputeUnit, Instant, MilliCpu, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def wish(state: State, vm: Vm, now: Instant) -> Wish:
     proven = state.guest.guard.floor(now) if known.need is not None else None
     low = vm.use if proven is None else sizes.covering(proven)
     size = need.at_least(low.at_most(vm.use)).at_most(vm.bounds.max).at_least(in_use(state, vm, now))
-    return Wish(size, _because(vm, size, known, proven))
+    return Wish(size, _because(vm, size, known, proven, unit))
 
 
 def current_goal(state: State, now: Instant) -> Goal:
@@ -60,20 +60,24 @@ def _fresh(state: State, now: Instant) -> bool:
     return seen is not None and now - seen.at <= state.policy.timing.stale
 
 
-def _because(vm: Vm, size: Resources, known: Goal, proven: Resources | None) -> str:
+def _because(vm: Vm, size: Resources, known: Goal, proven: Resources | None, unit: ComputeUnit) -> str:
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
         return f"{what}: not below what the VM has"
     if not size.within(vm.use):
-        return f"growing for {_strongest(known)}"
+        return f"growing for {_strongest(known, unit)}"
     if size != vm.use:
         return f"shrinking: no more than {proven or 'the bounds'} is needed"
-    if size.within(known.at_least) or proven is not None:
-        return f"right for {_strongest(known)}"
+    if proven is not None or size.within(unit * known.need.units_up(unit)):
+        return f"right for {_strongest(known, unit)}"
     return "holding: less has not been proven to be enough"
 
 
-def _strongest(known: Goal) -> str:
-    """The parts that decide: those that reach the need of their resource."""
-    names = [part.name for part in known.parts if part.need in (known.cpu, known.mem)]
-    return " and ".join(names)
+def _strongest(known: Goal, unit: ComputeUnit) -> str:
+    """The parts that decide: those that need as many compute units as all of them together."""
+    units = {part.name: _units(part, unit) for part in known.parts}
+    return " and ".join(name for name, count in units.items() if count == max(units.values()))
+
+
+def _units(part: Part, unit: ComputeUnit) -> int:
+    return part.need.units_up(unit.cpu) if isinstance(part.need, MilliCpu) else part.need.units_up(unit.mem)

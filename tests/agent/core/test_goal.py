@@ -1,0 +1,150 @@
+"""From two pages of metrics to a need, in named parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core.goal import NO_GOAL, Goal, Part, goal
+from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, Rates, Seen, rates
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
+from protocol.units import Bytes, Instant, MilliCpu, Resources
+
+GIB = 1024**3
+MIB = 1024**2
+POLICY = Policy(cpu=CpuPolicy(target=0.5, pressure_deadband=0.1, reach=3.0), memory=MemoryPolicy(target=0.75))
+ONE = Resources(MilliCpu(1000), Bytes(4 * GIB))
+QUIET = GuestSample(mem_total=Bytes(4 * GIB), mem_available=Bytes(3 * GIB))
+
+
+def seen(at: float, **fields: object) -> Seen:
+    return Seen(replace(GuestSample(boot_time=100.0), **fields), Instant(at))  # type: ignore[arg-type]
+
+
+def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str, MilliCpu | Bytes]:
+    return {part.name: part.need for part in goal(sample, over, has, POLICY).parts}
+
+
+def test_rates_are_means_over_the_interval() -> None:
+    before = seen(10.0, cpus={"0": CpuSeconds(1.0, 0.5, 0.5), "1": CpuSeconds(5.0)}, cpu_stall=1.0, mem_stall=2.0)
+    after = seen(12.0, cpus={"0": CpuSeconds(2.0, 1.0, 1.0), "1": CpuSeconds(6.0)}, cpu_stall=2.0, mem_stall=2.5)
+    assert rates(before, after) == Rates(busy=1.25, steal=0.25, iowait=0.25, cpu_stall=0.5, mem_stall=0.25)
+
+
+def test_a_cpu_is_never_busier_than_the_whole_interval() -> None:
+    assert rates(seen(0.0, cpus={"0": CpuSeconds(0.0)}), seen(1.0, cpus={"0": CpuSeconds(9.0)})).busy == 1.0
+
+
+def test_stall_is_never_more_than_the_whole_interval() -> None:
+    assert rates(seen(0.0, cpu_stall=0.0), seen(1.0, cpu_stall=1.2)).cpu_stall == 1.0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        None,
+        seen(-40.0, cpus={"0": CpuSeconds(0.0)}),
+        seen(0.0, cpus={"0": CpuSeconds(0.0)}),
+        seen(-1.0, boot_time=50.0, cpus={"0": CpuSeconds(0.0)}),
+    ],
+    ids=["the first sample", "too long ago", "at the same moment", "another boot"],
+)
+def test_samples_that_cannot_be_compared_give_no_rates(before: Seen | None) -> None:
+    assert rates(before, seen(0.0, cpus={"0": CpuSeconds(1.0)})) == NO_RATES
+
+
+def test_a_clock_that_is_set_is_no_reboot_and_an_unknown_boot_time_is_none_either() -> None:
+    cpus = {"0": CpuSeconds(0.0)}
+    assert rates(seen(0.0, cpus=cpus), seen(1.0, boot_time=104.0, cpus=cpus)).busy == 0.0
+    assert rates(seen(0.0, boot_time=None, cpus=cpus), seen(1.0, cpus=cpus)).busy == 0.0
+
+
+def test_cpus_that_come_go_or_start_counting_anew_say_nothing_about_the_interval() -> None:
+    before = {"0": CpuSeconds(1.0), "1": CpuSeconds(9.0), "2": CpuSeconds(3.0), "4": CpuSeconds(1.0, steal=5.0)}
+    after = {"0": CpuSeconds(1.5), "1": CpuSeconds(0.1), "3": CpuSeconds(70.0), "4": CpuSeconds(2.0, steal=1.0)}
+    assert rates(seen(0.0, cpus=before), seen(1.0, cpus=after)).busy == 0.5
+    assert rates(seen(0.0, cpus=before), seen(1.0, cpus={"3": CpuSeconds(70.0)})).busy is None
+
+
+def test_counters_that_fell_give_no_share() -> None:
+    assert rates(seen(0.0, cpu_stall=5.0), seen(1.0, cpu_stall=1.0)).cpu_stall is None
+
+
+def test_without_rates_and_memory_nothing_is_known() -> None:
+    assert goal(GuestSample(), NO_RATES, ONE, POLICY) == NO_GOAL
+    assert NO_GOAL.need is None
+    assert NO_GOAL.at_least == Resources(MilliCpu(0), Bytes(0))
+
+
+def test_what_is_busy_is_to_be_the_target_share() -> None:
+    found = goal(QUIET, Rates(busy=0.6, steal=0.1), ONE, POLICY)
+    assert found.parts[0] == Part(
+        "cpu busy", MilliCpu(1200), "0.60 cores busy, 0.10 of it stolen by the host, 50% wanted"
+    )
+    assert found.need == Resources(MilliCpu(1200), Bytes(found.mem.value if found.mem else 0))
+
+
+def test_waiting_within_the_deadband_is_no_evidence() -> None:
+    assert "cpu waiting" not in parts_of(QUIET, Rates(busy=0.6, cpu_stall=0.1))
+
+
+@pytest.mark.parametrize(
+    ("runnable", "need"),
+    [(None, 4000), (2.0, 4000), (3.0, 6000), (50.0, 8000)],
+    ids=["queue unknown: once again as much", "a short queue", "the queue's length", "no further than the reach"],
+)
+def test_waiting_reaches_beyond_what_is_busy(runnable: float | None, need: int) -> None:
+    sample = replace(QUIET, runnable=runnable)
+    assert parts_of(sample, Rates(busy=1.0, cpu_stall=1.0))["cpu waiting"] == MilliCpu(need)
+
+
+def test_a_step_of_load_from_the_smallest_size_is_met_in_two_decisions() -> None:
+    """Four tasks that never sleep, on a quarter of a CPU."""
+    sample, has, sizes = replace(QUIET, runnable=5.0), 250, []
+    for _ in range(2):
+        over = Rates(busy=has / 1000, cpu_stall=1.0 - has / 8000)
+        need = goal(sample, over, Resources(MilliCpu(has), Bytes(GIB)), Policy()).cpu
+        assert need is not None
+        has = need.value
+        sizes.append(has)
+    assert sizes[0] >= 1000
+    assert sizes[1] >= 4000
+
+
+def test_the_load_average_speaks_only_where_psi_is_missing_and_the_cpu_is_saturated() -> None:
+    loaded = replace(QUIET, load1=3.0)
+    assert parts_of(loaded, Rates(busy=0.95))["cpu waiting"] == MilliCpu(3900)
+    assert parts_of(replace(QUIET, load1=1.25), Rates(busy=1.0))["cpu waiting"] == MilliCpu(2500)
+    for sample, busy in ((loaded, 0.5), (replace(QUIET, load1=None), 1.0), (replace(QUIET, load1=0.5), 1.0)):
+        assert "cpu waiting" not in parts_of(sample, Rates(busy=busy))
+
+
+@pytest.mark.parametrize(
+    ("usage", "units"),
+    [(751619276, 1), (806354944, 2), (3328599654, 5)],
+    ids=["0.70 GiB used at 0.75 target", "one MiB more", "3.1 GiB used"],
+)
+def test_memory_in_use_is_to_be_the_target_share(usage: int, units: int) -> None:
+    """The worked cases count the kernel's allowance as usage already."""
+    used = usage - 100 * MIB
+    sample = GuestSample(mem_total=Bytes(8 * GIB), mem_available=Bytes(8 * GIB - used))
+    need = goal(sample, NO_RATES, ONE, POLICY).mem
+    assert need is not None
+    assert need.units_up(Bytes(GIB)) == units
+
+
+def test_more_available_than_total_is_nothing_in_use() -> None:
+    assert GuestSample(mem_total=Bytes(1), mem_available=Bytes(2)).mem_used == Bytes(0)
+
+
+def test_tasks_that_wait_for_memory_make_the_vm_grow_by_a_step() -> None:
+    found = parts_of(QUIET, Rates(mem_stall=0.2))
+    assert found["memory waiting"] == Bytes(5 * GIB)
+    assert "memory waiting" not in parts_of(QUIET, Rates(mem_stall=0.05))
+
+
+def test_the_goal_keeps_the_greatest_part_of_each_resource() -> None:
+    found = goal(replace(QUIET, runnable=9.0), Rates(busy=1.0, cpu_stall=1.0, mem_stall=0.5), ONE, POLICY)
+    assert isinstance(found, Goal)
+    assert (found.cpu, found.mem) == (MilliCpu(8000), Bytes(5 * GIB))

@@ -1,0 +1,204 @@
+"""The invariants see what they are there to see, and no order of events breaks them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.advance import advance
+from agent.core.events import (
+    Answered,
+    AskFailed,
+    Fault,
+    PatchConflicted,
+    Patched,
+    PatchFailed,
+    Scraped,
+    ScrapeFailed,
+    Started,
+    VmSeen,
+)
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.invariants import violations
+from agent.core.plan import plan
+from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.state import begin
+from agent.core.vm import Vm
+from protocol.messages import AgentRequest, PluginResponse
+from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
+from protocol.virtual_machine import Bounds
+from tests.agent.core.story import GIB, POD, UNIT, Story, cu, settled, vm
+
+
+def ask(size: Resources) -> AskScheduler:
+    return AskScheduler(AgentRequest(POD, size), Bytes(GIB))
+
+
+def broken(story: Story, *actions: AskScheduler | PatchVm, wake: float | None = None) -> list[str]:
+    planned = Plan(actions, None if wake is None else Instant(wake), "")
+    return violations(story.state, planned, story.instant)
+
+
+def test_a_good_plan_breaks_nothing() -> None:
+    assert broken(settled(2), PatchVm(cu(1), 1), ask(cu(2)), wake=2.0) == []
+    assert broken(Story().sees(vm(cu(2))), ask(cu(2.5))) == [], "before the unit is known"
+
+
+def test_every_broken_rule_is_named() -> None:
+    assert broken(Story(), PatchVm(cu(1), 1), ask(cu(1))) == [
+        "patches a VM that was never seen",
+        "asks for a VM that was never seen",
+    ]
+    story = settled(2)
+    assert broken(story, wake=0.5) == ["wakes at 0.5, which has passed"]
+    assert broken(story, PatchVm(cu(3), 1)) == [f"patches to {cu(3)}, above the permitted {cu(2)}"]
+    assert broken(story, PatchVm(cu(1.5), 1)) == ["patches a part of a slot"]
+    assert broken(story, ask(cu(1))) == [f"asks for {cu(1)}, less than the VM holds ({cu(2)})"]
+    assert broken(story, ask(cu(2.5))) == [f"asks for {cu(2.5)}, no multiple of {UNIT}"]
+    assert broken(story, PatchVm(cu(3), 1), ask(cu(2)))[1:] == [f"asks for {cu(2)}, less than the VM holds ({cu(3)})"]
+
+
+def test_rules_about_what_is_in_flight_are_named() -> None:
+    story = settled(2)
+    story.state.vm.patching = PatchVm(cu(1), 1)
+    story.state.vm.retry_at = story.state.scheduler.retry_at = story.state.begins_at = Instant(9.0)
+    story.state.scheduler.asking = ask(cu(2))
+    story.state.scheduler.migrate = True
+    assert broken(story, PatchVm(cu(1), 1), ask(cu(2))) == [
+        "patches while a patch is in flight",
+        "patches during its wait after a failure",
+        "patches while a migration is ordered",
+        "asks while a request is in flight",
+        "asks during its wait after a failure",
+        "asks before its turn",
+    ]
+
+
+SIZES = st.builds(lambda c, m: Resources(MilliCpu(c * 50), Bytes(m * GIB)), st.integers(1, 60), st.integers(1, 12))
+UNITS = st.sampled_from([UNIT, ComputeUnit(MilliCpu(500), Bytes(GIB)), ComputeUnit(MilliCpu(1000), Bytes(4 * GIB))])
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """One agent in a world where everything can happen at any time; the model is what a scheduler would reserve."""
+
+    @initialize(use=SIZES, luck=st.floats(0, 1))
+    def begins(self, use: Resources, luck: float) -> None:
+        self.now, self.luck, self.version = 0.0, luck, 10
+        self.busy = self.stall = 0.0
+        policy = Policy(shrink=ShrinkPolicy(window=Seconds(3.0)))
+        self.state = begin(POD, policy, Instant(0.0), luck, 1)
+        self.seen = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
+        self.promised = 0.0
+        self.reserved = self.seen.holds
+        self.send(VmSeen(self.seen))
+
+    def send(self, event: object) -> None:
+        advance(self.state, event, Instant(self.now), self.luck)  # type: ignore[arg-type]
+
+    @invariant()
+    def the_plan_keeps_every_rule(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        planned = plan(self.state, Instant(self.now))
+        assert violations(self.state, planned, Instant(self.now)) == []
+        held = self.state.held
+        assert held is not None
+        assert self.seen.holds.within(held), "what the VM has is always accounted for"
+
+    @rule()
+    def acts(self) -> None:
+        for action in plan(self.state, Instant(self.now)).actions:
+            self.send(Started(action))
+            if isinstance(action, AskScheduler):
+                self.promised = self.now
+
+    @rule(seconds=st.floats(0.05, 4.0), luck=st.floats(0, 1))
+    def time_passes(self, seconds: float, luck: float) -> None:
+        wake = plan(self.state, Instant(self.now)).wake_at
+        self.now = self.now + seconds if wake is None else min(self.now + seconds, max(wake, self.now))
+        self.luck = luck
+
+    @rule(cores=st.floats(0, 4), stall=st.floats(0, 1), used=st.integers(0, 8))
+    def metrics_arrive(self, cores: float, stall: float, used: int) -> None:
+        self.busy += cores
+        self.stall += stall
+        page = GuestSample(
+            cpus={"0": CpuSeconds(self.busy)},
+            load1=cores,
+            mem_total=Bytes(12 * GIB),
+            mem_available=Bytes((12 - used) * GIB),
+            cpu_stall=self.stall,
+        )
+        self.send(Scraped(page))
+
+    @rule()
+    def metrics_fail(self) -> None:
+        self.send(ScrapeFailed(Fault.GUEST, "away"))
+
+    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @rule(granted=SIZES, unit=UNITS, migrate=st.booleans(), lies=st.booleans())
+    def scheduler_answers(self, granted: Resources, unit: ComputeUnit, migrate: bool, lies: bool) -> None:
+        asking = self.state.scheduler.asking
+        assert asking is not None
+        asked, held = asking.request.resources, self.state.held
+        assert held is not None
+        permit = granted if lies else granted.at_least(held).at_most(asked)
+        self.send(Answered(PluginResponse(permit, unit, migrate)))
+
+    @precondition(lambda self: self.state.scheduler.asking is not None)
+    @rule(after=st.none() | st.floats(0, 100))
+    def scheduler_fails(self, after: float | None) -> None:
+        self.send(AskFailed(Fault.NETWORK, "away", None if after is None else Seconds(after)))
+
+    @precondition(lambda self: self.state.vm.patching is not None)
+    @rule(applied=st.booleans(), outcome=st.sampled_from(["known", "unknown", "refused"]))
+    def patch_ends(self, applied: bool, outcome: str) -> None:
+        patch = self.state.vm.patching
+        assert patch is not None
+        fits = patch.base == self.version
+        if fits and outcome != "refused" and (applied or outcome == "known"):
+            self.version += 1
+            self.seen = replace(self.seen, use=patch.target, version=self.version)
+        if outcome == "refused":
+            self.send(PatchFailed(Fault.VM_API, "no", refused=True))
+        elif outcome == "unknown":
+            self.send(PatchFailed(Fault.NETWORK, "no answer", refused=False))
+        else:
+            self.send(Patched(self.seen) if fits else PatchConflicted())
+
+    @rule()
+    def vm_catches_up(self) -> None:
+        self.version += 1
+        self.seen = replace(self.seen, actual=self.seen.use, version=self.version)
+        self.send(VmSeen(self.seen))
+
+    @rule(low=st.integers(1, 4), high=st.integers(4, 12))
+    def bounds_change(self, low: int, high: int) -> None:
+        self.version += 1
+        self.seen = replace(self.seen, bounds=Bounds(cu(low), cu(high)), version=self.version)
+        self.send(VmSeen(self.seen))
+
+    @rule()
+    def an_old_view_arrives(self) -> None:
+        self.send(VmSeen(replace(self.seen, use=cu(1), actual=cu(1), version=self.version - 3)))
+
+    @invariant()
+    def a_request_comes_every_fifteen_seconds(self) -> None:
+        if not hasattr(self, "state") or self.state.scheduler.asking is not None:
+            return
+        planned = plan(self.state, Instant(self.now))
+        due = any(isinstance(action, AskScheduler) for action in planned.actions)
+        retry = self.state.scheduler.retry_at or Instant(0.0)
+        assert due or planned.wake_at is not None
+        assert due or (planned.wake_at or 0.0) <= max(self.promised + 15.0, retry)
+
+
+AnyOrderOfEvents.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestAnyOrderOfEvents = pytest.mark.filterwarnings("default")(AnyOrderOfEvents.TestCase)

@@ -1,0 +1,120 @@
+"""A scheduler that lies, and settings that cannot be used: survived and reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core.events import Fault, PolicyRefused, PolicySet, ScrapeFailed
+from agent.core.explain import explain
+from agent.core.policy import ShrinkPolicy
+from agent.core.state import Trouble
+from agent.core.vm import view
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.virtual_machine import VirtualMachine
+from tests.agent.core.story import GIB, POLICY, Story, asks, cu, planned, settled, vm
+
+
+@pytest.mark.parametrize(
+    ("permit", "complaint"),
+    [
+        (Resources(MilliCpu(0), Bytes(GIB)), "the permit has a zero: 0 cpu, 1Gi"),
+        (cu(3), "the permit (750m cpu, 3Gi) is above the request (500m cpu, 2Gi)"),
+        (cu(0.5), "the permit (125m cpu, 512Mi) is below what the VM uses (250m cpu, 1Gi)"),
+    ],
+)
+def test_a_permit_that_cannot_be_is_refused_counted_and_asked_for_again_later(
+    permit: Resources, complaint: str
+) -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(permit)
+    assert story.plans() == planned((), 4.0, "growing for cpu busy")
+    assert story.state.scheduler.rejected == 1
+    assert story.state.scheduler.ceiling == cu(1)
+    assert story.state.scheduler.trouble == Trouble(Fault.SCHEDULER, complaint, Instant(1.0), Instant(1.0), 1)
+    assert story.at(4.0).acts() == [asks(cu(2), cu(1), 3)]
+    assert story.answers(cu(2)).state.scheduler.trouble is None
+
+
+def test_an_answer_before_the_vm_was_seen_again_is_judged_by_the_request() -> None:
+    story = Story().sees(vm(cu(2)))
+    story.acts()
+    story.state.vm.seen = None
+    assert story.answers(cu(1)).state.scheduler.rejected == 1
+
+
+def test_a_refused_policy_leaves_the_last_good_one() -> None:
+    story = settled(1)
+    guard = story.state.guest.guard
+    story.happens(PolicyRefused("cpu.target: too big")).happens(PolicySet(replace(POLICY, cpu=POLICY.cpu)))
+    assert explain(story.state, "default/vm-1", story.instant).troubles == []
+    assert story.state.guest.guard is guard
+    story.happens(PolicySet(replace(POLICY, shrink=ShrinkPolicy(window=Seconds(9.0)))))
+    assert story.state.guest.guard is not guard
+    story.happens(PolicyRefused("cpu.target: too big"))
+    assert story.state.settings_trouble is not None
+    assert story.state.policy.shrink.window == 9.0
+
+
+def test_metrics_before_the_vm_was_seen_are_kept_for_the_next_interval() -> None:
+    story = Story().looks(cores=0.25)
+    assert story.state.guest.goal.parts == ()
+    story.sees(vm(cu(1))).at(0.1).looks()
+    assert story.state.guest.seen is not None
+    assert story.state.guest.seen.at == 0.0, "a second look within a moment is no interval"
+
+
+def test_the_explanation_says_everything_that_is_wrong_and_whose_fault_it_is() -> None:
+    story = settled(1).looks(cores=0.25, stall=0.75)
+    story.acts()
+    story.answers(cu(2)).at(3.0)
+    story.happens(ScrapeFailed(Fault.GUEST, "answers 500")).happens(PolicyRefused("cpu.target: too big"))
+    found = explain(story.state, "default/vm-1", story.instant)
+    assert found.because == ("growing for cpu waiting; the scheduler granted 500m cpu, 2Gi of 1 cpu, 4Gi")
+    assert found.denied is not None
+    assert (found.denied.by, found.denied.since_seconds, found.denied.times) == ("scheduler", 2.0, 1)
+    assert [(t.with_, t.fault, t.reason) for t in found.troubles] == [
+        ("metrics", "guest", "answers 500"),
+        ("settings", "settings", "cpu.target: too big"),
+    ]
+    assert found.size is not None
+    assert (found.size.has.cpu, found.size.wished.mem) == ("250m", "4Gi")
+    assert found.metrics is not None
+    assert (found.metrics.cores_busy, found.metrics.cpu_stall, found.metrics.mem_used) == (0.25, 0.75, "0")
+
+
+def test_the_explanation_of_an_agent_that_knows_nothing_yet() -> None:
+    found = explain(Story().state, "default/vm-1", Instant(0.0))
+    assert (found.because, found.size, found.metrics, found.permit) == (
+        "the VM has not been seen yet",
+        None,
+        None,
+        None,
+    )
+
+
+def test_the_view_of_an_object_takes_an_order_as_obeyed_where_the_status_is_silent() -> None:
+    found = VirtualMachine(
+        name=ObjectName("default", "vm-1"),
+        uid="u",
+        resource_version="12",
+        labels={},
+        annotations={},
+        bounds=vm(cu(1)).bounds,
+        use=cu(2),
+        actual=None,
+        slot_size=Bytes(GIB),
+        pod_name="vm-1-pod",
+        node=None,
+        pod_ip=None,
+        phase="Running",
+        enabled=True,
+        permit=cu(3),
+    )
+    seen = view(found, "vm-1-pod")
+    assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3))
+    moved = view(replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
+    assert (moved.ours, moved.resizable, moved.version) == (False, False, 0)

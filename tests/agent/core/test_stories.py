@@ -1,0 +1,372 @@
+"""Stories of one agent: what it does, in which order, and when it looks again. Every plan is compared as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.core.actions import AskScheduler
+from agent.core.events import AskFailed, Fault, PatchConflicted, PatchFailed, Scraped, VmLost
+from agent.core.policy import ShrinkPolicy
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, patches, planned, settled, vm
+
+
+def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
+    story = Story()
+    assert story.plans() == planned((), None, "the VM has not been seen yet")
+    story.sees(vm(cu(2)))
+    because = "no compute unit yet: asking for what the VM has"
+    assert story.plans() == planned((asks(cu(2), None, 1, unit=None),), None, because)
+    story.acts()
+    assert story.plans() == planned((), None, because)
+
+
+def test_an_odd_size_is_asked_for_as_it_is_before_the_compute_unit_is_known() -> None:
+    odd = Resources(MilliCpu(300), Bytes(GIB))
+    assert Story().sees(vm(odd)).acts() == [asks(odd, None, 1, unit=None)]
+
+
+def test_the_first_request_names_the_permit_that_the_object_records() -> None:
+    story = Story().sees(replace(vm(cu(1)), recorded_permit=cu(3)))
+    assert story.acts() == [asks(cu(1), cu(3), 1, unit=None)]
+
+
+def test_many_agents_that_start_together_spread_their_first_requests() -> None:
+    story = Story(luck=0.5).sees(vm(cu(1)))
+    assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what the VM has")
+    assert story.state.begins_at == 0.5
+    assert story.at(0.5).acts() == [asks(cu(1), None, 1, unit=None)]
+
+
+def test_grows_by_asking_first_and_patching_to_the_permit() -> None:
+    story = settled(1).looks(cores=0.25, stall=0.0)
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+    story.at(1.1).answers(cu(2))
+    assert story.plans() == planned((patches(cu(2), 1),), 8.0, "growing for cpu busy")
+    story.acts()
+    assert story.at(1.2).obeys().plans() == planned((), 8.0, "right for cpu busy")
+
+
+def test_tasks_that_wait_make_it_reach_beyond_what_is_busy() -> None:
+    story = settled(1).looks(cores=0.25, stall=0.75)
+    assert story.acts() == [asks(cu(4), cu(1), 2)]
+
+
+def test_shrinks_first_and_tells_afterwards_once_it_is_proven() -> None:
+    story = settled(4)
+    for second in range(1, 5):
+        story.at(second).looks(used=0.5)
+        assert story.acts() == []
+    assert story.at(5.1).looks(used=0.5, span=1.1).acts() == [patches(cu(1), 1)]
+    assert story.plans().actions == (), "nothing is told while the patch may still fail"
+    told = story.at(5.2).obeys().acts()
+    assert told == [asks(cu(1), cu(4), 2, used=0.5)]
+    assert story.answers(cu(1)).plans() == planned((), 12.2, "right for memory used")
+
+
+def test_a_restart_is_no_proof_for_shrinking() -> None:
+    story = settled(4).looks()
+    assert story.plans() == planned((), 7.0, "holding: less has not been proven to be enough")
+
+
+def test_a_partial_permit_is_taken_and_the_rest_asked_for_again_after_two_seconds() -> None:
+    story = settled(1).looks(cores=0.25, stall=0.75)
+    story.acts()
+    partial = Resources(MilliCpu(600), Bytes(3 * GIB))
+    story.at(1.1).answers(partial)
+    assert story.plans() == planned((patches(partial, 1),), 3.1, "growing for cpu waiting")
+    story.acts()
+    story.at(1.2).obeys()
+    assert story.plans() == planned((), 3.1, "growing for cpu waiting")
+    assert story.at(3.1).acts() == [asks(cu(4), partial, 3)]
+
+
+def test_repeated_denials_are_asked_ever_less_often() -> None:
+    story = settled(1).looks(cores=0.25)
+    waits = []
+    for _ in range(6):
+        assert story.acts() == [asks(cu(2), cu(1), story.state.scheduler.sequence - 1)]
+        wake = story.answers(cu(1)).plans().wake_at
+        assert wake is not None
+        waits.append(round(wake - story.now, 1))
+        span = wake - story.now
+        story.at(wake).looks(cores=0.25, span=span)
+    assert waits == [2.0, 3.0, 4.5, 6.8, 7.0, 7.0], "grows by half, and a request is promised every 7 s"
+
+
+def test_what_was_denied_and_is_no_longer_wanted_is_told_at_once() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(1)).at(2.0).looks(cores=0.1)
+    assert story.acts() == [asks(cu(1), cu(1), 3)]
+    assert story.answers(cu(1)).state.scheduler.denial is None
+
+
+def test_a_denial_that_only_rounding_explains_does_not_loop() -> None:
+    story = Story().sees(vm(Resources(MilliCpu(600), Bytes(GIB))))
+    story.acts()
+    odd = Resources(MilliCpu(600), Bytes(GIB))
+    story.answers(odd).at(1.0).looks()
+    assert story.acts() == []
+    assert story.at(7.0).acts() == [asks(Resources(MilliCpu(750), Bytes(GIB)), odd, 2)]
+    story.answers(odd)
+    assert story.plans() == planned((), 14.0, "no metrics: not below what the VM has")
+
+
+def test_a_failed_request_is_repeated_after_three_seconds_and_then_ever_later() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.at(1.1).happens(AskFailed(NETWORK, "no answer"))
+    assert story.plans() == planned((), 4.1, "growing for cpu busy")
+    waits = []
+    for _ in range(5):
+        wake = story.plans().wake_at
+        assert wake is not None
+        waits.append(round(wake - story.now, 1))
+        assert len(story.at(wake).acts()) == 1
+        story.happens(AskFailed(NETWORK, "no answer"))
+    assert waits == [3.0, 4.5, 6.8, 10.1, 12.0]
+
+
+def test_the_scheduler_may_ask_for_a_longer_pause_but_not_beyond_the_promise() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.happens(AskFailed(Fault.SCHEDULER, "not ready", Seconds(5.0)))
+    assert story.plans().wake_at == 6.0
+    story.at(6.0).acts()
+    story.happens(AskFailed(Fault.SCHEDULER, "not ready", Seconds(3600.0)))
+    assert story.plans().wake_at == 13.0
+
+
+def test_a_lost_answer_lowers_what_is_certain() -> None:
+    """The scheduler may have taken the smaller request: growing again needs another permit."""
+    story = settled(2).sees(vm(cu(1), version=2))
+    assert story.acts() == [asks(cu(1), cu(2), 2)]
+    story.happens(AskFailed(NETWORK, "no answer")).at(2.0).looks(cores=0.25, span=2.0)
+    assert story.plans() == planned((), 4.0, "growing for cpu busy")
+    assert story.at(4.0).acts() == [asks(cu(2), cu(1), 3)]
+
+
+def test_growing_back_within_the_permit_needs_no_request() -> None:
+    story = settled(2)
+    for second in range(1, 6):
+        story.at(second + second / 50).looks(span=1.02)
+    assert story.acts() == [patches(cu(1), 1)]
+    story.looks(cores=0.25, span=0.0).at(6.2).looks(cores=0.25, span=1.1)
+    assert story.plans().actions == ()
+    story.obeys()
+    assert story.plans().actions == (patches(cu(2), 2),)
+
+
+def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.at(1.5).happens(PatchFailed(Fault.VM_API, "500", refused=True))
+    assert story.plans() == planned((), 6.5, "growing for cpu busy")
+    assert story.at(6.5).looks(cores=0.25, span=5.5).acts() == [patches(cu(2), 1)]
+
+
+def test_a_patch_of_unknown_outcome_counts_as_in_effect_until_the_object_has_moved_on() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.happens(PatchFailed(NETWORK, "no answer", refused=False)).sees(vm(cu(1)))
+    assert story.state.held == cu(2)
+    assert story.at(8.0).acts() == [asks(cu(2), cu(2), 3)]
+    assert story.sees(vm(cu(1), version=2)).state.held == cu(1)
+
+
+def test_two_unknown_patches_of_one_version_count_together() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.happens(PatchFailed(NETWORK, "no answer", refused=False))
+    wide = Resources(MilliCpu(250), Bytes(2 * GIB))
+    story.at(6.0).looks(used=1.0, span=5.0)
+    story.state.vm.patching = patches(wide, 1)
+    story.happens(PatchFailed(NETWORK, "no answer", refused=False))
+    assert story.state.held == cu(2)
+
+
+def test_a_patch_whose_version_has_passed_is_settled_however_it_failed() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.sees(vm(cu(1), version=2)).happens(PatchFailed(NETWORK, "no answer", refused=False))
+    assert story.state.held == cu(1)
+
+
+def test_after_a_conflict_it_waits_for_a_newer_view_and_patches_at_once() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.happens(PatchConflicted())
+    assert story.plans().actions == ()
+    assert story.sees(vm(cu(1), version=4)).acts() == [patches(cu(2), 4)]
+
+
+def test_a_conflict_with_a_view_that_has_come_meanwhile_needs_no_wait() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.sees(vm(cu(1), version=3)).happens(PatchConflicted())
+    assert story.acts() == [patches(cu(2), 3)]
+
+
+def test_an_older_view_that_arrives_late_changes_nothing() -> None:
+    story = settled(1).sees(vm(cu(2), version=5)).sees(vm(cu(1), version=4))
+    assert story.state.held == cu(2)
+
+
+def test_views_that_cannot_be_ordered_replace_each_other() -> None:
+    story = settled(1).sees(vm(cu(2), version=0)).sees(vm(cu(1), version=0))
+    assert story.state.held == cu(1)
+
+
+def test_a_migration_order_freezes_the_vm_until_it_is_withdrawn() -> None:
+    story = settled(1).looks(cores=0.25, stall=0.5)
+    story.acts()
+    story.at(1.1).answers(cu(1), migrate=True)
+    frozen = "migrating: nothing changes until the scheduler says so"
+    assert story.plans() == planned((), 3.1, frozen)
+    assert story.at(3.1).looks(cores=0.25, span=2.1).acts() == [asks(cu(1), cu(1), 3)]
+    story.answers(cu(1), migrate=True)
+    assert story.plans() == planned((), 5.1, frozen)
+    story.at(5.1).acts()
+    assert story.answers(cu(1)).looks(cores=0.25, span=2.0).acts() == [asks(cu(2), cu(1), 5)]
+
+
+def test_a_patch_in_flight_when_the_order_comes_is_still_accounted_for() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.answers(cu(2)).acts()
+    story.at(8.0).acts()
+    story.answers(cu(2), migrate=True)
+    assert story.at(10.0).acts() == [asks(cu(2), cu(2), 4)]
+
+
+def test_a_changed_compute_unit_changes_the_next_request() -> None:
+    story = settled(1)
+    big = ComputeUnit(MilliCpu(1000), Bytes(4 * GIB))
+    assert story.at(7.0).acts() == [asks(cu(1), cu(1), 2)]
+    story.answers(cu(1), unit=big).looks(span=6.0).at(8.0).looks(cores=0.25)
+    assert story.acts() == [asks(cu(4), cu(1), 3, unit=big)]
+
+
+def test_somebody_elses_growth_is_asked_for_and_taken_back_where_denied() -> None:
+    story = settled(1).looks()
+    story.sees(vm(cu(3), version=2))
+    assert story.acts() == [asks(cu(3), cu(1), 2)]
+    story.answers(cu(1))
+    assert story.plans().actions == (patches(cu(1), 2),)
+
+
+def test_somebody_elses_growth_is_kept_where_permitted() -> None:
+    story = settled(1).looks().sees(vm(cu(3), version=2))
+    story.acts()
+    assert story.answers(cu(3)).plans() == planned((), 8.0, "holding: less has not been proven to be enough")
+
+
+def test_taking_back_stops_at_the_memory_in_use() -> None:
+    story = settled(1).looks(used=2.5)
+    story.sees(vm(cu(6), version=2)).acts()
+    story.answers(cu(1))
+    assert story.plans().actions == (patches(Resources(MilliCpu(250), Bytes(3 * GIB)), 2),)
+
+
+def test_lower_bounds_are_orders_that_need_no_proof_but_spare_memory_in_use() -> None:
+    story = settled(4).looks(used=2.5)
+    story.sees(vm(cu(4), version=2, high=2))
+    assert story.acts() == [patches(Resources(MilliCpu(500), Bytes(3 * GIB)), 2)]
+
+
+def test_higher_bounds_are_asked_for_at_once() -> None:
+    story = settled(1).looks().sees(vm(cu(1), version=2, low=2))
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+
+
+def test_bounds_without_metrics_take_cpu_but_no_memory() -> None:
+    story = Story().sees(vm(cu(4), high=2))
+    story.acts()
+    story.answers(cu(4))
+    assert story.plans().actions == (patches(Resources(MilliCpu(500), Bytes(4 * GIB)), 1),)
+
+
+def test_a_maximum_that_is_no_multiple_is_asked_for_exactly() -> None:
+    story = settled(1).looks(cores=2.0)
+    story.sees(vm(cu(1), version=2, high=5.5))
+    seen = story.state.vm.seen
+    assert seen is not None
+    assert story.acts() == [asks(cu(5.5), cu(1), 2)]
+
+
+def test_an_unfinished_shrink_is_not_told_and_bars_the_next_for_five_seconds() -> None:
+    story = settled(8, replace(POLICY, shrink=ShrinkPolicy(window=Seconds(2.0), max_gap=Seconds(3.0))))
+    for second in range(1, 6):
+        story.at(second + second / 50).looks(used=1.5, span=1.02)
+        if second < 5:
+            story.plans()
+    assert story.acts() == [patches(cu(3), 1)]
+    left = Resources(MilliCpu(750), Bytes(5 * GIB))
+    story.obeys().sees(vm(cu(3), actual=left, version=3))
+    assert story.acts() == [asks(left, cu(8), 2, used=1.5)]
+    story.answers(left)
+    for second in range(6, 10):
+        story.at(second + second / 50).looks(used=0.2, span=1.02)
+        assert story.acts() == []
+    wake = story.at(9.5).looks(used=0.2, span=0.3).plans()
+    assert wake.actions == ()
+    assert wake.wake_at == 5.1 + 5.0
+    assert story.at(10.2).looks(used=0.2).acts() == [patches(cu(1), 3)]
+
+
+def test_without_metrics_for_too_long_nothing_shrinks_or_grows() -> None:
+    story = settled(2).looks(cores=0.75).at(7.0)
+    assert story.plans().because == "no metrics: not below what the VM has"
+
+
+def test_where_some_metrics_are_missing_the_vm_may_grow_but_not_shrink() -> None:
+    story = settled(2)
+    story.looks(span=0.0)
+    seen = story.state.guest.seen
+    assert seen is not None
+    story.at(2.0).happens(Scraped(replace(seen.sample, mem_available=None)))
+    assert story.plans().because == "some metrics are missing: not below what the VM has"
+
+
+def test_the_agent_of_another_pod_keeps_still() -> None:
+    story = Story().sees(replace(vm(cu(1)), ours=False))
+    assert story.plans() == planned((), None, "the VM runs in another pod, whose agent looks after it")
+
+
+def test_a_vm_that_cannot_be_resized_now_is_left_alone() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.sees(replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
+    assert story.plans() == planned((), 8.0, "growing for cpu busy")
+
+
+def test_losing_sight_of_the_vm_is_remembered_until_it_is_seen_again() -> None:
+    story = settled(1).happens(VmLost(Fault.VM_API, "gone")).at(2.0).happens(VmLost(Fault.VM_API, "gone"))
+    lost = story.state.vm.lost
+    assert lost is not None
+    assert (lost.since, lost.last, lost.count) == (1.0, 2.0, 2)
+    assert story.sees(vm(cu(1), version=2)).state.vm.lost is None
+
+
+def test_outcomes_of_nothing_change_nothing() -> None:
+    story = settled(1)
+    before = story.plans()
+    story.answers(cu(8)).happens(AskFailed(NETWORK, "late")).happens(PatchConflicted())
+    assert story.plans() == before
+    assert story.state.scheduler.permit == cu(1)
+
+
+def test_the_sequence_rises_with_every_request() -> None:
+    story = settled(1)
+    numbers: list[int | None] = []
+    for second in (7.0, 14.0, 21.0):
+        numbers += [action.request.sequence for action in story.at(second).acts() if isinstance(action, AskScheduler)]
+        story.answers(cu(1))
+    assert numbers == [2, 3, 4]

@@ -1,0 +1,36 @@
+"""The worked cases of the protocol that are an agent's business: which permits it believes."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.core.permits import objection
+from protocol.units import Bytes, MilliCpu, Resources
+
+GIB = 1024**3
+
+
+def size(cpu: int, gib: int) -> Resources:
+    return Resources(MilliCpu(cpu), Bytes(gib * GIB))
+
+
+REQUEST, USING = size(500, 2), size(250, 1)
+
+
+@pytest.mark.parametrize("permit", [size(500, 2), size(500, 1), size(250, 2), size(250, 1)])
+def test_a_permit_between_use_and_request_is_believed(permit: Resources) -> None:
+    assert objection(permit, REQUEST, USING) is None
+
+
+@pytest.mark.parametrize(
+    ("permit", "complaint"),
+    [
+        (size(0, 2), "the permit has a zero: 0 cpu, 2Gi"),
+        (size(500, 0), "the permit has a zero: 500m cpu, 0"),
+        (size(750, 2), "the permit (750m cpu, 2Gi) is above the request (500m cpu, 2Gi)"),
+        (size(500, 3), "the permit (500m cpu, 3Gi) is above the request (500m cpu, 2Gi)"),
+        (size(200, 2), "the permit (200m cpu, 2Gi) is below what the VM uses (250m cpu, 1Gi)"),
+    ],
+)
+def test_every_other_permit_is_refused_with_the_reason(permit: Resources, complaint: str) -> None:
+    assert objection(permit, REQUEST, USING) == complaint
