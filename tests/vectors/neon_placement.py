@@ -29,16 +29,16 @@ def node_score(case: Case) -> object:
         raise Declined("a small node is worth as much as a large one: price breaks ties, not size (S2.8b)")
     if case.expected["score"] == 0 and not case.expected["over_budget"]:
         raise Declined("a node on which the pod fits never scores 0, which would mean that it does not (S2.8b)")
-    return score(_room(cpu, mem, given["peak"]), ZERO)
+    total, reserved = _amounts(cpu, mem, "total"), _amounts(cpu, mem, "reserved")
+    pod = reserved.at_most(size(1))
+    before = reserved - pod
+    watermark = Resources(total.cpu.scaled(given["peak"]), total.mem.scaled(given["peak"]))
+    return score(Room("n1", total, before, total.minus_or_zero(before), watermark, is_open=True), pod)
 
 
-def _room(cpu: Mapping[str, int], mem: Mapping[str, int], peak: float) -> Room:
-    """A node that already holds the pod, whose watermark is the peak. Memory in thousandths, to keep fractions."""
-    total = Resources(MilliCpu(cpu["total"]), Bytes(mem["total"] * 1000))
-    reserved = Resources(MilliCpu(cpu["reserved"]), Bytes(mem["reserved"] * 1000))
-    watermark = Resources(total.cpu.scaled(peak), total.mem.scaled(peak))
-    is_open = reserved.within(total)
-    return Room("n1", total, reserved, total.minus_or_zero(reserved), watermark, is_open=is_open)
+def _amounts(cpu: Mapping[str, int], mem: Mapping[str, int], which: str) -> Resources:
+    """Memory in thousandths of the case's unit, so that a watermark in the middle of one is exact."""
+    return Resources(MilliCpu(cpu[which]), Bytes(mem[which] * 1000))
 
 
 def _extender_scale(case: Case) -> Any:
