@@ -1,0 +1,117 @@
+"""The scheduler's door over HTTP: what is sent, and whose fault every failure is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.adapters.scheduler_client import LARGEST, HttpScheduler
+from agent.adapters.token import FileToken, NoToken
+from agent.core.events import Fault
+from agent.ports import SchedulerError, TokenSource
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest, Metrics, ObjectName
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from tests.agent.adapters.answering import client, silent
+
+GIB = 1024**3
+SLOT = Bytes(GIB)
+REQUEST = AgentRequest(
+    ObjectName("default", "vm-1-pod"),
+    Resources(MilliCpu(500), Bytes(2 * GIB)),
+    last_permit=Resources(MilliCpu(250), SLOT),
+    metrics=Metrics(0.5, 0.25, Bytes(1000)),
+    sequence=7,
+)
+GOOD = {"permit": {"vCPUs": "500m", "mem": 2}, "migrate": None, "computeUnit": {"vCPUs": "250m", "mem": 1}}
+
+
+def scheduler(http: httpx.AsyncClient, identity: TokenSource | None = None) -> HttpScheduler:
+    return HttpScheduler(http, "http://scheduler:10299/", identity or NoToken(), Seconds(2.0))
+
+
+async def failure(answer: httpx.Response) -> SchedulerError:
+    with pytest.raises(SchedulerError) as caught:
+        await scheduler(client(lambda _: answer)).ask(REQUEST, SLOT)
+    return caught.value
+
+
+async def test_sends_the_request_with_its_token_and_reads_the_permit(tmp_path: Path) -> None:
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json=GOOD)
+
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    permit = await scheduler(client(answer), FileToken(token)).ask(REQUEST, SLOT)
+    unit = ComputeUnit(MilliCpu(250), SLOT)
+    assert permit == PluginResponseView(Resources(MilliCpu(500), Bytes(2 * GIB)), unit, migrate=False)
+    assert (sent[0].method, str(sent[0].url)) == ("POST", "http://scheduler:10299/")
+    assert sent[0].headers["Authorization"] == "Bearer secret"
+    body = json.loads(sent[0].content)
+    assert (body["protoVersion"], body["resources"], body["lastPermit"], body["sequence"]) == (
+        4,
+        {"vCPUs": "500m", "mem": 2},
+        {"vCPUs": "250m", "mem": 1},
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "what"),
+    [
+        (400, Fault.AGENT, "does not understand this agent"),
+        (401, Fault.AGENT, "does not accept this agent's token"),
+        (403, Fault.AGENT, "does not let this agent speak for this pod"),
+        (404, Fault.SCHEDULER, "does not know this pod"),
+        (500, Fault.SCHEDULER, "the scheduler answers 500"),
+    ],
+)
+async def test_a_status_says_whose_fault_it_is(status: int, fault: Fault, what: str) -> None:
+    error = await failure(httpx.Response(status, json={"error": "resources.mem: too much"}))
+    assert (error.fault, error.retry_after) == (fault, None)
+    assert what in error.reason
+    assert error.reason.endswith(": resources.mem: too much")
+
+
+async def test_a_scheduler_that_is_not_ready_says_when_to_come_back() -> None:
+    error = await failure(httpx.Response(503, text="rebuilding", headers={"Retry-After": "2"}))
+    assert (error.fault, error.reason, error.retry_after) == (
+        Fault.SCHEDULER,
+        "the scheduler is not ready: rebuilding",
+        2.0,
+    )
+    later = await failure(httpx.Response(503, headers={"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}))
+    assert later.retry_after is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"{}", json.dumps({**GOOD, "computeUnit": {"vCPUs": 0, "mem": 1}}).encode(), b'{"permit": 3}'],
+)
+async def test_an_answer_that_makes_no_sense_is_the_schedulers_fault(body: bytes) -> None:
+    error = await failure(httpx.Response(200, content=body))
+    assert error.fault == Fault.SCHEDULER
+    assert error.reason.startswith("the scheduler's answer makes no sense: ")
+
+
+async def test_an_answer_without_an_end_is_not_believed() -> None:
+    error = await failure(httpx.Response(200, content=b" " * (LARGEST + 1)))
+    assert error.reason == f"the scheduler's answer has more than {LARGEST} bytes"
+
+
+async def test_silence_is_the_networks_fault() -> None:
+    with pytest.raises(SchedulerError, match="did not answer within 2 s") as caught:
+        await scheduler(silent()).ask(REQUEST, SLOT)
+    assert caught.value.fault == Fault.NETWORK
+
+
+async def test_a_missing_token_is_the_agents_fault_and_nothing_is_sent(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match="cannot be read") as caught:
+        await scheduler(silent(), FileToken(tmp_path / "none")).ask(REQUEST, SLOT)
+    assert caught.value.fault == Fault.AGENT

@@ -1,0 +1,42 @@
+"""The agent's token: read again when its file has changed, and only then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.adapters.token import FileToken, NoToken
+from agent.ports import PortError
+
+
+def test_a_replaced_token_is_used_at_once(tmp_path: Path) -> None:
+    """The kubelet swaps a symbolic link; the new file may have the same size and time."""
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name + "\n")
+        os.utime(tmp_path / name, (1, 1))
+    link = tmp_path / "token"
+    link.symlink_to("one")
+    source = FileToken(link)
+    assert (source.token(), source.token()) == ("one", "one")
+    link.unlink()
+    link.symlink_to("two")
+    assert source.token() == "two"
+
+
+def test_a_token_that_is_missing_or_empty_is_said_by_the_name_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    with pytest.raises(PortError, match="token cannot be read"):
+        FileToken(file).token()
+    file.write_text(" \n")
+    with pytest.raises(PortError, match="token is empty"):
+        FileToken(file).token()
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(PortError, match="token cannot be read"):
+        FileToken(file).token()
+
+
+def test_no_token_is_no_token() -> None:
+    source = NoToken()
+    source.token()
