@@ -99,11 +99,11 @@ def filter_nodes(rooms: Mapping[str, Room], names: Iterable[str], claim: Resourc
     found = Filtered([], {}, {})
     for name in names:
         judged = verdict(rooms.get(name), claim)
-        if judged is FITS:
+        if isinstance(judged, Fits):
             found.fits.append(name)
         elif isinstance(judged, Refused):
             found.refused[name] = judged.message
-        elif isinstance(judged, NeverFits):
+        else:
             found.never[name] = judged.message
     return found
 

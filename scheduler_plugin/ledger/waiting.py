@@ -16,9 +16,6 @@ class WaitingPods:
     def __len__(self) -> int:
         return len(self._claims)
 
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._claims
-
     def add(self, uid: str, claim: Resources) -> None:
         """The pod was refused everywhere."""
         self._claims[uid] = claim

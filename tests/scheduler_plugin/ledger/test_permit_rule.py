@@ -30,10 +30,10 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "neon_vectors.json
 SEED_CASES = next(group["cases"] for group in VECTORS["groups"] if group["id"] == "seed_plugin_request")
 
 
-def fleet_with(free: float, has: float, **more: Resources) -> Fleet:
+def fleet_with(free: float, has: float, *, permit: Resources | None = None, most: Resources | None = None) -> Fleet:
     """A VM that has ``has`` CPUs and GiB on a node where ``free`` are left."""
     others = plain_pod("others", amount(20 - has - free), "n1")
-    return Fleet(node(total=21), others, vm("a", amount(has), **more), vm_pod("a", "n1"))
+    return Fleet(node(total=21), others, vm("a", amount(has), permit=permit, most=most), vm_pod("a", "n1"))
 
 
 @pytest.mark.parametrize("case", SEED_CASES, ids=lambda case: case["desc"])

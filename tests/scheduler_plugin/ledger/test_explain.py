@@ -1,0 +1,76 @@
+"""What a person is told who asks why a VM has its size."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages import AgentRequest, Metrics
+from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger import ClaimState, Explanation, Pressure, UnknownPodError
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
+
+
+def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
+    fleet = Fleet(node(), vm("a", amount(2), actual=amount(1)), vm_pod("a", "n1"), plain_pod("others", amount(6), "n1"))
+    request = AgentRequest(name("a-pod"), amount(4, 2), metrics=Metrics(3.5), sequence=1)
+    fleet.ledger.decide("uid-a", request, LATER)
+    fleet.ask("a", amount(4, 2), number=2, now=Instant(LATER + 10))
+    assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == Explanation(
+        pod=name("a-pod"),
+        vm=name("a"),
+        node="n1",
+        state=ClaimState.BOUND,
+        reserved=amount(3, 2),
+        floors={
+            "permit the agent may hold": amount(3, 2),
+            "permit the API may hold": amount(3, 2),
+            "spec.guest use": amount(2),
+            "what the guest has": amount(1),
+        },
+        permit=amount(3, 2),
+        is_permit_stored=False,
+        denied=amount(1, 0),
+        denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
+        denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi, needed 1 cpu, 0 more",
+        is_migrating=False,
+        metrics=Metrics(3.5),
+        node_total=amount(9),
+        node_reserved=amount(9, 8),
+        node_pressure=Pressure(
+            logical=fleet.ledger.rooms["n1"].reserved.minus_or_zero(fleet.ledger.rooms["n1"].watermark),
+            capacity=amount(1, 0),
+            migrating=ZERO,
+            slack=ZERO,
+        ),
+    )
+
+
+def test_a_satisfied_vm_is_denied_nothing() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(3), number=1)
+    told = fleet.ledger.explain("uid-a", LATER)
+    assert (told.is_permit_stored, told.denied, told.denied_for, told.denied_by) == (True, ZERO, None, None)
+
+
+def test_a_vm_that_is_to_migrate_is_told_so() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.ledger.mark_migrating("uid-a", is_migrating=True)
+    fleet.grant("a", amount(3), number=1)
+    assert fleet.ledger.explain("uid-a", LATER).denied_by == "the VM is to migrate and may not grow before it has"
+
+
+def test_a_pod_without_a_vm_counts_its_requests() -> None:
+    fleet = Fleet(node(), plain_pod("b", amount(2), "n1"), vm_pod("c", "n1"))
+    told = fleet.ledger.explain("uid-b", LATER)
+    assert (told.vm, told.floors, told.permit, told.is_permit_stored) == (
+        None,
+        {"requests of the pod": amount(2)},
+        None,
+        False,
+    )
+    assert fleet.ledger.explain("uid-c", LATER).floors == {"requests of the pod": amount(0.1)}
+
+
+def test_nobody_is_explained_who_is_not_there() -> None:
+    with pytest.raises(UnknownPodError, match="no pod with UID uid-x is on the books"):
+        Fleet(node()).ledger.explain("uid-x", LATER)

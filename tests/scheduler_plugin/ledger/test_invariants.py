@@ -1,0 +1,116 @@
+"""The invariants find what they are there to find: each rule, broken by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.nodes import NodeBook
+from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
+
+
+def some_ledger() -> Ledger:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(3), "n1"))
+    fleet.grant("a", amount(3), number=1)
+    return fleet.ledger
+
+
+def lose_count(ledger: Ledger) -> None:
+    ledger.nodes["n1"].replace(amount(1), amount(0))
+
+
+def lose_claim(ledger: Ledger) -> None:
+    del ledger.nodes["n1"].claims["uid-b"]
+
+
+def double_claim(ledger: Ledger) -> None:
+    ledger._books.nodes["n2"] = NodeBook("n2", claims={"uid-b": ledger.claims["uid-b"]})
+
+
+def leave_book(ledger: Ledger) -> None:
+    ledger._books.nodes["n2"] = NodeBook("n2")
+
+
+def hide_room(ledger: Ledger) -> None:
+    ledger._books.rooms.clear()
+
+
+def overgrant(ledger: Ledger) -> None:
+    ledger.nodes["n1"].replace(amount(0), amount(9))
+
+
+def attempt_when_bound(ledger: Ledger) -> None:
+    assert ledger.claims["uid-b"].state is ClaimState.BOUND
+    ledger.claims["uid-b"].attempts = 1
+
+
+def permit_above_reservation(ledger: Ledger) -> None:
+    account = ledger.claims["uid-a"].vm
+    assert account is not None
+    account.permit = amount(9)
+
+
+def stored_upside_down(ledger: Ledger) -> None:
+    account = ledger.claims["uid-a"].vm
+    assert account is not None
+    account.stored_low = amount(9)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words"),
+    [
+        (lose_count, "node n1: reserved is 5 cpu, 5Gi, its claims say 6 cpu, 6Gi"),
+        (lose_claim, "nodes count the pods ['uid-a'], the claims are of ['uid-a', 'uid-b']"),
+        (double_claim, "nodes count the pods ['uid-a', 'uid-b', 'uid-b'], the claims are of ['uid-a', 'uid-b']"),
+        (leave_book, "node n2 is gone and holds nothing, but is still on the books"),
+        (hide_room, "rooms are published for [], known nodes are ['n1']"),
+        (overgrant, "node n1: granted 6 cpu, 6Gi above its total, of which facts forced 0 cpu, 0"),
+        (attempt_when_bound, "pod uid-b: is bound and still has 1 bind calls in flight"),
+        (permit_above_reservation, "pod uid-a: reserves 3 cpu, 3Gi, less than its VM may use"),
+        (stored_upside_down, "pod uid-a: stored permits 9 cpu, 9Gi to 3 cpu, 3Gi"),
+    ],
+)
+def test_every_broken_rule_is_found(breaks: Callable[[Ledger], None], words: str) -> None:
+    ledger = some_ledger()
+    assert violations(ledger) == []
+    breaks(ledger)
+    assert words in violations(ledger)
+
+
+def test_a_claim_that_does_not_follow_its_vm_is_found() -> None:
+    ledger = some_ledger()
+    ledger.claims["uid-a"].reserved = amount(4)
+    assert "pod uid-a: reserves 4 cpu, 4Gi, by what is known it must be 3 cpu, 3Gi" in violations(ledger)
+
+
+def test_a_claim_on_a_node_that_does_not_count_it_is_found() -> None:
+    ledger = some_ledger()
+    ledger.claims["uid-b"].node = "n9"
+    assert "pod uid-b: claims node n9, which does not count it" in violations(ledger)
+
+
+@pytest.mark.parametrize(
+    ("truth", "words"),
+    [
+        (VmTruth(amount(3), amount(3)), []),
+        (VmTruth(amount(3), amount(2)), ["pod uid-a: the guest has 3 cpu, 3Gi, its agent holds 2 cpu, 2Gi"]),
+        (VmTruth(amount(3), amount(4)), ["pod uid-a: its agent holds 4 cpu, 4Gi, reserved is 3 cpu, 3Gi"]),
+    ],
+)
+def test_the_truth_is_compared_where_it_is_known(truth: VmTruth, words: list[str]) -> None:
+    assert violations(some_ledger(), {"uid-a": truth}) == words
+
+
+def test_a_guest_without_a_claim_is_found() -> None:
+    truth = VmTruth(amount(1), amount(1))
+    assert violations(some_ledger(), {"uid-x": truth}) == [
+        "pod uid-x: its agent holds 1 cpu, 1Gi, reserved is 0 cpu, 0"
+    ]
+
+
+def test_what_facts_forced_is_reported_and_is_no_violation() -> None:
+    fleet = Fleet(node(), plain_pod("b", amount(11), "n1"))
+    assert violations(fleet.ledger) == []
+    assert overcommitted(fleet.ledger) == {"n1": amount(2)}
