@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A text is taken whole or refused whole; a refusal names the path of every bad field, not only of the first.
 - Unknown keys are errors: a misspelt setting must not be silently without effect.
-- Both forms are read: the settings themselves, and a ConfigMap object that holds them under ``config.yaml``.
+- Both forms are read: the settings themselves, and a manifest with a ConfigMap that holds them under ``config.yaml``.
 - An override names nodes and replaces single fields; what it leaves out comes from ``nodeDefaults``. Where two
   overrides name the same node, the later one wins field by field.
 """
@@ -195,7 +195,7 @@ class _Settings(_Section):
 def parse_settings(text: str) -> Settings:
     """Reads settings from YAML. Raises ``SettingsError`` with every problem."""
     try:
-        document = _unwrapped(yaml.safe_load(text))
+        document = _unwrapped(list(yaml.safe_load_all(text)))
     except yaml.YAMLError as error:
         raise SettingsError([f"not YAML: {' '.join(str(error).split())}"]) from None
     if not isinstance(document, dict):
@@ -206,14 +206,14 @@ def parse_settings(text: str) -> Settings:
         raise SettingsError([_problem(one["loc"], one["msg"], one["type"]) for one in error.errors()]) from None
 
 
-def _unwrapped(document: object) -> object:
-    if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
-        return document
-    data = document.get("data")
-    inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
-    if not isinstance(inner, str):
-        raise SettingsError([f"data[{CONFIG_KEY}]: expected the settings as text"])
-    return yaml.safe_load(inner)
+def _unwrapped(documents: list[object]) -> object:
+    """The settings in a file: its only document, or what its ConfigMap holds."""
+    for document in documents:
+        data = document.get("data") if isinstance(document, dict) and document.get("kind") == "ConfigMap" else None
+        inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
+        if isinstance(inner, str):
+            return yaml.safe_load(inner)
+    return documents[0] if len(documents) == 1 else None
 
 
 _SAID: Final = {

@@ -1,0 +1,112 @@
+"""Settings are taken whole or refused with the path of every bad field (S4.6, S4.8)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from protocol.units import Bytes, ComputeUnit, MilliCpu
+from scheduler_plugin.config import SettingsError, parse_settings
+from scheduler_plugin.ledger import Level, NodePolicy
+
+DEPLOYED = Path(__file__).parents[2] / "deploy/scheduler-deploy.yaml"
+GIB = 1024**3
+
+BASE = """
+schedulerName: autoscale-scheduler
+nodeDefaults:
+  computeUnit: {vCPUs: "250m", mem: "1Gi"}
+  cpu:    {watermark: 0.9, system: "500m"}
+  memory: {watermark: 0.7, system: "1Gi"}
+"""
+POLICY = NodePolicy(
+    ComputeUnit(MilliCpu(250), Bytes(GIB)),
+    Level(Fraction(9, 10), MilliCpu(500)),
+    Level(Fraction(7, 10), Bytes(GIB)),
+)
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SettingsError) as refused:
+        parse_settings(text)
+    return refused.value.problems
+
+
+def test_defaults_apply_to_every_node() -> None:
+    settings = parse_settings(BASE)
+    assert settings.policy_of("any") == POLICY
+    assert (settings.scheduler_name, settings.node_agents) == ("autoscale-scheduler", frozenset())
+
+
+def test_an_override_replaces_only_what_it_says() -> None:
+    overrides = "nodeOverrides: [{nodes: [big], cpu: {watermark: 0.5}, computeUnit: {mem: 2Gi}}]"
+    settings = parse_settings(BASE + overrides)
+    unit = ComputeUnit(MilliCpu(250), Bytes(2 * GIB))
+    assert settings.policy_of("big") == NodePolicy(unit, Level(Fraction(1, 2), MilliCpu(500)), POLICY.mem)
+    assert settings.policy_of("small") == POLICY
+
+
+def test_the_later_of_two_overrides_wins_field_by_field() -> None:
+    overrides = (
+        "nodeOverrides:\n- {nodes: [a], cpu: {watermark: 0.5, system: 1}}\n- {nodes: [a], cpu: {watermark: 0.6}}"
+    )
+    assert parse_settings(BASE + overrides).policy_of("a").cpu == Level(Fraction(3, 5), MilliCpu(1000))
+
+
+def test_sections_without_content_are_as_good_as_left_out() -> None:
+    assert parse_settings(BASE + "nodeOverrides:\nagents:\n") == parse_settings(BASE)
+
+
+def test_the_deployed_manifest_and_its_config_map_are_read_as_they_are() -> None:
+    settings = parse_settings(DEPLOYED.read_text())
+    assert settings.policy_of("n").compute_unit == ComputeUnit(MilliCpu(250), Bytes(GIB))
+    assert settings.node_agents == frozenset({"kube-system:autoscaler-agent"})
+
+
+def test_every_problem_is_told_with_its_path() -> None:
+    text = """
+nodeDefaults:
+  computeUnit: {vCPUs: 0, mem: abc}
+  cpu: {watermark: 2, system: -1, watermak: 0.9}
+nodeOverrides: [{nodes: [], memory: {watermark: "x"}}]
+agents: {nodeAgents: [no-namespace]}
+schedulername: typo
+"""
+    assert problems(text) == [
+        "nodeDefaults.computeUnit.vCPUs: expected more than zero",
+        'nodeDefaults.computeUnit.mem: expected a quantity such as 2, "250m" or "1Gi", got \'abc\'',
+        "nodeDefaults.cpu.watermark: expected a fraction above 0 and at most 1, got 2",
+        "nodeDefaults.cpu.system: expected a quantity of zero or more, got -1",
+        "nodeDefaults.cpu.watermak: unknown setting",
+        "nodeOverrides[0].nodes: expected at least one",
+        "nodeOverrides[0].memory.watermark: expected a fraction above 0 and at most 1, got 'x'",
+        "agents.nodeAgents[0]: String should match pattern '^[a-z0-9.-]+:[a-z0-9.-]+$'",
+        "schedulername: unknown setting",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected settings with nodeDefaults, got None"),
+        ("[]", "expected settings with nodeDefaults, got []"),
+        ("{}", "nodeDefaults: expected a value, the field is missing"),
+        ("nodeDefaults: 3", "nodeDefaults: expected a mapping"),
+        ("kind: ConfigMap\ndata: {other: x}", "nodeDefaults: expected a value, the field is missing"),
+        ("a: 1\n---\nb: 2", "expected settings with nodeDefaults, got None"),
+    ],
+)
+def test_what_is_no_settings_at_all_is_refused(text: str, said: str) -> None:
+    assert problems(text)[0] == said
+
+
+def test_what_is_no_yaml_is_refused() -> None:
+    assert problems("a: [")[0].startswith("not YAML: ")
+
+
+@pytest.mark.parametrize("watermark", [".nan", ".inf", "0", "true", "-0.1", "1.01"])
+def test_a_watermark_is_above_zero_and_at_most_one(watermark: str) -> None:
+    text = BASE.replace("0.9", watermark)
+    assert problems(text)[0].startswith("nodeDefaults.cpu.watermark: expected a fraction above 0 and at most 1, got ")
