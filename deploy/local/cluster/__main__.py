@@ -1,0 +1,74 @@
+"""``python -m deploy.local.cluster NAME``: the process that owns one cluster. Started by ``autoscale local up``.
+
+Its folder says what is wanted; its standard output says how far it is, and is read by whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from deploy.local.cluster.cluster import Cluster
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.progress import Progress, StepFailedError
+
+FAILED = 1
+_log = logging.getLogger("cluster")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 where it did not come up or broke."""
+    (name,) = sys.argv[1:] if arguments is None else arguments
+    folder, progress = ClusterFolder.of(name), Progress()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    failure: StepFailedError | None = None
+    try:
+        folder.lock()
+        asyncio.run(_run(folder, progress))
+    except* AlreadyRunsError:
+        failure = StepFailedError(f"the cluster {name!r} runs already")
+    except* StepFailedError as errors:
+        failure = _first(errors)
+    except* Exception as errors:  # noqa: BLE001 - the last owner of any error: it is told, and ends the process
+        _log.exception("the cluster broke")
+        failure = StepFailedError(f"the cluster broke: {_innermost(errors)!r}", str(folder.log("cluster")))
+    if failure is not None:
+        progress.failed(failure)
+    return FAILED if failure is not None else 0
+
+
+def _first(errors: BaseExceptionGroup[StepFailedError]) -> StepFailedError:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _innermost(error: BaseException) -> BaseException:
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+async def _run(folder: ClusterFolder, progress: Progress) -> None:
+    """Brings the cluster up and keeps it; a signal ends it at whatever step it is."""
+    stop = asyncio.Event()
+    cluster = asyncio.ensure_future(Cluster(folder, folder.read_spec(), progress).run(stop))
+
+    def ended() -> None:
+        if not stop.is_set():
+            stop.set()
+            cluster.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended)
+    try:
+        await cluster
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+    _log.info("stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""One cluster from nothing to ready, and back to nothing: the order of its steps.
+
+Rules that hold here:
+
+- Every step that leaves something behind is undone by the context that made it, so an end at any moment undoes exactly
+  what had been done. Guests and agents go first, then the control plane, then the network.
+- The API server's objects stay in the folder: a cluster that is brought up again has its VMs again,
+  and starts them anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from deploy.local.clock import SystemClock
+from deploy.local.cluster.content import apply_crds, create_vms, register_node
+from deploy.local.cluster.control import Answer, Part, control_door
+from deploy.local.cluster.control_plane import (
+    EXTENDER_PORT,
+    PROBES_PORT,
+    Waiting,
+    api_server,
+    api_server_place,
+    scheduler,
+    settle,
+)
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.guests import MadeGuests, make_guests
+from deploy.local.cluster.node_agents import NodeAgents
+from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.runtime import Runtime, RuntimeMeans
+from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.kube.client import ApiClient
+from deploy.local.network.chooser import LocalNetwork, NetworkKind, choose_network
+from deploy.local.ports import GuestError, NetworkError
+from deploy.local.process import Keeper, Program
+
+
+class Cluster:
+    """One cluster in the making."""
+
+    def __init__(self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._progress = progress
+        self._clock = SystemClock()
+        self._waiting = Waiting(self._clock, folder)
+        self._keepers: dict[str, Keeper] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Brings the cluster up, keeps it until ``stop`` is set, and leaves no process behind.
+
+        Raises ``StepFailedError``.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                await self._bring_up(stack)
+                await stop.wait()
+        except (NetworkError, GuestError, SpecError) as error:
+            raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
+
+    async def _bring_up(self, stack: AsyncExitStack) -> None:
+        nodes = self._spec.node_specs
+        form, why = self._spec.agent_form
+        network = await stack.enter_async_context(self._network())
+        made = await self._guests(network)
+        client, host = await self._api_server(stack, network)
+        self._progress.begin("scheduler")
+        await self._scheduler(stack, network, host)
+        self._progress.done()
+        self._progress.begin("nodes")
+        for node in nodes:
+            await network.add_node(node.name)
+            await register_node(client, node, self._clock)
+        extender = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=extender, trust_env=False, timeout=5.0))
+        policy = Path(self._spec.policy) if self._spec.policy else None
+        names = frozenset(node.name for node in nodes)
+        runtime = Runtime(
+            RuntimeMeans(
+                client, http, network, made.guests, self._clock, self._folder.root, names, form == "sidecar", policy
+            )
+        )
+        agents = NodeAgents(runtime.node_means)
+        await stack.enter_async_context(
+            _background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+        )
+        await runtime.synced()
+        self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
+        await create_vms(client, self._spec.vms)
+
+        def status() -> Answer:
+            own = [Part(name, keeper.pid or 0, keeper.restarts) for name, keeper in self._keepers.items()]
+            by_node = [
+                Part(f"agent {name}", keeper.pid or 0, keeper.restarts) for name, keeper in agents.keepers.items()
+            ]
+            agents_text = f"agents run as {form}: {why}"
+            parts = [*own, *by_node, *runtime.parts()]
+            return Answer(network=network.description, guests=made.description, agents=agents_text, parts=parts)
+
+        await stack.enter_async_context(control_door(self._folder, network, status))
+        self._progress.begin("agents")
+        self._progress.done(f"{form}: {why}")
+        self._progress.ready()
+
+    @asynccontextmanager
+    async def _network(self) -> AsyncIterator[LocalNetwork]:
+        self._progress.begin("network")
+        try:
+            kind = NetworkKind(self._spec.network)
+        except ValueError:
+            choices = ", ".join(kind.value for kind in NetworkKind)
+            raise SpecError(f"the network is one of {choices}, not {self._spec.network!r}") from None
+        real = self._spec.guests == "qemu"
+        network = await choose_network(kind, real_guests=real, cluster=self._folder.name)
+        try:
+            await network.up()
+            self._progress.done(network.description)
+            yield network
+        finally:
+            await network.down()
+
+    async def _guests(self, network: LocalNetwork) -> MadeGuests:
+        self._progress.begin("guests")
+        made = await make_guests(self._spec, network, self._clock, self._progress.note)
+        self._progress.done(made.description)
+        return made
+
+    async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
+        self._progress.begin("API server")
+        place = await api_server_place(network)
+        stack.callback(place.inside.close)
+        self._folder.kubeconfig.unlink(missing_ok=True)
+        keeper = await self._keep(stack, "api-server", api_server(self._folder, place))
+        client = await stack.enter_async_context(await self._waiting.for_api_server(keeper))
+        count = await apply_crds(client, self._clock)
+        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} kinds of our own")
+        return client, place.host
+
+    async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
+        keeper = await self._keep(stack, "scheduler", scheduler(self._folder, network, host))
+        probes = f"http://127.0.0.1:{await network.expose(host, PROBES_PORT)}"
+        await self._waiting.for_scheduler(keeper, probes)
+
+    async def _keep(self, stack: AsyncExitStack, name: str, program: Program) -> Keeper:
+        program.log.unlink(missing_ok=True)
+        keeper = self._keepers[name] = Keeper(program, self._clock, lambda _: None)
+        await stack.enter_async_context(_background(keeper.run()))
+        return keeper
+
+
+@asynccontextmanager
+async def _background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(job) for job in jobs]
+        await settle()
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()

@@ -1,0 +1,82 @@
+"""What a new cluster holds from the start: the CRDs, its nodes, and as many VMs as were asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiClient, ApiError
+from deploy.local.kube.objects import CRDS, NODES, VIRTUAL_MACHINES, Json, Kind, items, text
+from deploy.local.kubelet.node_object import NodeSpec, node_object
+from protocol.messages import ObjectName
+from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
+from protocol.units import Seconds
+
+CRD_FOLDER: Final = Path(__file__).resolve().parents[2] / "kubernetes" / "crds"
+_CONFLICT: Final = 409
+_PAUSE: Final = Seconds(0.05)
+
+
+async def apply_crds(client: ApiClient, clock: Clock) -> int:
+    """Creates the CRDs of ``deploy/kubernetes/crds``, waits until they are served, and says how many there are."""
+    definitions: list[Json] = [
+        document
+        for file in sorted(CRD_FOLDER.glob("*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+        if isinstance(document, dict) and document.get("kind") == "CustomResourceDefinition"
+    ]
+    for definition in definitions:
+        await ensure(client, CRDS, "", definition)
+    for definition in definitions:
+        while not await _is_established(client, text(definition, "metadata", "name")):
+            await clock.sleep(_PAUSE)
+    return len(definitions)
+
+
+async def _is_established(client: ApiClient, name: str) -> bool:
+    found = await client.get(CRDS, ObjectName("", name))
+    conditions = items(found, "status", "conditions")
+    return any(text(each, "type") == "Established" and text(each, "status") == "True" for each in conditions)
+
+
+async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
+    """Makes the Node object, with its status, also where an older one is there."""
+    wanted = node_object(node, clock.timestamp())
+    await ensure(client, NODES, "", wanted)
+    await client.merge_patch(NODES, ObjectName("", node.name), {"status": wanted["status"]}, "status")
+
+
+async def ensure(client: ApiClient, kind: Kind, namespace: str, body: Json) -> None:
+    """Creates the object where there is none of that name."""
+    try:
+        await client.create(kind, namespace, body)
+    except ApiError as error:
+        if error.status != _CONFLICT:
+            raise
+
+
+def simulated_vm(number: int) -> Json:
+    """One of many small VMs (pure)."""
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": "VirtualMachine",
+        "metadata": {"name": f"vm-{number}", "namespace": "default", "labels": {LABEL_ENABLED: "true"}},
+        "spec": {
+            "schedulerName": "autoscale-scheduler",
+            "guest": {
+                "cpus": {"min": "500m", "max": 4, "use": "500m"},
+                "memorySlotSize": "128Mi",
+                "memorySlots": {"min": 1, "max": 8, "use": 1},
+                "rootDisk": {"image": "postgres:15"},
+            },
+        },
+    }
+
+
+async def create_vms(client: ApiClient, count: int) -> None:
+    """Creates ``vm-1`` and so on, where they are not there yet."""
+    for number in range(1, count + 1):
+        await ensure(client, VIRTUAL_MACHINES, "default", simulated_vm(number))

@@ -1,0 +1,143 @@
+"""The API server and the scheduler as processes: how they are started, and how one knows that they are up.
+
+Rules that hold here:
+
+- Sockets on which pods reach the API server are opened here and inherited, so a restarted one answers at the same
+  place.
+- Waiting for a part ends at once when the part ends; what it last said is then in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from deploy.local.clock import Clock
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
+from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kube.kubeconfig import client_from_kubeconfig
+from deploy.local.kubelet.tokens import write_private
+from deploy.local.network.chooser import LocalNetwork
+from deploy.local.process import Keeper, Program
+from protocol.units import Instant, Seconds
+
+API_PORT: Final = 6443
+EXTENDER_PORT: Final = 10298
+PROBES_PORT: Final = 10297
+_PATIENCE: Final = Seconds(60.0)
+_PAUSE: Final = Seconds(0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServerPlace:
+    """Where the API server listens: ``inside`` for pods, ``tls_port`` on loopback for people."""
+
+    inside: socket.socket
+    tls_port: int
+
+    @property
+    def host(self) -> str:
+        """The control plane's address in the cluster's network."""
+        host: str = self.inside.getsockname()[0]
+        return host
+
+
+async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
+    """Opens the API server's socket in the network and picks a free port for people."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return ApiServerPlace(await network.listen(None, API_PORT), port)
+
+
+def api_server(folder: ClusterFolder, place: ApiServerPlace) -> Program:
+    """The API server's process."""
+    arguments = [
+        *("--data-dir", str(folder.api_data)),
+        *("--fd", str(place.inside.fileno())),
+        *("--listen-tls", f"127.0.0.1:{place.tls_port}"),
+        *("--kubeconfig-out", str(folder.kubeconfig)),
+        *("--admin-token-file", str(folder.root / "admin-token")),
+    ]
+    command = [sys.executable, "-m", "deploy.local.apiserver", *arguments]
+    return Program(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
+
+
+def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
+    """The scheduler's process; writes its settings where there are none yet, and its kubeconfig."""
+    if not folder.scheduler_config.exists():
+        folder.scheduler_config.write_text(scheduler_settings())
+    token = (folder.root / "admin-token").read_text().strip()
+    write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{API_PORT}", token))
+    arguments = [
+        *("--config", str(folder.scheduler_config)),
+        *("--kubeconfig", str(folder.control_kubeconfig)),
+        *(f"--listen-agents={host}:10299", f"--listen-extender={host}:{EXTENDER_PORT}"),
+        f"--listen-metrics={host}:{PROBES_PORT}",
+    ]
+    command = [sys.executable, "-m", "scheduler_plugin", *arguments]
+    return Program(command, folder.log("scheduler"), network.control_enter())
+
+
+class Waiting:
+    """Waits for parts to come up."""
+
+    def __init__(self, clock: Clock, folder: ClusterFolder) -> None:
+        self._clock = clock
+        self._folder = folder
+
+    async def until(self, part: str, keeper: Keeper, check: Callable[[], Awaitable[bool]]) -> None:
+        """Returns when ``check`` holds. Raises ``StepFailedError`` when the part ended, or took too long."""
+        deadline = Instant(self._clock.now() + _PATIENCE)
+        log = str(self._folder.log(part))
+        while not await check():
+            if keeper.restarts:
+                raise StepFailedError(f"the {part} ended while it was starting", log)
+            if self._clock.now() >= deadline:
+                raise StepFailedError(f"the {part} was not ready after {_PATIENCE:g} s", log)
+            await self._clock.sleep(_PAUSE)
+
+    async def for_api_server(self, keeper: Keeper) -> ApiClient:
+        """A client of the API server, once it answers."""
+        part = "api-server"
+
+        async def written() -> bool:
+            return self._folder.kubeconfig.exists()
+
+        await self.until(part, keeper, written)
+        client = client_from_kubeconfig(self._folder.kubeconfig)
+
+        async def answers() -> bool:
+            try:
+                await client.raw_get("/readyz")
+            except (ApiError, ApiUnavailableError):
+                return False
+            return True
+
+        await self.until(part, keeper, answers)
+        return client
+
+    async def for_scheduler(self, keeper: Keeper, probes: str) -> None:
+        """Returns once the scheduler has rebuilt its ledger and says so at the URL ``probes``."""
+
+        async def ready() -> bool:
+            try:
+                return (await http.get("/readyz")).status_code == httpx.codes.OK
+            except httpx.HTTPError:
+                return False
+
+        async with httpx.AsyncClient(base_url=probes, trust_env=False, timeout=2.0) as http:
+            await self.until("scheduler", keeper, ready)
+
+
+async def settle() -> None:
+    """Lets tasks that were just made begin."""
+    await asyncio.sleep(0)

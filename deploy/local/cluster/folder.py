@@ -1,0 +1,116 @@
+"""A cluster's folder: where everything of it is kept, and the lock that says whether it runs.
+
+Rules that hold here:
+
+- The lock is held by the cluster's process for all its life and by nobody else; the kernel gives it back when that
+  process ends, however it ends. So there is no stale pid to be mistaken for a running cluster.
+- The folder is private to its owner: it holds tokens.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubelet.tokens import write_private
+
+
+class AlreadyRunsError(Exception):
+    """The cluster of this folder runs."""
+
+
+def clusters_root() -> Path:
+    """Where clusters are kept: ``$AUTOSCALE_HOME``, else ``~/.local/state/autoscale``."""
+    chosen = os.environ.get("AUTOSCALE_HOME")
+    return Path(chosen) if chosen else Path.home() / ".local" / "state" / "autoscale"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFolder:
+    """The folder of one cluster, by its name."""
+
+    name: str
+    root: Path
+
+    @classmethod
+    def of(cls, name: str) -> ClusterFolder:
+        """The folder of the cluster ``name`` under the usual root."""
+        return cls(name, clusters_root() / name)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For people and their tools."""
+        return self.root / "kubeconfig"
+
+    @property
+    def control_kubeconfig(self) -> Path:
+        """For the control plane, inside the cluster's network."""
+        return self.root / "control.kubeconfig"
+
+    @property
+    def scheduler_config(self) -> Path:
+        """The scheduler's settings; a change takes effect at once."""
+        return self.root / "scheduler.yaml"
+
+    @property
+    def control(self) -> Path:
+        """Where the cluster's process listens: JSON with ``port``, ``token`` and ``pid``."""
+        return self.root / "control.json"
+
+    @property
+    def api_data(self) -> Path:
+        """The API server's store."""
+        return self.root / "api"
+
+    @property
+    def logs(self) -> Path:
+        """The logs of the cluster's own parts."""
+        return self.root / "logs"
+
+    def log(self, part: str) -> Path:
+        """The log of one part: ``cluster``, ``api-server`` or ``scheduler``."""
+        return self.logs / f"{part}.log"
+
+    def write_spec(self, spec: ClusterSpec) -> None:
+        """Keeps what was asked for. Makes the folder."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(self.root / "spec.json", msgspec.json.encode(spec).decode())
+
+    def read_spec(self) -> ClusterSpec:
+        """What was asked for."""
+        return msgspec.json.decode((self.root / "spec.json").read_bytes(), type=ClusterSpec)
+
+    def exists(self) -> bool:
+        """Whether there is anything of this cluster."""
+        return (self.root / "spec.json").exists()
+
+    def lock(self) -> int:
+        """Takes the lock until this process ends; returns its descriptor. Raises ``AlreadyRunsError``."""
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise AlreadyRunsError(self.name) from error
+        return descriptor
+
+    def runs(self) -> bool:
+        """Whether the cluster's process lives."""
+        if not (self.root / "lock").exists():
+            return False
+        try:
+            os.close(self.lock())
+        except AlreadyRunsError:
+            return True
+        return False
+
+    def remove(self) -> None:
+        """Removes everything. Only for a cluster that does not run."""
+        shutil.rmtree(self.root, ignore_errors=True)

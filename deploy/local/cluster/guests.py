@@ -1,0 +1,41 @@
+"""The guests of a cluster as asked for: real ones, whose image is built where it is missing, or light ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deploy.local.clock import Clock
+from deploy.local.cluster.loads import load_of
+from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.guests.qemu import QemuGuests
+from deploy.local.guests.simulated import SimulatedGuests
+from deploy.local.ports import Guests, PodSockets
+from vm_image.build import cached_image, ensure_image
+from vm_image.host import BuildError
+
+
+@dataclass(frozen=True, slots=True)
+class MadeGuests:
+    """The maker of guests, and one line about it for people."""
+
+    guests: Guests
+    description: str
+
+
+async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> MadeGuests:
+    """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with what to do."""
+    if spec.guests == "simulated":
+        load = spec.load or ("waves" if spec.vms else "idle")
+        light = SimulatedGuests(sockets, clock, load_of(load))
+        return MadeGuests(light, light.description)
+    try:
+        image = cached_image()
+        if image is None:
+            image = await asyncio.to_thread(ensure_image, say)
+    except BuildError as error:
+        raise StepFailedError(f"the guest image cannot be built: {error}") from error
+    real = await QemuGuests.prepare(image, sockets, clock)
+    return MadeGuests(real, real.description)

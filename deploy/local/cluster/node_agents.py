@@ -1,0 +1,53 @@
+"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3)."""
+
+from __future__ import annotations
+
+from deploy.local.cluster.content import ensure
+from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
+from deploy.local.kube.objects import PODS, Json
+from deploy.local.kubelet.agents import per_node
+from deploy.local.kubelet.sandbox import NodeMeans, attend_agent, pod_folder
+from deploy.local.kubelet.tokens import ensure_account
+from deploy.local.process import Keeper
+from protocol.messages import ObjectName
+
+
+def agent_pod(node: str) -> Json:
+    """The pod of the agent on ``node``; it asks for nothing, so that VMs have all the room."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"autoscaler-agent-{node}",
+            "namespace": NODE_AGENT_NAMESPACE,
+            "labels": {"app": NODE_AGENT_ACCOUNT},
+        },
+        "spec": {
+            "nodeName": node,
+            "serviceAccountName": NODE_AGENT_ACCOUNT,
+            "containers": [{"name": "agent", "image": "autoscaler-agent"}],
+        },
+    }
+
+
+class NodeAgents:
+    """The agents of all nodes."""
+
+    def __init__(self, means: NodeMeans) -> None:
+        self._means = means
+        self.keepers: dict[str, Keeper] = {}
+
+    async def run(self, node: str) -> None:
+        """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
+        means = self._means
+        await ensure_account(means.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
+        await ensure(means.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
+        name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
+        pod = await means.client.get(PODS, name)
+        place = await means.network.add_pod(node, name)
+        run = per_node(pod, node, place, pod_folder(means.state, name, node), means.policy)
+
+        def started(keeper: Keeper) -> None:
+            self.keepers[node] = keeper
+
+        await attend_agent(run, means, started)

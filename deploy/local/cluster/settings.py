@@ -1,0 +1,38 @@
+"""The scheduler's settings in a local cluster, and the kubeconfig of its control plane (pure)."""
+
+from __future__ import annotations
+
+import yaml
+
+NODE_AGENT_NAMESPACE = "kube-system"
+NODE_AGENT_ACCOUNT = "autoscaler-agent"
+
+
+def scheduler_settings() -> str:
+    """Small steps and a small reserve: guests here are small too. The file may be edited while the cluster runs."""
+    return yaml.safe_dump(
+        {
+            "nodeDefaults": {
+                "computeUnit": {"vCPUs": "500m", "mem": "128Mi"},
+                "cpu": {"watermark": 0.9, "system": "500m"},
+                "memory": {"watermark": 0.9, "system": "512Mi"},
+            },
+            "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},
+        },
+        sort_keys=False,
+    )
+
+
+def control_kubeconfig(server: str, token: str) -> str:
+    """A kubeconfig for programs inside the cluster's network, where nobody else can listen."""
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": {"server": server}}],
+            "users": [{"name": "control-plane", "user": {"token": token}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "control-plane"}}],
+            "current-context": "local",
+        },
+        sort_keys=False,
+    )

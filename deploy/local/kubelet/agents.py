@@ -1,0 +1,97 @@
+"""The agent as a process: inside its VM's pod, or once for every node (S4.3). Only its environment differs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.guests.qemu_command import METRICS_PORT
+from deploy.local.kube.client import ApiClient
+from deploy.local.kube.objects import Json, name_of
+from deploy.local.kubelet.tokens import Projection, keep_projected, project
+from deploy.local.ports import PodNetwork
+from deploy.local.process import Keeper, Program
+from protocol.messages import ObjectName
+from protocol.names import TOKEN_AUDIENCE
+
+AGENT_PORT: Final = 9101
+API_PORT: Final = 6443
+AGENTS_PORT: Final = 10299
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """One agent process: the pod whose identity it has, its place, its files, and what is particular to its form."""
+
+    pod: Json
+    network: PodNetwork
+    folder: Path
+    form: dict[str, str]
+    enter: Sequence[str]
+    policy: Path | None
+
+    @property
+    def projections(self) -> tuple[Projection, Projection]:
+        """Its tokens: one for the scheduler, one for the API server."""
+        return (
+            Projection(self.pod, TOKEN_AUDIENCE, self.folder / "scheduler-token"),
+            Projection(self.pod, "", self.folder / "api-token"),
+        )
+
+    @property
+    def program(self) -> Program:
+        """The process."""
+        for_scheduler, for_api = self.projections
+        host = self.network.api_host
+        environment = {
+            **self.form,
+            "SCHEDULER_URL": f"http://{host}:{AGENTS_PORT}",
+            "SCHEDULER_TOKEN_FILE": str(for_scheduler.file),
+            "KUBERNETES_API_URL": f"http://{host}:{API_PORT}",
+            "KUBERNETES_TOKEN_FILE": str(for_api.file),
+            "AGENT_LISTEN": f"{self.network.address}:{AGENT_PORT}",
+        }
+        if self.policy is not None:
+            environment["AGENT_CONFIG"] = str(self.policy)
+        return Program([sys.executable, "-m", "agent"], self.folder / "agent.log", self.enter, environment)
+
+
+def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, folder: Path, policy: Path | None) -> AgentRun:
+    """The agent of one VM, in the network of its pod."""
+    name = name_of(pod)
+    form = {
+        "AGENT_MODE": "sidecar",
+        "VM_NAMESPACE": vm.namespace,
+        "VM_NAME": vm.name,
+        "POD_NAMESPACE": name.namespace,
+        "POD_NAME": name.name,
+        "METRICS_URL": network.metrics_url,
+    }
+    return AgentRun(pod, network, folder, form, network.enter, policy)
+
+
+def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Path | None) -> AgentRun:
+    """The agent of all VMs on ``node``; it reaches its guests through their pods' addresses."""
+    form = {
+        "AGENT_MODE": "node",
+        "NODE_NAME": node,
+        "POD_NAMESPACE": name_of(pod).namespace,
+        "POD_NAME": name_of(pod).name,
+        "METRICS_URL": f"http://{{pod_ip}}:{METRICS_PORT}/metrics",
+    }
+    return AgentRun(pod, network, folder, form, network.enter, policy)
+
+
+async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, keeper: Keeper) -> None:
+    """Gives the agent its identity and keeps it running until cancelled. Raises as ``project`` does."""
+    for projection in run.projections:
+        await project(client, projection)
+    async with asyncio.TaskGroup() as tasks:
+        for projection in run.projections:
+            tasks.create_task(keep_projected(client, projection, clock))
+        tasks.create_task(keeper.run())

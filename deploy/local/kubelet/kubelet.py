@@ -1,0 +1,139 @@
+"""The kubelets of all nodes: whatever pod is bound to one of them runs here, and nothing else does.
+
+Rules that hold here:
+
+- A pod that the API says runs, but that this process did not start, was lost with an earlier process: it has failed.
+- A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it vanishes.
+- A pod that runs no VM only claims room: it is reported as running and nothing is started for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from typing import Final
+
+from deploy.local.kube.client import ApiError, ApiUnavailableError
+from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.objects import PODS, Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
+from deploy.local.kubelet.pod_status import failed_status, running_status
+from deploy.local.kubelet.sandbox import NodeMeans, Sandbox, report, vm_folder
+from deploy.local.neonvm.machine import machine_of
+from deploy.local.neonvm.resizer import Resizer
+from deploy.local.work_queue import WorkQueue
+from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME
+from protocol.virtual_machine import InvalidObjectError
+
+_WORKERS: Final = 4
+_NOT_FOUND: Final = 404
+
+
+class Kubelet:
+    """Runs the pods of ``nodes``; also the ``GuestRoom`` of the NeonVM controller."""
+
+    def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, means: NodeMeans) -> None:
+        self._nodes = nodes
+        self._pods = pods
+        self._vms = vms
+        self._means = means
+        self._queue = WorkQueue(means.clock)
+        self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
+        pods.listen(self._pod_changed)
+
+    @property
+    def sandboxes(self) -> Mapping[ObjectName, Sandbox]:
+        """What runs now, by pod."""
+        return {name: sandbox for name, (sandbox, _) in self._sandboxes.items()}
+
+    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
+        """The guest of that very pod; None where it does not run here."""
+        found = self._sandboxes.get(pod)
+        return found[0].guest if found is not None and found[0].uid == uid else None
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address on the flat network."""
+        return await self._means.network.vm_address(vm)
+
+    async def release_vm(self, vm: ObjectName, uid: str) -> None:
+        """Gives the VM's address back and removes its disk."""
+        await self._means.network.release_vm(vm)
+        await asyncio.to_thread(shutil.rmtree, vm_folder(self._means.state, vm, uid), ignore_errors=True)
+
+    async def run(self) -> None:
+        """Works until cancelled, which ends every pod of this process."""
+        await self._pods.synced.wait()
+        await self._vms.synced.wait()
+        async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
+            for _ in range(_WORKERS):
+                workers.create_task(self._work(lives))
+
+    async def _work(self, lives: asyncio.TaskGroup) -> None:
+        while True:
+            name = await self._queue.take()
+            try:
+                await self._sync(name, lives)
+            except (ApiError, ApiUnavailableError):
+                self._queue.failed(name)
+            else:
+                self._queue.done(name)
+
+    async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
+        pod = self._pods.get(name)
+        found = self._sandboxes.get(name)
+        if found is not None and (pod is None or uid_of(pod) != found[0].uid or is_leaving(pod)):
+            await self._end(name)
+        if pod is None or node_of(pod) not in self._nodes:
+            return
+        if is_leaving(pod):
+            await self._confirm(pod)
+        elif not is_over(pod) and name not in self._sandboxes:
+            await self._begin(name, pod, lives)
+
+    async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
+        now = self._means.clock.timestamp()
+        vm_name = labels_of(pod).get(LABEL_VM_NAME)
+        if vm_name is None:
+            if pod_phase(pod) != "Running":
+                await report(self._means, name, running_status(pod, "", now))
+        elif pod_phase(pod) == "Running":
+            await report(self._means, name, failed_status("the guest was lost with the runtime that had it", now))
+        else:
+            await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), lives)
+
+    async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, lives: asyncio.TaskGroup) -> None:
+        found = self._vms.get(vm)
+        try:
+            machine = machine_of(found or {})
+        except InvalidObjectError as error:
+            await report(self._means, name, failed_status(f"{vm}: {error}", self._means.clock.timestamp()))
+            return
+        sandbox = Sandbox(pod, machine, self._means)
+        self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))
+
+    async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
+        try:
+            await sandbox.run()
+        except ApiError:
+            self._queue.add(name)  # the status could not be written: looked at again, as a pod that is lost
+        finally:
+            if (found := self._sandboxes.get(name)) is not None and found[0] is sandbox:
+                del self._sandboxes[name]
+            self._queue.add(name)
+
+    async def _end(self, name: ObjectName) -> None:
+        _, life = self._sandboxes[name]
+        life.cancel()
+        await asyncio.wait((life,))
+
+    async def _confirm(self, pod: Json) -> None:
+        try:
+            await self._means.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+    def _pod_changed(self, change: Change) -> None:
+        if any(each is not None and node_of(each) in self._nodes for each in (change.old, change.new)):
+            self._queue.add(change.name)

@@ -1,0 +1,78 @@
+"""Projected service-account tokens: asked of the API server for one pod, written to a file, renewed in time (B.4)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+
+_LIFETIME: Final = 3600
+_RENEW: Final = Seconds(_LIFETIME * 0.8)
+_RETRY: Final = Seconds(2.0)
+_CONFLICT: Final = 409
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One token file of ``pod``: for ``audience``, or for the API server itself where that is empty."""
+
+    pod: Json
+    audience: str
+    file: Path
+
+    @property
+    def account(self) -> ObjectName:
+        """The service account that the pod runs as."""
+        return ObjectName(name_of(self.pod).namespace, text(self.pod, "spec", "serviceAccountName") or "default")
+
+
+async def project(client: ApiClient, projection: Projection) -> None:
+    """Writes a fresh token. Raises ``ApiError`` or ``ApiUnavailableError``."""
+    pod = projection.pod
+    reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
+    spec: Json = {"expirationSeconds": _LIFETIME, "boundObjectRef": reference}
+    if projection.audience:
+        spec["audiences"] = [projection.audience]
+    request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    await ensure_account(client, projection.account)
+    answer = await client.post_subresource(SERVICE_ACCOUNTS, projection.account, "token", request)
+    write_private(projection.file, text(answer, "status", "token"))
+
+
+async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
+    """Renews the token for ever, at four fifths of its life; an API server that is away is asked again soon."""
+    span = _RENEW
+    while True:
+        await clock.sleep(span)
+        try:
+            await project(client, projection)
+            span = _RENEW
+        except (ApiError, ApiUnavailableError):
+            span = _RETRY
+
+
+async def ensure_account(client: ApiClient, account: ObjectName) -> None:
+    """Makes the service account where it is missing, as a cluster does for ``default``."""
+    body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
+    try:
+        await client.create(SERVICE_ACCOUNTS, account.namespace, body)
+    except ApiError as error:
+        if error.status != _CONFLICT:
+            raise
+
+
+def write_private(file: Path, content: str) -> None:
+    """Replaces ``file`` at once by one that only its owner can read."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = file.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(content)
+    fresh.replace(file)

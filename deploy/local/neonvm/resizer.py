@@ -1,0 +1,118 @@
+"""Brings one running guest to the size that is wanted, and keeps saying what it has.
+
+Rules that hold here:
+
+- CPU and memory follow on their own: memory that comes off slowly never delays a CPU.
+- A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after a pause
+  of 1 s, doubled up to 10 s, and at once when the wish changes.
+- What the guest has is asked, never concluded: every half second while it boots, every two seconds after that, and
+  after every resize.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.ports import Guest, GuestError, GuestPhase, GuestState
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
+
+_BOOT_POLL: Final = Seconds(0.5)
+_POLL: Final = Seconds(2.0)
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 10.0
+
+
+class Resizer:
+    """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed."""
+
+    def __init__(self, guest: Guest, starting: Resources, clock: Clock, on_change: Callable[[], None]) -> None:
+        self._guest = guest
+        self._clock = clock
+        self._on_change = on_change
+        self._wanted = starting
+        self._stirs = (asyncio.Event(), asyncio.Event())
+        self.state = GuestState(GuestPhase.BOOTING, starting.cpu, starting.mem)
+        self.fault = ""
+
+    def want(self, size: Resources) -> None:
+        """From now on the guest should have ``size``."""
+        if size != self._wanted:
+            self._wanted = size
+            self._stir()
+
+    async def run(self) -> None:
+        """Works until the guest has ended, then returns."""
+        async with asyncio.TaskGroup() as tasks:
+            followers = [tasks.create_task(self._follow(stir, step)) for stir, step in self._steps()]
+            await self._poll()
+            for follower in followers:
+                follower.cancel()
+
+    def _steps(self) -> list[tuple[asyncio.Event, Callable[[], Awaitable[None]]]]:
+        return list(zip(self._stirs, (self._step_cpu, self._step_memory), strict=True))
+
+    async def _poll(self) -> None:
+        while self.state.phase is not GuestPhase.STOPPED:
+            await self._look()
+            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
+
+    async def _look(self) -> None:
+        try:
+            state = await self._guest.state()
+        except GuestError as error:
+            self._say(str(error))
+            return
+        if state != self.state:
+            booted = self.state.phase is GuestPhase.BOOTING
+            self.state = state
+            if booted:
+                self._stir()
+            self._on_change()
+
+    async def _follow(self, stir: asyncio.Event, step: Callable[[], Awaitable[None]]) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await step()
+                self._say("")
+            except GuestError as error:
+                self._say(str(error))
+            stirred = await self._stirred(stir, Seconds(pause))
+            pause = _FIRST_PAUSE if stirred else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _stirred(self, stir: asyncio.Event, pause: Seconds) -> bool:
+        """Whether the wish changed before ``pause`` was over."""
+        sleep = asyncio.ensure_future(self._clock.sleep(pause))
+        wait = asyncio.ensure_future(stir.wait())
+        try:
+            await asyncio.wait((sleep, wait), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            wait.cancel()
+        stirred = stir.is_set()
+        stir.clear()
+        return stirred
+
+    async def _step_cpu(self) -> None:
+        wanted: MilliCpu = self._wanted.cpu
+        if self.state.phase is GuestPhase.RUNNING and self.state.cpu != wanted:
+            await self._guest.set_cpu(wanted)
+            await self._look()
+
+    async def _step_memory(self) -> None:
+        wanted: Bytes = self._wanted.mem
+        if self.state.phase is GuestPhase.RUNNING and self.state.mem != wanted:
+            await self._guest.set_memory(wanted)
+            await self._look()
+
+    def _say(self, fault: str) -> None:
+        if fault != self.fault:
+            self.fault = fault
+            self._on_change()
+
+    def _stir(self) -> None:
+        for stir in self._stirs:
+            stir.set()

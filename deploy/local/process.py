@@ -1,0 +1,110 @@
+"""Child processes that are kept running, and never outlive this process.
+
+Rules that hold here:
+
+- The kernel kills a child when the thread that started it ends (PDEATHSIG), so children are started from the
+  main thread.
+- A child has a session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
+- Ending is polite first (SIGTERM), and final after a few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from deploy.local.clock import Clock
+from protocol.units import Seconds
+
+_PATIENCE: Final = 4.0
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 15.0
+_STEADY: Final = 30.0
+_CANNOT_START: Final = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``."""
+
+    command: Sequence[str]
+    log: Path
+    enter: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    inherit: Sequence[int] = ()
+
+    @property
+    def argv(self) -> list[str]:
+        """The whole command line; the last step before the program itself is the order to die with its owner."""
+        return [*self.enter, "setpriv", "--pdeathsig", "KILL", "--", *self.command]
+
+
+async def start(program: Program) -> asyncio.subprocess.Process:
+    """Starts ``program`` once. Raises ``OSError``."""
+    program.log.parent.mkdir(parents=True, exist_ok=True)
+    with program.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *program.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **program.environment},
+            pass_fds=tuple(program.inherit),
+            start_new_session=True,
+        )
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Ends ``process``; returns when it is gone."""
+    with suppress(ProcessLookupError):
+        if process.returncode is None:
+            process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _PATIENCE)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class Keeper:
+    """Keeps one program running: one that ends is started again, after a pause where it ends quickly."""
+
+    def __init__(self, program: Program, clock: Clock, on_end: Callable[[int], None]) -> None:
+        self._program = program
+        self._clock = clock
+        self._on_end = on_end
+        self.pid: int | None = None
+        self.restarts = 0
+
+    async def run(self) -> None:
+        """Runs the program until cancelled, which ends it. One that cannot be started counts as ended."""
+        pause = _FIRST_PAUSE
+        while True:
+            began = self._clock.now()
+            self._on_end(await self._once())
+            self.restarts += 1
+            pause = _FIRST_PAUSE if self._clock.now() - began >= _STEADY else min(pause * 2, _LONGEST_PAUSE)
+            await self._clock.sleep(Seconds(pause))
+
+    async def _once(self) -> int:
+        try:
+            process = await start(self._program)
+        except OSError as error:
+            self._program.log.write_text(f"{self._program.argv[0]} cannot be started: {error}\n")
+            return _CANNOT_START
+        self.pid = process.pid
+        try:
+            return await process.wait()
+        finally:
+            await end(process)
+            self.pid = None
