@@ -1,0 +1,153 @@
+"""Only the agent of a VM may speak for it: no token 401, another's pod 403, and nothing is changed (decision 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from protocol.units import Instant
+from scheduler_plugin import auth
+from scheduler_plugin.auth import Identity, TokenJudge, identity_in
+from scheduler_plugin.cluster.api import ApiUnknownError, JsonObject
+from scheduler_plugin.config import parse_settings
+from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS, Running, running
+
+POD = vm_pod("db", "n1")
+NODE_AGENT = plain_pod("agent-x", namespace="kube-system", uid="pod-agent")
+
+
+def node_agent(on: str, account: str = "autoscaler-agent") -> Obj:
+    status = token_of(NODE_AGENT, node=on)
+    status["user"]["username"] = f"system:serviceaccount:kube-system:{account}"
+    return status
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1"))
+    cluster.put(VMS, vm("db"))
+    cluster.put(PODS, POD)
+    return cluster
+
+
+async def refused(scheduler: Running, token: str) -> int:
+    """The status of a request that must change nothing."""
+    before, patches = (await scheduler.probe("nodes")).json(), len(scheduler.cluster.made("PATCH", "/"))
+    response = await scheduler.ask(POD, 2, 8, token=token)
+    assert (await scheduler.probe("nodes")).json() == before
+    assert len(scheduler.cluster.made("PATCH", "/")) == patches
+    return response.status_code
+
+
+OTHER = token_of(vm_pod("other", "n1"))
+IMPOSTOR = token_of(vm_pod("db", "n1", namespace="elsewhere"))
+SUCCESSOR = token_of(vm_pod("db", "n1", uid="an-older-pod"))
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (None, 401),
+        ({"authenticated": False}, 401),
+        (token_of(POD, audience="someone-else"), 401),
+        ({**token_of(POD), "audiences": None}, 401),
+        ({**token_of(POD), "user": {"username": "admin"}}, 401),
+        ({"authenticated": "yes"}, 401),
+        (OTHER, 403),
+        (IMPOSTOR, 403),
+        (SUCCESSOR, 403),
+        (node_agent("n2"), 403),
+        (node_agent("n1", account="somebody"), 403),
+        ({**token_of(POD), "user": {"username": "system:serviceaccount:default:agent"}}, 403),
+    ],
+)
+async def test_who_is_not_the_agent_of_the_pod_changes_nothing(
+    cluster: FakeCluster, status: Obj | None, expected: int
+) -> None:
+    if status is not None:
+        cluster.tokens["token"] = status
+    async with running(cluster, FakeClock()) as scheduler:
+        assert await refused(scheduler, "token") == expected
+
+
+@pytest.mark.parametrize("status", [token_of(POD), node_agent("n1")])
+async def test_the_sidecar_and_the_agent_of_the_node_are_heard(cluster: FakeCluster, status: Obj) -> None:
+    cluster.tokens["token"] = status
+    async with running(cluster, FakeClock()) as scheduler:
+        assert (await scheduler.ask(POD, 2, 8, token="token")).status_code == 200
+
+
+async def test_no_header_is_401_and_says_what_is_wanted(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        response = await scheduler.ask(POD, 2, 8, token="")
+        assert (response.status_code, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert cluster.made("POST", "/tokenreviews") == []
+
+
+async def test_a_review_that_fails_is_503(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        cluster.faults.append(Fault(to("POST", "/tokenreviews")))
+        assert await refused(scheduler, "token") == 503
+
+
+async def test_verdicts_are_kept_for_a_minute_and_refusals_for_seconds(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with running(cluster, clock) as scheduler:
+        assert [(await scheduler.ask(POD, 1, 4)).status_code for _ in range(3)] == [200] * 3
+        assert [await refused(scheduler, "bad") for _ in range(3)] == [401] * 3
+        assert len(cluster.made("POST", "/tokenreviews")) == 2
+        await clock.advance(59)
+        await scheduler.ask(POD, 1, 4)
+        assert len(cluster.made("POST", "/tokenreviews")) == 2
+        assert await refused(scheduler, "bad") == 401
+        await clock.advance(1)
+        await scheduler.ask(POD, 1, 4)
+        assert len(cluster.made("POST", "/tokenreviews")) == 4
+
+
+async def test_only_so_many_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def review(token: str, _: str) -> JsonObject:
+        asked.append(token)
+        return {}
+
+    monkeypatch.setattr(auth, "REMEMBERED", 2)
+    judge = TokenJudge(review, lambda: Instant(0.0))
+    for token in ("a", "b", "c", "c", "a"):
+        assert await judge.identify(f"Bearer {token}", "audience") is None
+    assert asked == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("header", [None, "", "Basic abc", "Bearer ", "Bearer " + "x" * 20_000])
+async def test_what_is_no_bearer_token_is_nobody(header: str | None) -> None:
+    async def review(_: str, __: str) -> JsonObject:
+        raise ApiUnknownError("must not be asked")
+
+    assert await TokenJudge(review, lambda: Instant(0.0)).identify(header, "audience") is None
+
+
+def test_a_token_bound_to_no_pod_names_only_its_account() -> None:
+    review: Any = {"status": {**token_of(POD), "user": {"username": "system:serviceaccount:a:b", "extra": None}}}
+    assert identity_in(review, "autoscale-scheduler") == Identity("a:b", "a")
+
+
+async def test_the_extender_can_demand_a_token_of_its_own(cluster: FakeCluster, tmp_path: Any) -> None:
+    secret = tmp_path / "token"
+    settings = parse_settings(SETTINGS + f"extender: {{tokenFile: {secret}}}\n")
+    async with running(cluster, FakeClock(), settings) as scheduler:
+        args = {"Pod": plain_pod("p"), "NodeNames": ["n1"]}
+
+        async def status(header: str) -> int:
+            headers = {"Authorization": header}
+            return (await scheduler.client.post("http://extender/filter", json=args, headers=headers)).status_code
+
+        assert await status("Bearer s3cret") == 401
+        await asyncio.to_thread(secret.write_text, "s3cret\n")
+        assert [await status(header) for header in ("Bearer s3cret", "Bearer wrong", "")] == [200, 401, 401]

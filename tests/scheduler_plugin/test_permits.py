@@ -1,0 +1,293 @@
+"""Agents ask for their VMs: what is granted is persisted first, whatever the API does meanwhile (S4.5, decision 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from scheduler_plugin.config import parse_settings
+from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS, Running, running
+
+POD = vm_pod("db", "n1")
+UNIT = {"vCPUs": "250m", "mem": 1}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """One node of 10 vCPUs and 40Gi, with a VM of 1 vCPU and 4 slots that has been granted as much."""
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1"))
+    cluster.put(VMS, with_permit(vm("db"), "1", "4Gi"))
+    cluster.put(PODS, POD)
+    return cluster
+
+
+def with_permit(obj: Obj, cpu: str, mem: str) -> Obj:
+    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": json.dumps({"vCPUs": cpu, "mem": mem})}
+    return obj
+
+
+def persisted(cluster: FakeCluster) -> Any:
+    return json.loads(cluster.get(VMS, "default", "db")["metadata"]["annotations"]["autoscaling.neon.tech/permit"])
+
+
+def said(response: Any) -> tuple[int, Any]:
+    return response.status_code, response.json()
+
+
+@asynccontextmanager
+async def settled(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[Running]:
+    """A scheduler that has been running long enough to trust decreases."""
+    async with running(cluster, clock) as scheduler:
+        await clock.advance(60)
+        yield scheduler
+
+
+async def test_an_increase_is_persisted_before_it_is_answered(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        held = asyncio.Event()
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
+        asking = asyncio.create_task(scheduler.ask(POD, 2, 8))
+        await settle()
+        assert not asking.done()
+        assert scheduler.reserved("n1") == "2 cpu, 8Gi"
+        held.set()
+        answer = await asking
+        units = {"computeUnit": UNIT, "resourceUnit": UNIT}
+        assert said(answer) == (200, {"permit": {"vCPUs": 2, "mem": 8}, "migrate": None, **units})
+        assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
+
+
+async def test_what_the_node_lacks_is_not_granted_and_each_resource_is_judged_alone(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
+    async with settled(cluster, clock) as scheduler:
+        answer = await scheduler.ask(POD, 4, 8)
+        assert answer.json()["permit"] == {"vCPUs": "1500m", "mem": 8}
+        why = (await scheduler.probe("explain/default/db")).json()["pods"][0]
+        assert why["denied"] == {"cpu": "2500m", "mem": "0"}
+        assert why["deniedBy"] == "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more"
+
+
+async def test_an_equal_request_writes_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        assert (await scheduler.ask(POD, 1, 4)).json()["permit"] == {"vCPUs": 1, "mem": 4}
+        await clock.advance(1)
+        assert cluster.made("PATCH", "/virtualmachines/") == []
+
+
+async def test_a_decrease_is_answered_at_once_and_persisted_in_the_background(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        held = asyncio.Event()
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
+        cluster.put(VMS, with_permit(vm("db", "500m", 2), "1", "4Gi"))
+        await settle()
+        assert (await scheduler.ask(POD, "500m", 2)).json()["permit"] == {"vCPUs": "500m", "mem": 2}
+        assert persisted(cluster) == {"vCPUs": "1", "mem": "4Gi"}
+        held.set()
+        await settle()
+        assert persisted(cluster) == {"vCPUs": "500m", "mem": "2Gi"}
+        assert scheduler.reserved("n1") == "500m cpu, 2Gi"
+
+
+async def test_decreases_are_written_at_a_bounded_rate(cluster: FakeCluster, clock: FakeClock) -> None:
+    for i in range(4):
+        cluster.put(VMS, with_permit(vm(f"v{i}", "500m", 2), "1", "4Gi"))
+        cluster.put(PODS, vm_pod(f"v{i}", "n1"))
+    async with settled(cluster, clock) as scheduler:
+        for i in range(4):
+            await scheduler.ask(vm_pod(f"v{i}", "n1"), "500m", 2)
+        await settle()
+        assert len(cluster.made("PATCH", "/virtualmachines/")) == 1
+        await clock.advance(0.04)
+        assert len(cluster.made("PATCH", "/virtualmachines/")) == 3
+
+
+@pytest.mark.parametrize("landed", [True, False])
+async def test_an_increase_whose_writing_is_unknown_is_answered_503_and_keeps_its_room(
+    cluster: FakeCluster, clock: FakeClock, landed: bool
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), is_applied=landed))
+        answer = await scheduler.ask(POD, 2, 8)
+        assert said(answer) == (503, {"error": "the permit of default/db could not be persisted, ask again"})
+        assert answer.headers["Retry-After"] == "1"
+        assert scheduler.reserved("n1") == "2 cpu, 8Gi"
+        assert (await scheduler.ask(POD, 2, 8)).json()["permit"] == {"vCPUs": 2, "mem": 8}
+        assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
+
+
+async def test_a_vm_that_changed_meanwhile_is_read_and_written_again(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        held = asyncio.Event()
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
+        asking = asyncio.create_task(scheduler.ask(POD, 2, 8))
+        await settle()
+        changed = cluster.get(VMS, "default", "db") | {"status": {"podName": "db-pod", "phase": "Scaling"}}
+        cluster.put(VMS, changed)
+        held.set()
+        assert (await asking).status_code == 200
+        assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
+
+
+async def test_a_permit_is_never_written_onto_another_vm_of_the_same_name(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        held = asyncio.Event()
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db"), hold=held))
+        asking = asyncio.create_task(scheduler.ask(POD, 2, 8))
+        await settle()
+        cluster.remove(VMS, "default", "db")
+        cluster.put(VMS, vm("db", uid="another"))
+        held.set()
+        assert (await asking).status_code == 503
+        assert "annotations" not in cluster.get(VMS, "default", "db")["metadata"]
+
+
+async def test_a_late_write_cannot_land_after_a_newer_one(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/db")))
+        assert (await scheduler.ask(POD, 2, 8)).status_code == 503
+        lost = cluster.made("PATCH", "/virtualmachines/db")[0]
+        assert (await scheduler.ask(POD, 3, 8)).status_code == 200
+        with pytest.raises(Exception, match="resourceVersion"):
+            await cluster.call(lost)
+        assert persisted(cluster) == {"vCPUs": 3, "mem": "8Gi"}
+
+
+async def test_an_api_that_is_away_for_thirty_seconds_only_delays(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        assert (await scheduler.ask(POD, 1, 4)).status_code == 200
+        cluster.go_away()
+        await clock.advance(20)
+        assert (await scheduler.ask(POD, 2, 8)).status_code == 503
+        await clock.advance(10)
+        assert (await scheduler.probe("readyz")).status_code == 200
+        cluster.come_back()
+        cluster.put(PODS, plain_pod("neighbour", "8", "1Gi", "n1"))
+        await clock.advance(10)
+        assert (await scheduler.ask(POD, 4, 8)).json()["permit"] == {"vCPUs": 2, "mem": 8}
+
+
+async def test_a_restarted_scheduler_reserves_what_its_predecessor_granted(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        assert (await scheduler.ask(POD, 4, 8)).status_code == 200
+    async with running(cluster, clock) as successor:
+        assert successor.reserved("n1") == "4 cpu, 8Gi"
+        pod = cluster.put(PODS, plain_pod("p", "7", "1Gi"))
+        assert await successor.filter(pod, "n1") == []
+        assert (await successor.ask(POD, 4, 8)).json()["permit"] == {"vCPUs": 4, "mem": 8}
+
+
+async def test_nothing_is_decided_before_the_cluster_has_been_read(cluster: FakeCluster, clock: FakeClock) -> None:
+    cluster.go_away()
+    async with running(cluster, clock) as scheduler:
+        assert (await scheduler.ask(POD, 2, 8)).status_code == 503
+        pod = plain_pod("p")
+        result = await scheduler.verb("filter", {"Pod": pod, "NodeNames": ["n1"]})
+        assert (result["NodeNames"], result["Error"]) == (None, "the ledger has not read the cluster yet")
+        assert await scheduler.bind(pod, "n1") == "the API is away"
+        missing = "the cluster has not been read yet, missing: nodes, pods, virtualmachines\n"
+        assert (await scheduler.probe("readyz")).text == missing
+        cluster.come_back()
+        await clock.advance(1)
+        assert (await scheduler.probe("readyz")).text == "ok\n"
+        assert (await scheduler.ask(POD, 2, 8)).status_code == 200
+
+
+async def test_the_compute_unit_changes_at_run_time(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == UNIT
+        scheduler.parts.desk.feed.use(
+            parse_settings(SETTINGS.replace("250m", "500m").replace("system: 0", "system: 1"))
+        )
+        assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == {"vCPUs": "500m", "mem": 1}
+        nodes = (await scheduler.probe("nodes")).json()["nodes"]
+        assert nodes[0]["total"]["cpu"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("version", "request_part", "answer"),
+    [
+        (None, {"resources": {"vCPUs": 2, "mem": 8}}, {"permit": {"vCPUs": 2, "mem": 8}}),
+        (1, {"resources": {"vCPUs": 2, "mem": 8}}, {"permit": {"vCPUs": 2, "mem": 8}}),
+        (2, {"resources": {"vCPUs": 2, "mem": 8}, "metrics": None}, {"permit": {"vCPUs": 2, "mem": 8}}),
+        (3, {"resources": {"vCPUs": "1500m", "mem": 8}}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
+        (4, {"resources": {"vCPUs": "1500m", "mem": 8}, "lastPermit": None}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
+        (5, {"resources": {"vCPUs": "1500m", "mem": 8}}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
+        (
+            6,
+            {"resources": {"vCPUs": "1500m", "mem": "8Gi"}, "computeUnit": {"vCPUs": "250m", "mem": "1Gi"}},
+            {"permit": {"vCPUs": "1500m", "mem": "8Gi"}},
+        ),
+        (
+            7,
+            {
+                "resources": {"vCPUs": "1500m", "mem": "8Gi"},
+                "computeUnit": {"vCPUs": "250m", "mem": "1Gi"},
+                "metrics": {"loadAvg1M": 1.0},
+            },
+            {"permit": {"vCPUs": "1500m", "mem": "8Gi"}},
+        ),
+    ],
+)
+async def test_every_published_version_of_the_protocol_is_served(
+    cluster: FakeCluster, clock: FakeClock, version: int | None, request_part: Obj, answer: Obj
+) -> None:
+    body: Obj = {
+        "pod": {"name": "db-pod", "namespace": "default"},
+        "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
+        **request_part,
+    }
+    if version is not None:
+        body["protoVersion"] = version
+    cluster.tokens["t"] = token_of(POD)
+    async with settled(cluster, clock) as scheduler:
+        response = await scheduler.client.post("http://agents/", json=body, headers={"Authorization": "Bearer t"})
+        found = response.json()
+        assert response.status_code == 200, found
+        assert found["permit"] == answer["permit"]
+        named = "resourceUnit" if version is None else "computeUnit"
+        assert (named in found) == (version is None or version <= 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"{", "document: input data was truncated"),
+        (b'{"protoVersion": 99}', "protoVersion: expected 0 to 7, got 99"),
+        (b'{"protoVersion": 4}', "pod: expected a value, the field is missing"),
+        (b" " * 70_000, "a request has at most 65536 bytes"),
+    ],
+)
+async def test_malformed_requests_are_told_what_is_wrong(
+    cluster: FakeCluster, clock: FakeClock, body: bytes, error: str
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        response = await scheduler.client.post("http://agents/", content=body)
+        assert (response.status_code, response.json()) == (413 if len(body) > 65536 else 400, {"error": error})
+
+
+async def test_unknown_pods_are_404_and_zero_is_400(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler:
+        assert (await scheduler.ask(vm_pod("none"), 1, 1)).status_code == 404
+        assert said(await scheduler.ask(POD, 0, 4)) == (400, {"error": "resources.vCPUs: expected more than zero"})
