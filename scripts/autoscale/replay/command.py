@@ -1,0 +1,96 @@
+"""``autoscale replay``: reading options, printing tables. It decides nothing; ``play`` does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from protocol.smoothing.policy import PolicyError
+from scripts.autoscale.replay.generate import SHAPES, generate
+from scripts.autoscale.replay.peers import PLAYERS
+from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
+from scripts.autoscale.replay.recording import Recording, RecordingError, read_recording, write_recording
+from scripts.autoscale.replay.score import Score
+
+_COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
+
+
+def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A recording, seconds,cpu_cores[,mem_bytes]; repeatable. Ours, generated, where none is given."
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A policy file, or one of {', '.join(PLAYERS)}; repeatable. All of these where none is given."
+        ),
+    ] = None,
+    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
+    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw a panel per recording into this file (PNG, SVG or PDF).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of generated recordings.")] = 1,
+    save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
+) -> None:
+    """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
+    try:
+        players = choose_players(policy or [])
+        recordings = [read_recording(path) for path in trace or []] or [generate(shape, seed) for shape in SHAPES]
+        if save is not None:
+            _save(recordings, save)
+        played = play(recordings, players, speed)
+        if plot is not None:
+            _draw(played, plot)
+    except (PolicyError, RecordingError, OSError, ValueError) as error:
+        print(f"autoscale replay: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json_:
+        sys.stdout.buffer.write(as_json(played, speed) + b"\n")
+    else:
+        _print(played, speed)
+
+
+def _save(recordings: Sequence[Recording], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for recording in recordings:
+        write_recording(recording, folder / f"{recording.name}.csv")
+
+
+def _draw(played: Sequence[Played], path: Path) -> None:
+    from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+
+    draw(played, path)
+
+
+def _print(played: Sequence[Played], speed: float) -> None:
+    console = Console()
+    for one in played:
+        title = f"{one.timeline.name}: {one.timeline.scored_hours:.1f} h scored every {one.timeline.step:g} s"
+        console.print(_table(title, one.scores))
+    if len(played) > 1:
+        console.print(_table(f"overall, {len(played)} recordings at speed {speed:g}", totals(played)))
+
+
+def _table(title: str, scores: Mapping[str, Score]) -> Table:
+    table = Table("policy", title=title, title_justify="left")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for name, score in scores.items():
+        table.add_row(
+            name,
+            f"{score.cost:.2f}",
+            f"{score.insufficient_percent:.2f}",
+            f"{score.throttled_percent:.2f}",
+            f"{score.actions_per_hour:.1f}",
+        )
+    return table

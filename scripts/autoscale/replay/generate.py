@@ -1,0 +1,91 @@
+"""Recordings of our own: five shapes of demand, each from a seed, so that everybody can replay the same.
+
+Four are sampled every 5 min for 14 days, like what clouds publish; ``noisy`` every second for two hours. The same seed
+gives the same recordings on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from scripts.autoscale.replay.recording import Floats, Recording
+
+FIVE_MINUTES: Final = 300.0
+DAY: Final = 86_400.0
+_DAYS: Final = 14
+_NOISY_SECONDS: Final = 7_800
+
+Random = np.random.Generator
+Shape = Callable[[Floats, Random], Floats]
+"""Demand in vCPUs at the given instants in seconds."""
+
+
+def _diurnal(at: Floats, random: Random) -> Floats:
+    """Low by night, high by day, half of that at the weekend."""
+    day = 0.5 - 0.5 * np.cos(2 * np.pi * (at / DAY - 0.125))
+    weekday = np.where((at // DAY) % 7 < 5, 1.0, 0.5)
+    return 0.4 + 3.2 * weekday * day**2 * random.gamma(60, 1 / 60, at.size)
+
+
+def _step(at: Floats, random: Random) -> Floats:
+    """Levels that stay for most of a day and then change at once."""
+    level = np.repeat(random.uniform(0.4, 5.0, at.size // 200 + 1), 200)[: at.size]
+    return level * random.gamma(400, 1 / 400, at.size)
+
+
+def _spike(at: Floats, random: Random) -> Floats:
+    """Almost idle, with rare spikes that rise at once and fade within the hour."""
+    demand = 0.2 * random.gamma(20, 1 / 20, at.size)
+    for start in _begins(random, at.size, 1 / 90):
+        height, length = random.uniform(1.5, 6.0), int(random.integers(2, 12))
+        end = min(at.size, start + length)
+        demand[start:end] += height * np.exp(-np.arange(end - start) / 4)
+    return demand
+
+
+def _begins(random: Random, count: int, chance: float) -> list[int]:
+    """The indices below ``count`` at which something with so small a chance begins."""
+    return [int(index) for index in np.flatnonzero(random.random(count) < chance)]
+
+
+def _on_off(at: Floats, random: Random) -> Floats:
+    """Batches: an hour or two of work, a few hours of nothing."""
+    demand, index = np.empty(at.size), 0
+    while index < at.size:
+        busy, idle = int(random.integers(10, 24)), int(random.integers(24, 60))
+        demand[index : index + busy] = random.uniform(2.0, 4.0)
+        demand[index + busy : index + busy + idle] = 0.15
+        index += busy + idle
+    return demand * random.gamma(300, 1 / 300, at.size)
+
+
+def _noisy(at: Floats, random: Random) -> Floats:
+    """Transactions at one second: a level that moves every few minutes, bursts of seconds, now and then all there is."""
+    level = np.repeat(random.choice([0.1, 0.7, 1.0, 1.5], at.size // 120 + 1), 120)[: at.size]
+    demand = level * random.gamma(8, 1 / 8, at.size)
+    for start in _begins(random, at.size, 1 / 30):
+        demand[start : start + int(random.integers(1, 5))] += random.uniform(0.5, 2.2)
+    for start in range(400, at.size, 900):
+        demand[start : start + int(random.integers(20, 70))] = 4.0
+    return demand
+
+
+SHAPES: Final[Mapping[str, tuple[Shape, float, float]]] = {
+    "diurnal": (_diurnal, FIVE_MINUTES, _DAYS * DAY),
+    "step": (_step, FIVE_MINUTES, _DAYS * DAY),
+    "spike": (_spike, FIVE_MINUTES, _DAYS * DAY),
+    "on-off": (_on_off, FIVE_MINUTES, _DAYS * DAY),
+    "noisy": (_noisy, 1.0, _NOISY_SECONDS),
+}
+"""Every shape by name, with its sampling interval and its length in seconds."""
+
+
+def generate(shape: str, seed: int) -> Recording:
+    """The recording of a shape of ``SHAPES`` for a seed."""
+    make, every, length = SHAPES[shape]
+    seconds = np.arange(0.0, length, every)
+    random = np.random.Generator(np.random.PCG64([seed, *shape.encode()]))
+    return Recording(shape, seconds, np.clip(make(seconds, random), 0.01, 8.0))

@@ -1,0 +1,150 @@
+"""The well-known policies, from their published rules, and how a policy of ours is played.
+
+Rules that hold here:
+
+- A decision taken at one step takes effect on the next.
+- Load-based policies see the demand, as a run queue shows it; usage-based ones the smaller of demand and allocation.
+- Fixed sizes know the whole recording, the others only its past.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import ceil, exp
+from typing import Final
+
+import numpy as np
+
+from protocol.smoothing.default import DEFAULT_CPU
+from protocol.smoothing.histogram import DecayingHistogram
+from protocol.smoothing.policy import Policy, parse_policy
+from protocol.smoothing.stage import Sample
+from protocol.smoothing.window import WindowMax
+from protocol.units import Instant, Seconds
+from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
+
+Player = Callable[[Timeline], Floats]
+"""Plays a timeline: the allocation in vCPUs at every step."""
+
+AGENT_TICK: Final = 5.0
+AGENT_TARGET: Final = 0.9
+HPA_SYNC: Final = 15.0
+HPA_STABILISATION: Final = Seconds(300.0)
+HPA_TARGET: Final = 0.8
+HPA_TOLERANCE: Final = 0.1
+VPA_SAMPLING: Final = 60.0
+DAY: Final = 86_400.0
+
+
+def play_policy(policy: Policy) -> Player:
+    """A policy of stages, asked at every step; it sees the demand."""
+
+    def player(timeline: Timeline) -> Floats:
+        target, step, cap = policy.start().target, timeline.step, timeline.cap
+        current, allocation = min(cap, round_up(float(timeline.demand[0]))), []
+        for index, demand in enumerate(timeline.demand.tolist()):
+            allocation.append(current)
+            wanted = target(Instant(index * step), Sample(demand, current))
+            current = min(cap, max(1, ceil(wanted / UNIT - 1e-9)) * UNIT)
+        return np.array(allocation)
+
+    return player
+
+
+def fixed_at_peak(timeline: Timeline) -> Floats:
+    """The greatest demand of the whole recording, always."""
+    return np.full(len(timeline.demand), round_up(float(timeline.demand.max())))
+
+
+def fixed_high_percentile(timeline: Timeline) -> Floats:
+    """The 99.5th percentile of the whole recording and a fifth more, always."""
+    return np.full(len(timeline.demand), round_up(1.2 * float(np.percentile(timeline.demand, 99.5))))
+
+
+def _next_step(wanted: Floats, timeline: Timeline) -> Floats:
+    """What was wanted every 5 s, in units, one step later."""
+    every = max(1, round(AGENT_TICK / timeline.step))
+    ticks = (np.arange(len(wanted)) // every) * every
+    sizes = np.minimum(timeline.cap, round_up_all(wanted[ticks]))
+    return np.concatenate([sizes[:1], sizes[:-1]])
+
+
+def agent_last_sample(timeline: Timeline) -> Floats:
+    """The original agent, load / 0.9 every 5 s, with the load of the moment."""
+    return _next_step(timeline.demand / AGENT_TARGET, timeline)
+
+
+def agent_one_minute(timeline: Timeline) -> Floats:
+    """The original agent, load / 0.9 every 5 s, with the kernel's one-minute load average."""
+    keep, level, levels = exp(-timeline.step / 60), float(timeline.demand[0]), []
+    for demand in timeline.demand.tolist():
+        level = demand + (level - demand) * keep
+        levels.append(level)
+    return _next_step(np.array(levels) / AGENT_TARGET, timeline)
+
+
+def hpa_load(timeline: Timeline) -> Floats:
+    """load / 0.9 every 5 s, reduced only to the greatest recommendation of 300 s as the HPA does."""
+    window, every, most = WindowMax(HPA_STABILISATION), max(1, round(AGENT_TICK / timeline.step)), []
+    for index, demand in enumerate(timeline.demand.tolist()):
+        if index % every == 0:
+            window.add(demand / AGENT_TARGET, Instant(index * timeline.step))
+        most.append(window.max() or 0.0)
+    return _next_step(np.array(most), timeline)
+
+
+def hpa_utilisation(timeline: Timeline) -> Floats:
+    """The HPA's own rule on utilisation: target 80 %, tolerance 10 %, every 15 s, at most doubled, 300 s down."""
+    step, every = timeline.step, max(1, round(HPA_SYNC / timeline.step))
+    window, allocation = WindowMax(HPA_STABILISATION), []
+    current = min(timeline.cap, round_up(float(timeline.demand[0]) / HPA_TARGET))
+    for index, demand in enumerate(timeline.demand.tolist()):
+        allocation.append(current)
+        if index % every:
+            continue
+        ratio = min(demand, current) / (HPA_TARGET * current)
+        wanted = current if abs(ratio - 1) <= HPA_TOLERANCE else round_up(ratio * current)
+        wanted = min(wanted, max(2 * current, current + 4 * UNIT))
+        window.add(wanted, Instant(index * step))
+        current = min(timeline.cap, window.max() or wanted)
+    return np.array(allocation)
+
+
+def vpa(timeline: Timeline) -> Floats:
+    """Usage every minute in a histogram that halves in 24 h; P90 and 15 % more, once current leaves its bounds.
+
+    The bounds are P50 and P95 with the same margin, widened while there is little history: by (1 + 0.001/days)^-2 and
+    (1 + 1/days).
+    """
+    histogram, every = DecayingHistogram(Seconds(DAY), 0.01), max(1, round(VPA_SAMPLING / timeline.step))
+    allocation, current = deque[float](), min(timeline.cap, round_up(float(timeline.demand[0])))
+    for index, demand in enumerate(timeline.demand.tolist()):
+        allocation.append(current)
+        if index % every:
+            continue
+        histogram.age(VPA_SAMPLING)
+        histogram.add(min(demand, current), max(0.1, current))
+        days = max(VPA_SAMPLING, index * timeline.step) / DAY
+        low = histogram.percentile(0.5) * 1.15 * (1 + 0.001 / days) ** -2
+        high = histogram.percentile(0.95) * 1.15 * (1 + 1 / days)
+        if not low <= current <= high:
+            current = min(timeline.cap, round_up(histogram.percentile(0.9) * 1.15))
+    return np.array(allocation)
+
+
+SEED_PERCENTILE: Final = parse_policy([{"percentile": {}}])
+"""The seed's percentage estimation model with its own thresholds."""
+
+PLAYERS: Final[Mapping[str, Player]] = {
+    "default": play_policy(DEFAULT_CPU),
+    "fixed-peak": fixed_at_peak,
+    "fixed-p99.5": fixed_high_percentile,
+    "agent-last": agent_last_sample,
+    "agent-1m": agent_one_minute,
+    "hpa-load": hpa_load,
+    "hpa": hpa_utilisation,
+    "vpa": vpa,
+    "percentile": play_policy(SEED_PERCENTILE),
+}
+"""Everything that can be played by name; ours first."""

@@ -1,0 +1,85 @@
+"""Every recording through every policy: the pure heart of ``autoscale replay``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from protocol.smoothing.policy import PolicyError, parse_policy
+from scripts.autoscale.replay.peers import PLAYERS, Player, play_policy
+from scripts.autoscale.replay.recording import Floats, Recording, Timeline, timeline
+from scripts.autoscale.replay.score import Score, overall, score
+
+
+@dataclass(frozen=True)
+class Played:
+    """One recording, with the allocation and the score of every policy by name."""
+
+    timeline: Timeline
+    allocations: Mapping[str, Floats]
+    scores: Mapping[str, Score]
+
+
+def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: float) -> list[Played]:
+    """Plays every recording, ``speed`` times faster, through every policy."""
+    return [_play_one(timeline(recording, speed), players) for recording in recordings]
+
+
+def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played:
+    allocations = {name: player(line) for name, player in players.items()}
+    return Played(line, allocations, {name: score(line, given) for name, given in allocations.items()})
+
+
+def totals(played: Sequence[Played]) -> dict[str, Score]:
+    """The overall score of every policy, in the order in which they were played."""
+    return {name: overall([one.scores[name] for one in played]) for name in played[0].scores}
+
+
+def choose_players(names: Sequence[str]) -> dict[str, Player]:
+    """The players named, each a known name or a policy file (YAML or JSON); all known ones where none is named.
+
+    Raises ``PolicyError`` with the file and the path in it.
+    """
+    return {_label(name): _player(name) for name in names} if names else dict(PLAYERS)
+
+
+def _label(name: str) -> str:
+    return name if name in PLAYERS else Path(name).stem
+
+
+def _player(name: str) -> Player:
+    if name in PLAYERS:
+        return PLAYERS[name]
+    path = Path(name)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})") from None
+    except yaml.YAMLError as error:
+        raise PolicyError(name, f"not YAML: {error}") from None
+    try:
+        return play_policy(parse_policy(document))
+    except PolicyError as error:
+        raise PolicyError(name, str(error)) from None
+
+
+def as_json(played: Sequence[Played], speed: float) -> bytes:
+    """All scores as JSON: per recording and overall, by policy."""
+    document = {
+        "speed": speed,
+        "recordings": [
+            {
+                "name": one.timeline.name,
+                "step_seconds": one.timeline.step,
+                "scored_hours": one.timeline.scored_hours,
+                "scores": one.scores,
+            }
+            for one in played
+        ],
+        "overall": totals(played),
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)

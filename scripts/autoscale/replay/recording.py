@@ -1,0 +1,127 @@
+"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid.
+
+Rules that hold here:
+
+- A value holds until the next one. The grid is 5 s, or 1 s where the recording itself is finer than 5 s.
+- The first 24 h are not scored (10 min on recordings finer than 5 s); played X times faster, that span shrinks with
+  the recording. Of a recording that is no longer than that, the first tenth is not scored.
+- A policy may allocate whole units of 0.25 vCPU, at least one and at most peak / 0.9 rounded up.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+UNIT: Final = 0.25
+"""The step of every allocation, in vCPUs."""
+
+COARSE_STEP: Final = 5.0
+FINE_STEP: Final = 1.0
+COARSE_WARM_UP: Final = 86_400.0
+FINE_WARM_UP: Final = 600.0
+CAP_UTILISATION: Final = 0.9
+_HEADERS: Final = (["seconds", "cpu_cores"], ["seconds", "cpu_cores", "mem_bytes"])
+
+
+class RecordingError(ValueError):
+    """A file that is no usable recording; the message names the file and the line."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Demand in vCPUs, and memory in bytes where it was recorded, from the instants ``seconds`` on."""
+
+    name: str
+    seconds: Floats
+    cores: Floats
+    mem_bytes: Floats | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether values come more often than every 5 s."""
+        return float(np.median(np.diff(self.seconds))) < COARSE_STEP
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Demand in vCPUs at every step of ``step`` seconds; scores begin at index ``warm_up``."""
+
+    name: str
+    step: float
+    demand: Floats
+    warm_up: int
+    cap: float
+
+    @property
+    def scored_hours(self) -> float:
+        """How long the scored part is."""
+        return (len(self.demand) - self.warm_up) * self.step / 3600
+
+
+def read_recording(path: Path) -> Recording:
+    """Reads a recording. Raises ``RecordingError`` and ``OSError``."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        header = [column.strip() for column in next(rows, [])]
+        if header not in _HEADERS:
+            raise RecordingError(
+                f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)!r}'
+            )
+        values = [_numbers(row, len(header), f"{path}:{line}") for line, row in enumerate(rows, start=2) if row]
+    table = np.array(values, dtype=np.float64).reshape(-1, len(header))
+    if len(table) < 2 or table[:, 1].max() <= 0:
+        raise RecordingError(f"{path}: expected two rows or more and a demand above zero somewhere")
+    back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
+    if len(back):
+        raise RecordingError(f"{path}: time does not advance after {table[back[0], 0]:g} s")
+    return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
+
+
+def _numbers(row: list[str], columns: int, place: str) -> list[float]:
+    try:
+        numbers = [float(cell) for cell in row]
+    except ValueError:
+        raise RecordingError(f"{place}: expected numbers, got {','.join(row)!r}") from None
+    if len(numbers) != columns or not all(0 <= number < float("inf") for number in numbers):
+        raise RecordingError(f"{place}: expected {columns} finite numbers of zero or more, got {','.join(row)!r}")
+    return numbers
+
+
+def write_recording(recording: Recording, path: Path) -> None:
+    """Writes ``seconds,cpu_cores``, with memory where there is some."""
+    columns = [recording.seconds, recording.cores]
+    header = "seconds,cpu_cores"
+    if recording.mem_bytes is not None:
+        columns, header = [*columns, recording.mem_bytes], header + ",mem_bytes"
+    np.savetxt(path, np.column_stack(columns), delimiter=",", header=header, comments="", fmt="%.6g")
+
+
+def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
+    """The recording on its grid, played ``speed`` (> 0) times faster."""
+    step, unscored = (FINE_STEP, FINE_WARM_UP) if recording.is_fine else (COARSE_STEP, COARSE_WARM_UP)
+    seconds = recording.seconds / speed
+    instants = np.arange(0.0, seconds[-1] + step / 2, step)
+    demand = recording.cores[np.searchsorted(seconds, instants + 1e-9, side="right") - 1]
+    warm_up = round(unscored / speed / step)
+    if warm_up >= len(demand):
+        warm_up = len(demand) // 10
+    return Timeline(recording.name, step, demand, warm_up, round_up(float(demand.max()) / CAP_UTILISATION))
+
+
+def round_up(cores: float) -> float:
+    """The least whole number of units, one or more, that covers ``cores``."""
+    return max(1, ceil(cores / UNIT - 1e-9)) * UNIT
+
+
+def round_up_all(cores: Floats) -> Floats:
+    """``round_up`` of every value."""
+    return np.maximum(1.0, np.ceil(cores / UNIT - 1e-9)) * UNIT
