@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from deploy.local.clock import SystemClock
-from deploy.local.cluster.content import apply_crds, create_vms, register_node
+from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
 from deploy.local.cluster.control import Answer, Part, control_door
 from deploy.local.cluster.control_plane import (
     EXTENDER_PORT,
@@ -74,6 +74,7 @@ class Cluster:
         await self._scheduler(stack, network, host)
         self._progress.done()
         self._progress.begin("nodes")
+        await forget_nodes(client, frozenset(node.name for node in nodes))
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
@@ -101,7 +102,9 @@ class Cluster:
             ]
             agents_text = f"agents run as {form}: {why}"
             parts = [*own, *by_node, *runtime.parts()]
-            return Answer(network=network.description, guests=made.description, agents=agents_text, parts=parts)
+            return Answer(
+                network=network.description, guests=made.description, agents=agents_text, host=host, parts=parts
+            )
 
         await stack.enter_async_context(control_door(self._folder, network, status))
         self._progress.begin("agents")

@@ -9,7 +9,7 @@ import yaml
 
 from deploy.local.clock import Clock
 from deploy.local.kube.client import ApiClient, ApiError
-from deploy.local.kube.objects import CRDS, NODES, VIRTUAL_MACHINES, Json, Kind, items, text
+from deploy.local.kube.objects import CRDS, NODES, PODS, VIRTUAL_MACHINES, Json, Kind, items, name_of, node_of, text
 from deploy.local.kubelet.node_object import NodeSpec, node_object
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
@@ -47,6 +47,16 @@ async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None
     wanted = node_object(node, clock.timestamp())
     await ensure(client, NODES, "", wanted)
     await client.merge_patch(NODES, ObjectName("", node.name), {"status": wanted["status"]}, "status")
+
+
+async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
+    """Removes nodes that an earlier cluster of this folder had, and the pods on them."""
+    for node in items(await client.list(NODES), "items"):
+        if name_of(node).name not in kept:
+            await client.delete(NODES, name_of(node))
+    for pod in items(await client.list(PODS), "items"):
+        if node_of(pod) and node_of(pod) not in kept:
+            await client.delete(PODS, name_of(pod), grace=0)
 
 
 async def ensure(client: ApiClient, kind: Kind, namespace: str, body: Json) -> None:

@@ -52,6 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
     network: str = ""
     guests: str = ""
     agents: str = ""
+    host: str = ""
     parts: list[Part] = []
 
 

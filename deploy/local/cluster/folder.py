@@ -99,16 +99,27 @@ class ClusterFolder:
         except OSError as error:
             os.close(descriptor)
             raise AlreadyRunsError(self.name) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return descriptor
+
+    def owner(self) -> int | None:
+        """The process that holds the lock; None where the cluster does not run."""
+        try:
+            written = (self.root / "lock").read_text() if self.runs() else ""
+        except OSError:
+            return None
+        return int(written) if written.isdecimal() else None
 
     def runs(self) -> bool:
         """Whether the cluster's process lives."""
         if not (self.root / "lock").exists():
             return False
-        try:
-            os.close(self.lock())
-        except AlreadyRunsError:
-            return True
+        with (self.root / "lock").open("rb") as probe:
+            try:
+                fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return True
         return False
 
     def remove(self) -> None:

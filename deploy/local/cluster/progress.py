@@ -73,3 +73,4 @@ class Progress:
             os.write(sys.stdout.fileno(), msgspec.json.encode(Step(self._name, state, text, log)) + b"\n")
         except BrokenPipeError:
             self._open = False
+            raise StepFailedError("whoever asked for this cluster has gone") from None

@@ -18,7 +18,7 @@ class SpecError(ValueError):
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A cluster as asked for. ``agents`` of ``auto`` is decided by ``agent_form``; ``load`` is what simulated VMs play."""
+    """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play."""
 
     guests: Literal["qemu", "simulated"] = "qemu"
     nodes: int = 2

@@ -1,0 +1,129 @@
+"""Starting, ending and cleaning up clusters from another process: what the command line does.
+
+Rules that hold here:
+
+- A launch that is cancelled ends what it launched before it returns.
+- A cluster that was killed leaves no process (the kernel sees to that); what else it may leave is removed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from deploy.local.clock import Clock
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.progress import Step, StepFailedError, StepState
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.guests.machine import Qemu
+from deploy.local.network.hub import HubNetwork
+from deploy.local.network.namespaces import NamespaceNetwork
+from protocol.units import Instant, Seconds
+
+_PATIENCE: Final = Seconds(30.0)
+_LAST_PATIENCE: Final = Seconds(5.0)
+_PAUSE: Final = Seconds(0.05)
+
+
+class LaunchedCluster:
+    """The process of a cluster that was started here."""
+
+    def __init__(self, folder: ClusterFolder, process: asyncio.subprocess.Process) -> None:
+        self._folder = folder
+        self._process = process
+
+    async def follow(self, on_step: Callable[[Step], None]) -> None:
+        """Reports every step; returns when the cluster is ready. Raises ``StepFailedError``."""
+        said = self._process.stdout
+        if said is None:
+            raise StepFailedError("the cluster's process was started without a pipe")
+        while line := await said.readline():
+            step = msgspec.json.decode(line, type=Step)
+            if step.state is StepState.FAILED:
+                await self._process.wait()
+                raise StepFailedError(step.text, step.log)
+            on_step(step)
+            if step.state is StepState.READY:
+                return
+        raise StepFailedError("the cluster's process ended without a word", str(self._folder.log("cluster")))
+
+    async def wait(self) -> int:
+        """Returns the exit code when the cluster has ended."""
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Ends the cluster; returns when its process is gone."""
+        if self._process.returncode is None:
+            self._process.terminate()
+        await self._process.wait()
+
+
+async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool) -> LaunchedCluster:
+    """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends.
+
+    Raises ``AlreadyRunsError``.
+    """
+    if folder.runs():
+        raise AlreadyRunsError(folder.name)
+    await remove_remains(folder)
+    folder.write_spec(spec)
+    folder.logs.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "deploy.local.cluster", folder.name]
+    fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
+    with folder.log("cluster").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *fate,
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent)},
+            start_new_session=True,
+        )
+    return LaunchedCluster(folder, process)
+
+
+async def stop(folder: ClusterFolder, clock: Clock) -> bool:
+    """Ends the running cluster of ``folder``; returns whether there was one. Nothing of it is left afterwards."""
+    owner = folder.owner()
+    if owner is not None:
+        for number, patience in ((signal.SIGTERM, _PATIENCE), (signal.SIGKILL, _LAST_PATIENCE)):
+            os.kill(owner, number)
+            if await _ended(folder, clock, patience):
+                break
+    await remove_remains(folder)
+    return owner is not None
+
+
+async def _ended(folder: ClusterFolder, clock: Clock, patience: Seconds) -> bool:
+    deadline = Instant(clock.now() + patience)
+    while folder.runs():
+        if clock.now() >= deadline:
+            return False
+        await clock.sleep(_PAUSE)
+    return True
+
+
+async def remove_remains(folder: ClusterFolder) -> None:
+    """Removes what a killed cluster may have left in the kernel and in the file system outside of its folder."""
+    if not folder.exists():
+        return
+    if os.geteuid() == 0:
+        await NamespaceNetwork(folder.name, "to be removed").down()
+    await HubNetwork(folder.name, "to be removed", Qemu()).down()
+    folder.control.unlink(missing_ok=True)
+
+
+def log_tail(log: str, lines: int = 12) -> str:
+    """The last lines of a log; empty where there is none."""
+    try:
+        with open(log, errors="replace") as found:  # noqa: PTH123 - the path came as text
+            return "".join(found.readlines()[-lines:]).rstrip()
+    except OSError:
+        return ""

@@ -1,0 +1,185 @@
+"""``autoscale local``: a whole cluster on this machine, up and down."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from deploy.local.clock import SystemClock
+from deploy.local.cluster.control import Answer, NoAnswerError, knock
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
+from deploy.local.cluster.launch import launch, stop
+from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.network.chooser import NetworkKind
+from scripts.autoscale.running import run
+from scripts.autoscale.steps import StepView, show_failure
+from scripts.autoscale.vms import vm_table
+
+Name = Annotated[str, typer.Option("--name", help="The cluster's name; clusters of different names do not meet.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+class GuestKind(StrEnum):
+    """What VMs are."""
+
+    QEMU = "qemu"
+    SIMULATED = "simulated"
+
+
+class AgentForm(StrEnum):
+    """How agents run."""
+
+    AUTO = "auto"
+    SIDECAR = "sidecar"
+    NODE = "node"
+
+
+def app() -> typer.Typer:
+    """The group of commands."""
+    group = typer.Typer(help="A whole cluster on this machine.", no_args_is_help=True)
+    group.command("up")(up)
+    group.command("down")(down)
+    group.command("status")(status)
+    group.command("address")(address)
+    return group
+
+
+def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
+    nodes: Annotated[int, typer.Option(min=1, max=50)] = 2,
+    node_cpu: Annotated[str, typer.Option(help="What each node has, as a quantity.")] = "8",
+    node_memory: Annotated[str, typer.Option(help="What each node has, as a quantity.")] = "16Gi",
+    vms: Annotated[int, typer.Option(min=0, max=2000, help="So many small VMs from the start.")] = 0,
+    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one for each node.")] = AgentForm.AUTO,
+    network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
+    load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
+    policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
+    name: Name = "local",
+) -> None:
+    """Bring a cluster up, and keep it until Ctrl-C."""
+    spec = ClusterSpec(
+        guests=guests.value,
+        nodes=nodes,
+        node_cpu=node_cpu,
+        node_memory=node_memory,
+        agents=agents.value,
+        network=network.value,
+        vms=vms,
+        policy=policy,
+        load=load,
+    )
+    run(_up(ClusterFolder.of(name), spec, detach=detach))
+
+
+async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
+    console = Console()
+    try:
+        cluster = await launch(folder, spec, attached=not detach)
+    except AlreadyRunsError:
+        console.print(f"The cluster {folder.name!r} runs already. See it: autoscale local status --name {folder.name}")
+        return 1
+    keep = False
+    try:
+        with StepView(console) as view:
+            await cluster.follow(view.show)
+        _say_ready(console, folder)
+        keep = detach
+        if detach:
+            return 0
+        console.print("Ctrl-C ends it.")
+        await cluster.wait()
+        console.print(f"The cluster has ended; its log: {folder.log('cluster')}", soft_wrap=True)
+    except StepFailedError as error:
+        show_failure(console, error)
+    finally:
+        if not keep:
+            await cluster.end()
+    return 1
+
+
+def _say_ready(console: Console, folder: ClusterFolder) -> None:
+    name = "" if folder.name == "local" else f" --name {folder.name}"
+    console.print(f"[bold green]The cluster {folder.name!r} is up.[/bold green]")
+    console.print(f"  export KUBECONFIG={folder.kubeconfig}", soft_wrap=True)
+    console.print("  kubectl apply -f vm-deploy.yaml && kubectl get neonvm -w")
+    console.print(f"  autoscale top{name}")
+
+
+def down(name: Name = "local") -> None:
+    """End a cluster and forget it, whatever state it is in."""
+    run(_down(ClusterFolder.of(name)))
+
+
+async def _down(folder: ClusterFolder) -> int:
+    console = Console()
+    if not folder.exists():
+        console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
+        return 0
+    ran = await stop(folder, SystemClock())
+    folder.remove()
+    console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
+    return 0
+
+
+def status(name: Name = "local", as_json: AsJson = False) -> None:
+    """Say whether a cluster runs, and what it consists of. Exits 3 where it does not run."""
+    run(_status(ClusterFolder.of(name), as_json=as_json))
+
+
+async def _status(folder: ClusterFolder, *, as_json: bool) -> int:
+    console = Console()
+    try:
+        answer = await knock(folder, "status")
+    except NoAnswerError as error:
+        if as_json:
+            print(json.dumps({"name": folder.name, "running": False, "why": str(error)}))
+        else:
+            console.print(f"The cluster {folder.name!r} does not run. Start it: autoscale local up")
+        return 3
+    if as_json:
+        facts = msgspec.to_builtins(answer)
+        print(json.dumps({"name": folder.name, "running": True, "kubeconfig": str(folder.kubeconfig), **facts}))
+        return 0
+    _print_status(console, folder, answer)
+    console.print(await vm_table(folder.kubeconfig))
+    return 0
+
+
+def _print_status(console: Console, folder: ClusterFolder, answer: Answer) -> None:
+    console.print(f"[bold]The cluster {folder.name!r} runs.[/bold]")
+    for line in (answer.network, answer.guests, answer.agents):
+        console.print(f"  {line}", soft_wrap=True)
+    console.print(f"  kubeconfig: {folder.kubeconfig}", soft_wrap=True)
+    table = Table("process", "pid", "restarts", box=None)
+    for part in answer.parts:
+        table.add_row(part.name, str(part.pid or "-"), str(part.restarts))
+    console.print(table)
+
+
+def address(
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
+    name: Name = "local",
+) -> None:
+    """Print HOST:PORT on this machine that leads into a VM."""
+    run(_address(ClusterFolder.of(name), vm, port))
+
+
+async def _address(folder: ClusterFolder, vm: str, port: int) -> int:
+    from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
+
+    try:
+        answer = await knock(folder, "expose", await vm_host(folder.kubeconfig, vm), port)
+    except (NoAnswerError, LookupError) as error:
+        typer.echo(f"autoscale: {error}", err=True)
+        return 1
+    print(f"127.0.0.1:{answer.port}")
+    return 0

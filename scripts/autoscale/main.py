@@ -1,0 +1,32 @@
+"""``autoscale``: the one command for people. Every command says what it does with ``--help``."""
+
+from __future__ import annotations
+
+import typer
+
+from scripts.autoscale import demo, explain, local, top
+
+
+def app() -> typer.Typer:
+    """The command with all its parts."""
+    root = typer.Typer(
+        name="autoscale",
+        help="Vertical autoscaling for fleets of postgres VMs.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    root.add_typer(local.app(), name="local")
+    root.command("demo")(demo.demo)
+    root.command("top")(top.top)
+    root.command("explain")(explain.explain)
+    return root
+
+
+def main() -> None:
+    """The entry point."""
+    app()()
+
+
+if __name__ == "__main__":
+    main()

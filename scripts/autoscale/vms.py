@@ -1,0 +1,49 @@
+"""VirtualMachines as people look for them, and as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from deploy.local.kube.client import ApiError
+from deploy.local.kube.kubeconfig import client_from_kubeconfig
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items, name_of, text
+from protocol.messages import ObjectName
+
+
+def vm_name(given: str) -> ObjectName:
+    """``NAME`` in the namespace ``default``, or ``NAMESPACE/NAME``."""
+    namespace, slash, name = given.rpartition("/")
+    return ObjectName(namespace if slash else "default", name)
+
+
+async def vm_host(kubeconfig: Path, given: str) -> str:
+    """The address of a running VM on the flat network. Raises ``LookupError``."""
+    async with client_from_kubeconfig(kubeconfig) as client:
+        try:
+            vm = await client.get(VIRTUAL_MACHINES, vm_name(given))
+        except ApiError as error:
+            raise LookupError(str(error)) from error
+    host = text(vm, "status", "extraNetIP") or text(vm, "status", "podIP")
+    if not host:
+        raise LookupError(f"the VM {given} does not run yet (phase {text(vm, 'status', 'phase') or 'unknown'})")
+    return host
+
+
+async def vm_table(kubeconfig: Path) -> Table:
+    """All VMs of a cluster with their sizes."""
+    async with client_from_kubeconfig(kubeconfig) as client:
+        listed = await client.list(VIRTUAL_MACHINES)
+    table = Table("VM", "phase", "node", "CPU", "memory", "wanted", box=None)
+    for vm in items(listed, "items"):
+        table.add_row(*_row(vm))
+    return table
+
+
+def _row(vm: Json) -> tuple[str, ...]:
+    guest = child(vm, "spec", "guest")
+    cpu, slots = child(guest, "cpus").get("use"), child(guest, "memorySlots").get("use")
+    wanted = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
+    status = (text(vm, "status", key) or "-" for key in ("phase", "node", "cpus", "memorySize"))
+    return (str(name_of(vm)), *status, wanted)
