@@ -64,8 +64,9 @@ class ApiError(Exception):
             details["name"] = self.subject.name
         if self.subject.group:
             details["group"] = self.subject.group
-        if self.subject.kind or self.subject.resource:
-            details["kind"] = self.subject.kind or self.subject.resource
+        kind = self.subject.kind if self.reason == "Invalid" else self.subject.resource or self.subject.kind
+        if kind:
+            details["kind"] = kind
         if self.causes:
             details["causes"] = [
                 {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in self.causes

@@ -1,0 +1,102 @@
+"""The real ``kubernetes`` client, in both its forms, as the scheduler and people's scripts use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import kubernetes
+import pytest
+from kubernetes import aio
+from kubernetes.dynamic import DynamicClient
+
+from tests.conformance.cluster import Cluster, definition
+
+
+def client_for(cluster: Cluster) -> kubernetes.client.ApiClient:
+    return kubernetes.config.new_client_from_config(str(cluster.kubeconfig))
+
+
+@asynccontextmanager
+async def async_client_for(cluster: Cluster) -> AsyncIterator[aio.client.ApiClient]:
+    client = await aio.config.new_client_from_config(str(cluster.kubeconfig))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def test_the_typed_client_makes_reads_patches_and_deletes(cluster: Cluster) -> None:
+    with client_for(cluster) as client:
+        core = kubernetes.client.CoreV1Api(client)
+        meta = kubernetes.client.V1ObjectMeta(name="a", labels={"x": "y"})
+        core.create_namespaced_config_map(
+            cluster.namespace, kubernetes.client.V1ConfigMap(metadata=meta, data={"k": "v"})
+        )
+        core.patch_namespaced_config_map("a", cluster.namespace, {"data": {"k": "w"}})
+        listed = core.list_namespaced_config_map(cluster.namespace, label_selector="x=y")
+        core.delete_namespaced_config_map("a", cluster.namespace)
+        with pytest.raises(kubernetes.client.ApiException) as refusal:
+            core.read_namespaced_config_map("a", cluster.namespace)
+    assert [one.data for one in listed.items] == [{"k": "w"}]
+    assert (refusal.value.status, refusal.value.reason) == (404, "Not Found")
+
+
+def test_the_typed_client_watches(cluster: Cluster) -> None:
+    with client_for(cluster) as client:
+        core = kubernetes.client.CoreV1Api(client)
+        start = core.list_namespaced_config_map(cluster.namespace).metadata.resource_version
+        cluster.config_map("a")
+        cluster.config_map("b")
+        watch = kubernetes.watch.Watch()
+        found: list[tuple[str, str]] = []
+        for event in watch.stream(
+            core.list_namespaced_config_map,
+            cluster.namespace,
+            resource_version=start,
+            timeout_seconds=20,
+            field_selector="metadata.name!=kube-root-ca.crt",
+        ):
+            found.append((event["type"], event["object"].metadata.name))
+            if len(found) == 2:
+                watch.stop()
+    assert found == [("ADDED", "a"), ("ADDED", "b")]
+
+
+def test_the_dynamic_client_discovers_what_was_defined(cluster: Cluster) -> None:
+    with cluster.defined(definition()) as path, client_for(cluster) as client:
+        api_version = "/".join(path.split("/")[2:4])
+        things = DynamicClient(client).resources.get(api_version=api_version, kind="Thing")
+        body = {"apiVersion": api_version, "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}}
+        things.create(body=body, namespace=cluster.namespace)
+        things.server_side_apply(body=body, name="a", namespace=cluster.namespace, field_manager="test")
+        listed = things.get(namespace=cluster.namespace)
+    assert [one.spec.n for one in listed.items] == [1]
+
+
+async def test_the_asynchronous_client_reads_and_binds(cluster: Cluster) -> None:
+    await asyncio.to_thread(cluster.pod, "p")
+    async with async_client_for(cluster) as client:
+        core = aio.client.CoreV1Api(client)
+        target = aio.client.V1ObjectReference(kind="Node", name="node-1")
+        binding = aio.client.V1Binding(metadata=aio.client.V1ObjectMeta(name="p"), target=target)
+        await core.create_namespaced_pod_binding("p", cluster.namespace, binding, _preload_content=False)
+        pods = await core.list_namespaced_pod(cluster.namespace, field_selector="spec.nodeName=node-1")
+    assert [pod.metadata.name for pod in pods.items] == ["p"]
+
+
+async def test_the_asynchronous_client_watches(cluster: Cluster) -> None:
+    async with async_client_for(cluster) as client:
+        core = aio.client.CoreV1Api(client)
+        await asyncio.to_thread(cluster.config_map, "a")
+        found: list[tuple[str, str]] = []
+        async with aio.watch.Watch() as watch:
+            only = "metadata.name=a"
+            stream = watch.stream(core.list_namespaced_config_map, cluster.namespace, field_selector=only)
+            async for event in stream:
+                found.append((event["type"], event["object"].metadata.name))
+                if len(found) == 2:
+                    break
+                await asyncio.to_thread(cluster.http.delete, cluster.path("configmaps", "a"))
+    assert found == [("ADDED", "a"), ("DELETED", "a")]

@@ -1,0 +1,176 @@
+"""Objects: made, read, changed, and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.cluster import Cluster, done, refused
+
+
+def test_a_new_object_gets_its_identity_from_the_server(cluster: Cluster) -> None:
+    given = {"metadata": {"name": "a", "uid": "mine", "creationTimestamp": "2001-01-01T00:00:00Z"}, "data": {"k": "v"}}
+    made = cluster.create(cluster.path("configmaps"), given)
+    meta = made["metadata"]
+    assert (made["kind"], made["apiVersion"], made["data"]) == ("ConfigMap", "v1", {"k": "v"})
+    assert (meta["name"], meta["namespace"]) == ("a", cluster.namespace)
+    assert meta["uid"] != "mine"
+    assert meta["creationTimestamp"] > "2020"
+    assert int(meta["resourceVersion"]) > 0
+    assert cluster.get(cluster.path("configmaps", "a")) == made
+
+
+def test_generate_name_completes_the_name(cluster: Cluster) -> None:
+    names = {
+        cluster.create(cluster.path("configmaps"), {"metadata": {"generateName": "part-"}})["metadata"]["name"]
+        for _ in range(3)
+    }
+    assert len(names) == 3
+    assert all(name.startswith("part-") and len(name) == len("part-") + 5 for name in names)
+
+
+def test_what_is_not_there_is_not_found(cluster: Cluster) -> None:
+    response = cluster.http.get(cluster.path("configmaps", "absent"))
+    assert refused(response) == (404, "NotFound")
+    assert response.json()["message"] == 'configmaps "absent" not found'
+    assert response.json()["details"] == {"name": "absent", "kind": "configmaps"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothings", "/apis/no.group/v1/things", "/api/v9/pods"])
+def test_what_is_not_served_is_not_found(cluster: Cluster, path: str) -> None:
+    assert cluster.http.get(path).status_code == 404
+
+
+def test_a_name_is_taken_once(cluster: Cluster) -> None:
+    cluster.config_map("a")
+    response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a"}})
+    assert refused(response) == (409, "AlreadyExists")
+    assert response.json()["message"] == 'configmaps "a" already exists'
+
+
+def test_a_namespace_must_be_there_first(cluster: Cluster) -> None:
+    response = cluster.http.post("/api/v1/namespaces/nowhere/configmaps", json={"metadata": {"name": "a"}})
+    assert refused(response) == (404, "NotFound")
+    assert response.json()["message"] == 'namespaces "nowhere" not found'
+
+
+def test_a_bad_name_is_refused_with_its_field(cluster: Cluster) -> None:
+    response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "Not_A_Name"}})
+    assert refused(response) == (422, "Invalid")
+    assert [cause["field"] for cause in response.json()["details"]["causes"]] == ["metadata.name"]
+    assert "RFC 1123" in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "Secret", "metadata": {"name": "a"}},
+        {"metadata": {"name": "a", "namespace": "another"}},
+        {"metadata": {"name": "a", "labels": {"number": 1}}},
+    ],
+)
+def test_an_object_that_does_not_belong_here_is_a_bad_request(cluster: Cluster, body: dict[str, object]) -> None:
+    assert refused(cluster.http.post(cluster.path("configmaps"), json=body)) == (400, "BadRequest")
+
+
+def test_text_that_is_no_json_is_a_bad_request(cluster: Cluster) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = cluster.http.post(cluster.path("configmaps"), content=b"{not json", headers=headers)
+    assert refused(response)[0] == 400
+
+
+def test_an_update_of_the_newest_state_is_taken(cluster: Cluster) -> None:
+    made = cluster.config_map("a", k="v")
+    changed = done(cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "w"}}))
+    assert changed["data"] == {"k": "w"}
+    assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+    assert changed["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+def test_an_update_of_an_older_state_is_a_conflict(cluster: Cluster) -> None:
+    made = cluster.config_map("a", k="v")
+    done(cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "w"}}))
+    response = cluster.http.put(cluster.path("configmaps", "a"), json={**made, "data": {"k": "x"}})
+    assert refused(response) == (409, "Conflict")
+    assert response.json()["message"] == (
+        'Operation cannot be fulfilled on configmaps "a": the object has been modified; '
+        "please apply your changes to the latest version and try again"
+    )
+    assert cluster.get(cluster.path("configmaps", "a"))["data"] == {"k": "w"}
+
+
+def test_an_update_without_a_revision_replaces_whatever_is_there(cluster: Cluster) -> None:
+    cluster.config_map("a", k="v")
+    changed = done(
+        cluster.http.put(cluster.path("configmaps", "a"), json={"metadata": {"name": "a"}, "data": {"n": "1"}})
+    )
+    assert changed["data"] == {"n": "1"}
+
+
+def test_an_update_that_changes_nothing_makes_no_revision(cluster: Cluster) -> None:
+    made = cluster.config_map("a", k="v")
+    assert done(cluster.http.put(cluster.path("configmaps", "a"), json=made)) == made
+
+
+def test_an_update_cannot_name_another_object(cluster: Cluster) -> None:
+    made = cluster.config_map("a")
+    renamed = {**made, "metadata": {**made["metadata"], "name": "b"}}
+    assert refused(cluster.http.put(cluster.path("configmaps", "a"), json=renamed)) == (400, "BadRequest")
+
+
+def test_an_update_for_an_object_with_another_uid_is_a_conflict(cluster: Cluster) -> None:
+    cluster.config_map("a")
+    body = {"metadata": {"name": "a", "uid": "11111111-1111-1111-1111-111111111111"}}
+    assert refused(cluster.http.put(cluster.path("configmaps", "a"), json=body)) == (409, "Conflict")
+
+
+def test_a_dry_run_answers_and_leaves_no_trace(cluster: Cluster) -> None:
+    made = done(
+        cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a"}}, params={"dryRun": "All"})
+    )
+    assert made["metadata"]["uid"]
+    assert refused(cluster.http.get(cluster.path("configmaps", "a"))) == (404, "NotFound")
+    kept = cluster.config_map("b", k="v")
+    done(cluster.http.delete(cluster.path("configmaps", "b"), params={"dryRun": "All"}))
+    done(cluster.patch(cluster.path("configmaps", "b"), {"data": {"k": "w"}}, dryRun="All"))
+    assert cluster.get(cluster.path("configmaps", "b")) == kept
+
+
+def test_spec_and_status_have_one_door_each(cluster: Cluster) -> None:
+    cluster.pod("p")
+    path = cluster.path("pods", "p")
+    done(cluster.patch(path, {"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}}))
+    through_spec = cluster.get(path)
+    done(cluster.patch(f"{path}/status", {"status": {"message": "hello"}, "spec": {"activeDeadlineSeconds": 5}}))
+    through_status = cluster.get(path)
+    assert (through_spec["status"]["phase"], through_spec["metadata"]["labels"]) == ("Pending", {"a": "b"})
+    assert through_status["status"]["message"] == "hello"
+    assert through_status["spec"] == through_spec["spec"]
+
+
+def test_a_new_pod_is_pending_whatever_it_says(cluster: Cluster) -> None:
+    cluster.pod("p")
+    pod = cluster.get(cluster.path("pods", "p"))
+    assert (pod["status"]["phase"], pod["status"]["qosClass"]) == ("Pending", "BestEffort")
+    assert (pod["spec"]["restartPolicy"], pod["spec"]["terminationGracePeriodSeconds"]) == ("Always", 30)
+
+
+def test_a_pods_spec_is_settled(cluster: Cluster) -> None:
+    cluster.pod("p")
+    response = cluster.patch(cluster.path("pods", "p"), {"spec": {"schedulerName": "another"}})
+    assert refused(response) == (422, "Invalid")
+    assert "pod updates may not change fields other than" in response.json()["message"]
+
+
+def test_the_generation_counts_changes_of_the_spec(cluster: Cluster) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    path = cluster.path("deployments", "d", "apps/v1")
+    made = cluster.create(cluster.path("deployments", "", "apps/v1"), {"metadata": {"name": "d"}, "spec": spec})
+    labelled = done(cluster.patch(path, {"metadata": {"labels": {"x": "y"}}}))
+    scaled = done(cluster.patch(path, {"spec": {"replicas": 2}}))
+    assert [one["metadata"]["generation"] for one in (made, labelled, scaled)] == [1, 1, 2]
+
+
+def test_a_secret_takes_plain_text(cluster: Cluster) -> None:
+    made = cluster.create(cluster.path("secrets"), {"metadata": {"name": "s"}, "stringData": {"k": "v"}})
+    assert (made["data"], made["type"], "stringData" in made) == ({"k": "dg=="}, "Opaque", False)

@@ -1,0 +1,163 @@
+"""Subresources: a pod's node, an eviction, a scale, a token; and who a token's holder is."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from tests.conformance.cluster import MERGE_PATCH, Cluster, Json, done, refused
+
+AUTH = "/apis/authentication.k8s.io/v1"
+AUDIENCE = "somebody-else"
+
+
+def bind(cluster: Cluster, name: str, node: str, **metadata: object) -> tuple[int, str]:
+    body = {"metadata": {"name": name, **metadata}, "target": {"kind": "Node", "name": node}}
+    response = cluster.http.post(f"{cluster.path('pods', name)}/binding", json=body)
+    return (response.status_code, response.json().get("status", ""))
+
+
+def test_a_pod_is_bound_once(cluster: Cluster) -> None:
+    cluster.pod("p")
+    assert bind(cluster, "p", "node-1", annotations={"x.test/by": "me"}) == (201, "Success")
+    pod = cluster.get(cluster.path("pods", "p"))
+    assert pod["spec"]["nodeName"] == "node-1"
+    assert pod["metadata"]["annotations"]["x.test/by"] == "me"
+    assert [(one["type"], one["status"]) for one in pod["status"]["conditions"]] == [("PodScheduled", "True")]
+    assert bind(cluster, "p", "node-2") == (409, "Failure")
+    assert cluster.get(cluster.path("pods", "p")) == pod
+
+
+def test_binding_checks_that_it_is_the_same_pod(cluster: Cluster) -> None:
+    pod = cluster.pod("p")
+    assert bind(cluster, "p", "node-1", uid="11111111-1111-1111-1111-111111111111") == (409, "Failure")
+    assert bind(cluster, "absent", "node-1") == (404, "Failure")
+    assert bind(cluster, "p", "node-1", uid=pod["metadata"]["uid"]) == (201, "Success")
+
+
+def evict(cluster: Cluster, name: str) -> tuple[int, Json]:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": cluster.namespace}}
+    response = cluster.http.post(f"{cluster.path('pods', name)}/eviction", json=body)
+    return response.status_code, response.json()
+
+
+def test_an_eviction_deletes_unless_a_budget_forbids(cluster: Cluster) -> None:
+    cluster.pod("free")
+    cluster.pod("guarded", labels={"app": "db"})
+    bind(cluster, "guarded", "node-1")
+    done(cluster.patch(f"{cluster.path('pods', 'guarded')}/status", {"status": {"phase": "Running"}}))
+    budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "db"}}}}
+    cluster.create(cluster.path("poddisruptionbudgets", "", "policy/v1"), budget)
+    assert evict(cluster, "free")[0] == 201
+    code, status = evict(cluster, "guarded")
+    assert (code, status["reason"]) == (429, "TooManyRequests")
+    assert "disruption budget" in status["message"]
+    assert cluster.http.get(cluster.path("pods", "free")).status_code == 404
+    assert "deletionTimestamp" not in cluster.get(cluster.path("pods", "guarded"))["metadata"]
+
+
+def test_scale_shows_and_sets_the_replicas(cluster: Cluster) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+    cluster.create(cluster.path("deployments", "", "apps/v1"), {"metadata": {"name": "d"}, "spec": spec})
+    path = cluster.path("deployments", "d", "apps/v1")
+    scale = cluster.get(f"{path}/scale")
+    assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 2})
+    assert (scale["status"]["replicas"], scale["status"]["selector"]) == (0, "a=b")
+    done(cluster.http.put(f"{path}/scale", json={**scale, "spec": {"replicas": 3}}))
+    assert refused(cluster.http.put(f"{path}/scale", json={**scale, "spec": {"replicas": 4}})) == (409, "Conflict")
+    done(cluster.patch(f"{path}/scale", {"spec": {"replicas": 5}}, MERGE_PATCH))
+    assert refused(cluster.patch(f"{path}/scale", {"spec": {"replicas": -1}}, MERGE_PATCH)) == (422, "Invalid")
+    assert cluster.get(path)["spec"]["replicas"] == 5
+
+
+def token(cluster: Cluster, **spec: object) -> Json:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    return done(cluster.http.post(f"{cluster.path('serviceaccounts', 'default')}/token", json=body))
+
+
+def bound(cluster: Cluster, pod: Json) -> str:
+    reference = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    text: str = token(cluster, audiences=[AUDIENCE], boundObjectRef=reference, expirationSeconds=600)["status"]["token"]
+    return text
+
+
+def review(cluster: Cluster, text: str, *audiences: str) -> Json:
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": text, "audiences": audiences},
+    }
+    status: Json = done(cluster.http.post(f"{AUTH}/tokenreviews", json=body))["status"]
+    return status
+
+
+def test_a_token_names_its_pod_and_its_audience(cluster: Cluster) -> None:
+    pod = cluster.pod("p")
+    bind(cluster, "p", "node-1")
+    text = bound(cluster, pod)
+    claims = json.loads(base64.urlsafe_b64decode(text.split(".")[1] + "=="))
+    assert (claims["aud"], claims["exp"] - claims["iat"]) == ([AUDIENCE], 600)
+    assert claims["sub"] == f"system:serviceaccount:{cluster.namespace}:default"
+    status = review(cluster, text, AUDIENCE)
+    extra = status["user"]["extra"]
+    assert (status["authenticated"], status["audiences"]) == (True, [AUDIENCE])
+    assert status["user"]["username"] == claims["sub"]
+    assert extra["authentication.kubernetes.io/pod-name"] == ["p"]
+    assert extra["authentication.kubernetes.io/pod-uid"] == [pod["metadata"]["uid"]]
+    assert extra["authentication.kubernetes.io/node-name"] == ["node-1"]
+    assert "system:serviceaccounts" in status["user"]["groups"]
+
+
+def test_a_token_for_one_audience_is_nothing_to_another(cluster: Cluster) -> None:
+    text = bound(cluster, cluster.pod("p"))
+    assert not review(cluster, text, "nobody").get("authenticated")
+    assert not review(cluster, text).get("authenticated")
+    assert not review(cluster, "not.a.token", AUDIENCE).get("authenticated")
+    headers = {"Authorization": f"Bearer {text}"}
+    assert refused(cluster.http.get(cluster.path("pods"), headers=headers)) == (401, "Unauthorized")
+
+
+def test_a_token_ends_with_its_pod(cluster: Cluster) -> None:
+    text = bound(cluster, cluster.pod("p"))
+    assert review(cluster, text, AUDIENCE)["authenticated"]
+    done(cluster.http.delete(cluster.path("pods", "p"), params={"gracePeriodSeconds": "0"}))
+    assert not review(cluster, text, AUDIENCE).get("authenticated")
+
+
+def test_a_token_is_made_for_what_is_there(cluster: Cluster) -> None:
+    pod = cluster.pod("p")
+    path = f"{cluster.path('serviceaccounts', 'default')}/token"
+    other = {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "11111111-1111-1111-1111-111111111111"}
+    absent = {"kind": "Pod", "apiVersion": "v1", "name": "absent", "uid": pod["metadata"]["uid"]}
+    head = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    specs: list[Json] = [{"boundObjectRef": other}, {"boundObjectRef": absent}, {"expirationSeconds": 5}]
+    found = [refused(cluster.http.post(path, json={**head, "spec": spec})) for spec in specs]
+    assert found == [(409, "Conflict"), (404, "NotFound"), (422, "Invalid")]
+
+
+def test_a_token_for_the_api_opens_it_to_its_account(cluster: Cluster) -> None:
+    cluster.pod("p")
+    headers = {"Authorization": f"Bearer {token(cluster)['status']['token']}"}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = done(cluster.http.post(f"{AUTH}/selfsubjectreviews", json=body, headers=headers))
+    assert answer["status"]["userInfo"]["username"] == f"system:serviceaccount:{cluster.namespace}:default"
+
+
+def test_nobody_gets_in_without_a_name(cluster: Cluster) -> None:
+    nonsense = cluster.http.get("/api/v1/namespaces", headers={"Authorization": "Bearer nonsense"})
+    nobody = cluster.http.get("/api/v1/namespaces", headers={"Authorization": ""})
+    assert (nonsense.status_code, nobody.status_code in {401, 403}) == (401, True)
+    assert [cluster.http.get(path).text for path in ("/healthz", "/livez", "/readyz")] == ["ok"] * 3
+    assert cluster.get("/version")["major"] == "1"
+
+
+def test_the_administrator_may_do_anything(cluster: Cluster) -> None:
+    attributes = {"verb": "delete", "resource": "nodes"}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = done(cluster.http.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json=body))
+    assert answer["status"]["allowed"] is True
