@@ -118,11 +118,8 @@ class Runner:
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
                 self._take(Started(action))
-                match action:
-                    case AskScheduler():
-                        tasks.create_task(self._ask(action))
-                    case PatchVm():
-                        tasks.create_task(self._patch(action))
+                doing = self._ask(action) if isinstance(action, AskScheduler) else self._patch(action)
+                tasks.create_task(doing)
             await self._ports.clock.wait(self._changed, planned.wake_at)
 
     async def _ask(self, action: AskScheduler) -> None:
@@ -132,11 +129,8 @@ class Runner:
             self._take(AskFailed(error.fault, error.reason, error.retry_after))
 
     async def _patch(self, action: PatchVm) -> None:
-        seen = self.state.vm.seen
-        if seen is None:
-            return
         try:
-            patched = await self._ports.vm_api.patch(action.target, seen.slot_size, action.base)
+            patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
             self._take(Patched(view(patched, self.charge.pod.name)))
         except ConflictError:
             self._take(PatchConflicted())

@@ -114,10 +114,12 @@ def _line(state: State, event: Event) -> Line | None:
 
 def _answered(state: State, event: Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
-    known = state.scheduler.permit == response.permit and state.scheduler.migrate == response.migrate
-    if asking is None or (known and state.scheduler.trouble is None):
+    if asking is None:
         return None
-    asked, permit = asking.request.resources, response.permit
+    side, asked, permit = state.scheduler, asking.request.resources, response.permit
+    was_denied, is_denied = side.denial is not None, not asked.within(permit)
+    if side.trouble is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
+        return None
     fields: dict[str, Field] = {
         "asked_cpu": str(asked.cpu),
         "asked_mem": str(asked.mem),
@@ -125,9 +127,9 @@ def _answered(state: State, event: Answered) -> Line | None:
         "permit_mem": str(permit.mem),
         "migrate": response.migrate,
     }
-    if asked.within(permit):
-        return Level.INFO, "permitted", fields
-    return Level.WARNING, "less permitted than asked for", fields
+    if is_denied:
+        return Level.WARNING, "less permitted than asked for", fields
+    return Level.INFO, "permitted", fields
 
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost) -> Line | None:

@@ -81,7 +81,7 @@ class KubernetesApi:
                 if len(rest) > LONGEST_LINE:
                     raise PortError(Fault.VM_API, "the API server sends a line without an end")
                 for line in filter(None, lines):
-                    yield _event(line)
+                    yield _event(path, line)
 
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
@@ -137,12 +137,12 @@ def _decoded(body: bytes) -> dict[str, object]:
         raise PortError(Fault.VM_API, f"the API server's answer is no JSON object: {error}") from None
 
 
-def _event(line: bytes) -> WatchEvent:
+def _event(path: str, line: bytes) -> WatchEvent:
     try:
         event = _EVENT.decode(line)
     except msgspec.DecodeError as error:
         raise PortError(Fault.VM_API, f"the API server's watch makes no sense: {error}") from None
     if event.type == "ERROR":
         status = event.found.get("code")
-        raise _refusal("WATCH", "", status if isinstance(status, int) else 500, msgspec.json.encode(event.found))
+        raise _refusal("WATCH", path, status if isinstance(status, int) else 500, msgspec.json.encode(event.found))
     return event

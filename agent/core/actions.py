@@ -21,13 +21,14 @@ class AskScheduler:
 
 @dataclass(frozen=True, slots=True)
 class PatchVm:
-    """Set the VM's ``use`` to ``target``, only if its object is still at version ``base``.
+    """Set the VM's ``use`` to ``target`` (slots of ``slot_size``), only if its object is still at version ``base``.
 
     Outcomes: ``Patched``, ``PatchConflicted`` or ``PatchFailed``. One at a time.
     """
 
     target: Resources
     base: int
+    slot_size: Bytes
 
 
 Action = AskScheduler | PatchVm

@@ -9,7 +9,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from agent.core.actions import Action, AskScheduler, PatchVm
+from dataclasses import replace
+
+from agent.core.actions import Action, AskScheduler
 from agent.core.events import (
     Answered,
     AskFailed,
@@ -189,7 +191,7 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, luck: float) -
     if patch is None or event.refused or side.seen is None or side.seen.follows(patch.base):
         return
     earlier = patch.target if side.unsettled is None else side.unsettled.target
-    side.unsettled = PatchVm(patch.target.at_least(earlier), patch.base)
+    side.unsettled = replace(patch, target=patch.target.at_least(earlier))
 
 
 def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> None:

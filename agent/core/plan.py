@@ -48,7 +48,7 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
     overruled = side.denial is not None and vm.use.within(side.denial.wanted)
     limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
     target = size.at_most(limit)
-    return None if target == vm.use else PatchVm(target, vm.version)
+    return None if target == vm.use else PatchVm(target, vm.version, vm.slot_size)
 
 
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:

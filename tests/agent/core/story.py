@@ -141,7 +141,7 @@ def asks(
 
 def patches(size: Resources, base: int) -> PatchVm:
     """The patch to ``size``."""
-    return PatchVm(size, base)
+    return PatchVm(size, base, Bytes(GIB))
 
 
 def planned(actions: tuple[Action, ...], wake_at: float | None, because: str) -> Plan:

@@ -32,7 +32,7 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from tests.agent.core.story import GIB, POD, UNIT, Story, cu, settled, vm
+from tests.agent.core.story import GIB, POD, UNIT, Story, cu, patches, settled, vm
 
 
 def ask(size: Resources) -> AskScheduler:
@@ -45,31 +45,31 @@ def broken(story: Story, *actions: AskScheduler | PatchVm, wake: float | None = 
 
 
 def test_a_good_plan_breaks_nothing() -> None:
-    assert broken(settled(2), PatchVm(cu(1), 1), ask(cu(2)), wake=2.0) == []
+    assert broken(settled(2), patches(cu(1), 1), ask(cu(2)), wake=2.0) == []
     assert broken(Story().sees(vm(cu(2))), ask(cu(2.5))) == [], "before the unit is known"
 
 
 def test_every_broken_rule_is_named() -> None:
-    assert broken(Story(), PatchVm(cu(1), 1), ask(cu(1))) == [
+    assert broken(Story(), patches(cu(1), 1), ask(cu(1))) == [
         "patches a VM that was never seen",
         "asks for a VM that was never seen",
     ]
     story = settled(2)
     assert broken(story, wake=0.5) == ["wakes at 0.5, which has passed"]
-    assert broken(story, PatchVm(cu(3), 1)) == [f"patches to {cu(3)}, above the permitted {cu(2)}"]
-    assert broken(story, PatchVm(cu(1.5), 1)) == ["patches a part of a slot"]
+    assert broken(story, patches(cu(3), 1)) == [f"patches to {cu(3)}, above the permitted {cu(2)}"]
+    assert broken(story, patches(cu(1.5), 1)) == ["patches a part of a slot"]
     assert broken(story, ask(cu(1))) == [f"asks for {cu(1)}, less than the VM holds ({cu(2)})"]
     assert broken(story, ask(cu(2.5))) == [f"asks for {cu(2.5)}, no multiple of {UNIT}"]
-    assert broken(story, PatchVm(cu(3), 1), ask(cu(2)))[1:] == [f"asks for {cu(2)}, less than the VM holds ({cu(3)})"]
+    assert broken(story, patches(cu(3), 1), ask(cu(2)))[1:] == [f"asks for {cu(2)}, less than the VM holds ({cu(3)})"]
 
 
 def test_rules_about_what_is_in_flight_are_named() -> None:
     story = settled(2)
-    story.state.vm.patching = PatchVm(cu(1), 1)
+    story.state.vm.patching = patches(cu(1), 1)
     story.state.vm.retry_at = story.state.scheduler.retry_at = story.state.begins_at = Instant(9.0)
     story.state.scheduler.asking = ask(cu(2))
     story.state.scheduler.migrate = True
-    assert broken(story, PatchVm(cu(1), 1), ask(cu(2))) == [
+    assert broken(story, patches(cu(1), 1), ask(cu(2))) == [
         "patches while a patch is in flight",
         "patches during its wait after a failure",
         "patches while a migration is ordered",

@@ -1,0 +1,166 @@
+"""The VM's object and the node's pods, against a real API server of this project on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+import yaml
+
+import deploy
+from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.neonvm import NeonVm
+from agent.adapters.node_pods import NodePods
+from agent.adapters.token import FileToken, NoToken
+from agent.core.events import Fault
+from agent.ports import ConflictError, GoneError, PortError, RefusedError
+from agent.runner import Charge
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
+from tests.agent.adapters.answering import Chunks, client
+from tests.local.apiserver.running import running_api_server
+
+GIB = 1024**3
+VMS = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
+PODS = "/api/v1/namespaces/default/pods"
+CRD = Path(deploy.__file__).parent / "kubernetes" / "crds" / "virtualmachines.yaml"
+ENABLED = {"autoscaling.neon.tech/enabled": "true"}
+
+
+@dataclass
+class Cluster:
+    """An API server with one VM, for people (``http``) and for an agent (``api``)."""
+
+    http: httpx.AsyncClient
+    api: KubernetesApi
+
+    @property
+    def vm(self) -> NeonVm:
+        return NeonVm(self.api, ObjectName("default", "vm-1"))
+
+    async def patched(self, path: str, body: object) -> None:
+        answer = await self.http.patch(path, json=body, headers={"Content-Type": "application/merge-patch+json"})
+        answer.raise_for_status()
+
+    async def has_pod(self, name: str, node: str, vm: str | None = None, labels: dict[str, str] = ENABLED) -> None:
+        known = {**labels, **({} if vm is None else {"vm.neon.tech/name": vm})}
+        spec = {"nodeName": node, "containers": [{"name": "vm", "image": "vm"}]}
+        body = {"metadata": {"name": name, "labels": known}, "spec": spec}
+        (await self.http.post(PODS, json=body)).raise_for_status()
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_api_server(tmp_path) as server:
+        token = tmp_path / "token"
+        token.write_text(server.token)
+        identity = {"Authorization": f"Bearer {server.token}"}
+        async with (
+            httpx.AsyncClient(base_url=server.url, headers=identity, trust_env=False) as http,
+            httpx.AsyncClient(trust_env=False) as own,
+        ):
+            crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            (await http.post(crds, json=yaml.safe_load(CRD.read_text()))).raise_for_status()
+            guest = {
+                "cpus": {"min": "250m", "max": 2, "use": "250m"},
+                "memorySlots": {"min": 1, "max": 8, "use": 1},
+                "memorySlotSize": "1Gi",
+                "rootDisk": {"image": "vm-postgres:15"},
+            }
+            vm = {
+                "apiVersion": "vm.neon.tech/v1",
+                "kind": "VirtualMachine",
+                "metadata": {"name": "vm-1", "labels": ENABLED},
+                "spec": {"guest": guest},
+            }
+            answer = await http.post(VMS, json=vm)
+            assert answer.status_code == 201, answer.text
+            yield Cluster(http, KubernetesApi(own, server.url, FileToken(token), Seconds(5.0)))
+
+
+def size(cpu: int, gib: int) -> Resources:
+    return Resources(MilliCpu(cpu), Bytes(gib * GIB))
+
+
+async def test_the_object_is_read_patched_and_watched(cluster: Cluster) -> None:
+    before = await cluster.vm.get()
+    assert (before.use, before.bounds.max) == (size(250, 1), size(2000, 8))
+    after = await cluster.vm.patch(size(500, 2), before.slot_size, int(before.resource_version))
+    assert after.use == size(500, 2)
+    assert int(after.resource_version) > int(before.resource_version)
+    watching = cluster.vm.watch(before.resource_version)
+    assert await anext(watching) == after
+    await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"autoscaling.neon.tech/config": "{}"}}})
+    assert (await anext(watching)).annotations == {"autoscaling.neon.tech/config": "{}"}
+    (await cluster.http.delete(f"{VMS}/vm-1")).raise_for_status()
+    with pytest.raises(GoneError, match="default/vm-1 was deleted"):
+        await anext(watching)
+    with pytest.raises(GoneError):
+        await cluster.vm.get()
+
+
+async def test_a_patch_that_was_decided_on_an_older_version_takes_no_effect(cluster: Cluster) -> None:
+    before = await cluster.vm.get()
+    await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"some": "thing"}}})
+    with pytest.raises(ConflictError):
+        await cluster.vm.patch(size(500, 2), before.slot_size, int(before.resource_version))
+    assert (await cluster.vm.get()).use == size(250, 1)
+    assert (await cluster.vm.patch(size(500, 2), before.slot_size, 0)).use == size(500, 2)
+
+
+async def test_a_patch_that_the_schema_forbids_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(RefusedError):
+        await cluster.vm.patch(Resources(MilliCpu(250), Bytes(0)), Bytes(GIB), 0)
+
+
+async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> None:
+    broken = {"metadata": {"namespace": "default", "name": "vm-1"}, "spec": {"guest": {"cpus": {"min": 3, "use": 1}}}}
+    api = KubernetesApi(client(lambda _: httpx.Response(200, json=broken)), "http://api", NoToken(), Seconds(1.0))
+    with pytest.raises(PortError) as caught:
+        await NeonVm(api, ObjectName("default", "vm-1")).get()
+    assert caught.value.fault == Fault.VM_API
+    assert caught.value.reason.startswith("the VirtualMachine makes no sense: spec.guest.cpus: ")
+
+
+async def test_the_nodes_vms_are_its_enabled_pods(cluster: Cluster) -> None:
+    await cluster.has_pod("one", "node-1", "vm-1")
+    await cluster.has_pod("two", "node-2", "vm-2")
+    await cluster.has_pod("three", "node-1")
+    await cluster.has_pod("four", "node-1", "vm-4", labels={})
+    sets = NodePods(cluster.api, "node-1").sets()
+    one = Charge(ObjectName("default", "vm-1"), ObjectName("default", "one"))
+    assert await anext(sets) == frozenset({one})
+    await cluster.has_pod("five", "node-1", "vm-5")
+    five = Charge(ObjectName("default", "vm-5"), ObjectName("default", "five"))
+    assert await anext(sets) == frozenset({one, five})
+    await cluster.patched(f"{PODS}/five/status", {"status": {"podIP": "10.0.0.5", "phase": "Running"}})
+    seen = await anext(sets)
+    assert {charge.pod_ip for charge in seen} == {None, "10.0.0.5"}
+    await cluster.patched(f"{PODS}/five/status", {"status": {"phase": "Succeeded"}})
+    assert await anext(sets) == frozenset({one})
+    (await cluster.http.delete(f"{PODS}/one?gracePeriodSeconds=0")).raise_for_status()
+    left = await anext(sets)
+    assert not left
+
+
+async def test_a_list_of_pods_that_has_become_too_old_ends_in_peace() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if "watch" in request.url.params:
+            return httpx.Response(
+                200, stream=Chunks(b'{"type":"BOOKMARK","object":{}}\n{"type":"ERROR","object":{"code":410}}\n')
+            )
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+
+    api = KubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
+    assert [found async for found in NodePods(api, "node-1").sets()] == [frozenset()]
+
+
+async def test_a_list_of_pods_that_makes_no_sense_is_the_apis_fault() -> None:
+    api = KubernetesApi(client(lambda _: httpx.Response(200, json={"items": 3})), "http://api", NoToken(), Seconds(1.0))
+    with pytest.raises(PortError, match="a pod makes no sense: ") as caught:
+        await anext(NodePods(api, "node-1").sets())
+    assert caught.value.fault == Fault.VM_API

@@ -1,0 +1,105 @@
+"""The Kubernetes API as an agent sees it: every status and every broken line is an error with a fault."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from agent.adapters.kubernetes_api import LONGEST_LINE, KubernetesApi
+from agent.adapters.token import NoToken
+from agent.core.events import Fault
+from agent.ports import ConflictError, GoneError, PortError, RefusedError
+from protocol.units import Seconds
+from tests.agent.adapters.answering import Answer, Chunks, client, silent, unreachable
+
+
+def api(http: httpx.AsyncClient) -> KubernetesApi:
+    return KubernetesApi(http, "https://kubernetes/", NoToken(), Seconds(2.0))
+
+
+def line(kind: str, **found: object) -> bytes:
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+
+async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
+    return [(event.type, event.found) async for event in api(client(answer)).watch("/things", {"resourceVersion": "5"})]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "fault"),
+    [
+        (400, RefusedError, Fault.AGENT),
+        (401, PortError, Fault.AGENT),
+        (403, RefusedError, Fault.AGENT),
+        (404, GoneError, Fault.VM_API),
+        (409, ConflictError, Fault.VM_API),
+        (422, RefusedError, Fault.VM_API),
+        (500, PortError, Fault.VM_API),
+    ],
+)
+async def test_a_status_is_an_error_that_says_whose_fault_it_is(
+    status: int, kind: type[PortError], fault: Fault
+) -> None:
+    body = {"kind": "Status", "message": "spec.guest.cpus.use: too much"}
+    with pytest.raises(PortError) as caught:
+        await api(client(lambda _: httpx.Response(status, json=body))).merge_patch("/thing", {})
+    assert type(caught.value) is kind
+    assert (caught.value.fault, caught.value.reason) == (
+        fault,
+        f"the API server answers {status} to PATCH /thing: spec.guest.cpus.use: too much",
+    )
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"<html>"])
+async def test_an_answer_that_is_no_object_is_the_apis_fault(body: bytes) -> None:
+    with pytest.raises(PortError, match="is no JSON object"):
+        await api(client(lambda _: httpx.Response(200, content=body))).get("/thing")
+
+
+async def test_an_api_that_cannot_be_reached_or_is_silent_is_the_networks_fault() -> None:
+    for http in (unreachable(), silent()):
+        with pytest.raises(PortError, match="the API server at https://kubernetes") as caught:
+            await api(http).get("/thing")
+        assert caught.value.fault == Fault.NETWORK
+
+
+async def test_a_watch_is_read_line_by_line_however_it_arrives() -> None:
+    asked: list[httpx.URL] = []
+    whole = line("ADDED", n=1) + b"\n" + line("BOOKMARK", n=2) + line("MODIFIED", n=3)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url)
+        return httpx.Response(200, stream=Chunks(whole[:10], whole[10:50], whole[50:]))
+
+    assert await watched(answer) == [("ADDED", {"n": 1}), ("BOOKMARK", {"n": 2}), ("MODIFIED", {"n": 3})]
+    assert dict(asked[0].params) == {
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": "290",
+        "resourceVersion": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind", "what"),
+    [
+        (Chunks(line("ERROR", code=410, message="too old")), GoneError, "answers 410 to WATCH /things: too old"),
+        (Chunks(line("ERROR", message="broken")), PortError, "answers 500 to WATCH /things: broken"),
+        (Chunks(b"{}\n"), PortError, "the API server's watch makes no sense"),
+        (Chunks(b"x" * (LONGEST_LINE + 1)), PortError, "sends a line without an end"),
+        (Chunks(line("ADDED"), error=httpx.ReadTimeout("silence")), PortError, "did not answer within 320 s"),
+    ],
+    ids=["too old", "an error without a code", "no event", "no end", "silence"],
+)
+async def test_a_watch_that_breaks_is_an_error(stream: Chunks, kind: type[PortError], what: str) -> None:
+    with pytest.raises(PortError) as caught:
+        await watched(lambda _: httpx.Response(200, stream=stream))
+    assert type(caught.value) is kind
+    assert what in caught.value.reason
+
+
+async def test_a_watch_that_is_refused_is_an_error() -> None:
+    with pytest.raises(GoneError, match="answers 410 to GET /things: too old"):
+        await watched(lambda _: httpx.Response(410, json={"message": "too old"}))

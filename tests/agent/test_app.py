@@ -1,0 +1,105 @@
+"""The whole process: it starts, serves, and stops when it is told to, with exit code 0."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.__main__ import main
+from agent.adapters.system import SystemClock, SystemDice
+from agent.app import run
+from agent.settings import read_settings
+from agent.supervisor import Means
+from agent.telemetry import JsonLog, Level
+from tests.agent.world import Lines
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
+    """An agent of a pod whose cluster, scheduler and guest are all away."""
+    (tmp_path / "policy.yaml").write_text("shrink: {window: 5s}")
+    away = f"http://127.0.0.1:{free_port()}"
+    return {
+        "VM_NAME": "vm-1",
+        "POD_NAME": "vm-1-pod",
+        "POD_NAMESPACE": "default",
+        "AGENT_LISTEN": f"127.0.0.1:{port}",
+        "AGENT_CONFIG": str(tmp_path / "policy.yaml"),
+        "SCHEDULER_URL": away,
+        "METRICS_URL": f"{away}/metrics",
+        "KUBERNETES_API_URL": away,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"AGENT_MODE": "node", "NODE_NAME": "node-1"}, {"SCHEDULER_URL": "https://127.0.0.1:1"}]
+)
+async def test_with_everything_away_it_serves_says_what_is_wrong_and_stops_at_once(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    port, stop, log = free_port(), asyncio.Event(), Lines()
+    settings = read_settings([], environment(tmp_path, port, **more))
+    async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(trust_env=False) as http:
+        tasks.create_task(run(settings, Means(SystemClock(), SystemDice(), log), stop))
+        await log.says("agent started")
+        assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
+        await log.says("the VM cannot be read", "the pods of this node cannot be read")
+        assert (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 503
+        stop.set()
+    assert log.messages[-1] == "agent stopped"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_sigterm_ends_it_with_exit_code_0_and_one_line_for_each_thing(tmp_path: Path) -> None:
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "agent", env=environment(tmp_path, port), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    first = json.loads(await process.stderr.readline())
+    assert (first["level"], first["message"], first["port"]) == ("info", "agent started", port)
+    process.send_signal(signal.SIGTERM)
+    rest = (await process.stderr.read()).decode().splitlines()
+    assert await asyncio.wait_for(process.wait(), 2.0) == 0
+    assert json.loads(rest[-1])["message"] == "agent stopped"
+
+
+def test_settings_that_cannot_be_used_are_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["autoscaler-agent"])
+    monkeypatch.setenv("AGENT_MODE", "both")
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "autoscaler-agent: AGENT_MODE: expected sidecar or node, got 'both'\n"
+
+
+def test_a_line_of_the_log_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    JsonLog().line(Level.WARNING, "two\nlines", {"vm": "default/vm-1"})
+    (written,) = capsys.readouterr().err.splitlines()
+    found = json.loads(written)
+    assert (found["level"], found["message"], found["vm"]) == ("warning", "two\nlines", "default/vm-1")
+
+
+async def test_the_clock_waits_for_the_event_or_the_instant() -> None:
+    clock, event = SystemClock(), asyncio.Event()
+    await clock.wait(event, clock.now())
+    assert not event.is_set()
+    event.set()
+    await clock.wait(event, None)
+    assert 0.0 <= SystemDice().roll() < 1.0

@@ -1,0 +1,70 @@
+"""Policies as people write them: what they change, and how they are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.config import PolicyError, read_policy
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Timing
+from protocol.units import Bytes, Seconds
+
+WHOLE = """
+cpu: {target: 0.7, pressureDeadband: 0.2, reach: 2}
+memory: {target: 0.8, kernelAllowance: 64Mi, pressureThreshold: 0.2, pressureStep: 0.5}
+shrink: {window: 5m, maxGap: 1500ms}
+timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedShrink: 9s, stale: 4s, scrape: 500ms}
+"""
+
+
+def test_a_document_changes_what_it_names() -> None:
+    assert read_policy(WHOLE, Policy()) == Policy(
+        cpu=CpuPolicy(target=0.7, pressure_deadband=0.2, reach=2.0),
+        memory=MemoryPolicy(0.8, Bytes(64 * 1024**2), 0.2, 0.5),
+        shrink=ShrinkPolicy(Seconds(300.0), Seconds(1.5)),
+        timing=Timing(
+            tick=Seconds(10.0),
+            tick_jitter=Seconds(1.0),
+            migrating_tick=Seconds(1.0),
+            start_spread=Seconds(0.0),
+            unfinished_shrink=Seconds(9.0),
+            stale=Seconds(4.0),
+            scrape=Seconds(0.5),
+        ),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "cpu: {}\n"])
+def test_what_is_not_named_stays(text: str) -> None:
+    base = replace(Policy(), cpu=CpuPolicy(target=0.3))
+    assert read_policy(text, base) == base
+
+
+def test_json_is_yaml() -> None:
+    assert read_policy('{"shrink": {"window": "1h"}}', Policy()).shrink.window == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cpu: {target: 7}", "cpu.target: expected float <= 1.0"),
+        ("cpu: {target: 0}", "cpu.target: expected float > 0.0"),
+        ("cpu: {reach: .nan}", "cpu.reach: "),
+        ("cpu: {wish: 1}", "cpu: object contains unknown field wish"),
+        ("smoothing: {}", "document: object contains unknown field smoothing"),
+        ("memory: {kernelAllowance: lots}", "memory.kernelAllowance: expected a quantity"),
+        ("memory: {kernelAllowance: -1}", "memory.kernelAllowance: expected a quantity of zero or more"),
+        ("shrink: {window: soon}", 'shrink.window: expected seconds or a time such as "90s" or "5m", got \'soon\''),
+        ("shrink: {window: 0}", "shrink.window: expected 1 to 86400 seconds, got 0"),
+        ("timing: {tick: 60s}", "timing.tick: expected 1 to 15 seconds, got '60s'"),
+        ("timing: {tick: 2, tickJitter: 2}", "timing.tickJitter: expected less than timing.tick (2 s)"),
+        ("[1, 2]", "document: expected object, got array"),
+        ("cpu: {target: [}", "no YAML: "),
+        ("timing: {scrape: true}", "timing.scrape: "),
+    ],
+)
+def test_a_bad_document_is_refused_with_the_path_of_the_bad_value(text: str, message: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        read_policy(text, Policy())
+    assert str(caught.value).startswith(message)

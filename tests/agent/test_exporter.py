@@ -1,0 +1,124 @@
+"""Metrics, probes and explanations over the agent's own listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent.exporter import routes
+from agent.http_server import LARGEST_HEAD, listening
+from agent.supervisor import Means, OwnVm, Supervisor
+from tests.agent.core.story import POLICY
+from tests.agent.world import CHARGE, Lines, NoChance, World
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[tuple[World, Supervisor, httpx.AsyncClient]]:
+    """A world whose runner a supervisor has, behind a sidecar's listener."""
+    world = World()
+    supervisor = Supervisor(
+        OwnVm(CHARGE), lambda _charge, _policy: world.runner, POLICY, Means(world.clock, NoChance(), Lines())
+    )
+    async with (
+        listening("127.0.0.1", 0, routes(supervisor, world.clock, alone=True)) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
+    ):
+        yield world, supervisor, http
+
+
+Served = tuple[World, Supervisor, httpx.AsyncClient]
+
+
+async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
+    world, supervisor, http = served
+    answers = [await http.get("/readyz")]
+    supervisor.is_listed = True
+    supervisor.runners[CHARGE] = world.runner
+    answers.append(await http.get("/readyz"))
+    async with world:
+        answers.append(await http.get("/readyz"))
+    assert [(a.status_code, a.text) for a in answers] == [
+        (503, "the VMs to look after are not known yet\n"),
+        (503, "not read yet: default/vm-1\n"),
+        (200, "ok\n"),
+    ]
+    assert (await http.get("/healthz")).text == "ok\n"
+
+
+async def test_metrics_are_what_the_runners_know(served: Served) -> None:
+    world, supervisor, http = served
+    supervisor.runners[CHARGE] = world.runner
+    async with world:
+        await world.clock.pass_time(2.0)
+        text = (await http.get("/metrics")).text
+    found = {
+        (s.name, s.labels.get("kind", "")): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+    assert found["autoscaler_agent_vms", ""] == 1
+    assert found["autoscaler_agent_cpu_cores", "actual"] == 0.25
+    assert found["autoscaler_agent_memory_bytes", "permit"] == 1024**3
+    assert found["autoscaler_agent_events_total", "scrape_ok"] == 3
+    assert found["autoscaler_agent_denied", ""] == 0
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> None:
+    world, supervisor, http = served
+    supervisor.runners[CHARGE] = world.runner
+    assert "autoscaler_agent_cpu_cores{" not in (await http.get("/metrics")).text
+
+
+async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> None:
+    world, supervisor, http = served
+    assert (await http.get("/explain")).json() == {"error": "no such VM here: none yet"}
+    supervisor.runners[CHARGE] = world.runner
+    async with world:
+        await world.clock.pass_time(2.0)
+        alone, named = (await http.get("/explain")).json(), (await http.get("/explain/default/vm-1")).json()
+    assert alone == named
+    assert (alone["vm"], alone["size"]["has"], alone["troubles"]) == (
+        "default/vm-1",
+        {"cpu": "250m", "mem": "1Gi"},
+        [],
+    )
+    missing = await http.get("/explain/default/vm-9")
+    assert (missing.status_code, missing.json()) == (404, {"error": "no such VM here: default/vm-9"})
+
+
+async def test_the_node_form_lists_its_vms(served: Served) -> None:
+    world, supervisor, _ = served
+    supervisor.runners[CHARGE] = world.runner
+    answer = routes(supervisor, world.clock, alone=False)["/explain"]("")
+    assert msgspec.json.decode(answer.body) == {"vms": ["default/vm-1"]}
+
+
+async def raw(port: int, sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    received = await reader.read()
+    writer.close()
+    return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /nowhere HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"hello\r\n\r\n", b"400 Bad Request"),
+        (b"GET /healthz?deep=1 HTTP/1.1\r\n\r\n", b"200 OK"),
+        (b"x" * (2 * LARGEST_HEAD), b""),
+    ],
+)
+async def test_the_listener_answers_only_what_it_serves(served: Served, sent: bytes, status: bytes) -> None:
+    _, _, http = served
+    assert http.base_url.port is not None
+    assert (await raw(http.base_url.port, sent)).partition(b"\r\n")[0].removeprefix(b"HTTP/1.1 ") == status

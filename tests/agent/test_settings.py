@@ -1,0 +1,77 @@
+"""Where an agent runs and whom it talks to: flags over environment over defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.runner import Charge
+from agent.settings import ACCOUNT, SettingsError, read_settings
+from protocol.messages import ObjectName
+
+SIDECAR = {"VM_NAME": "vm-1", "POD_NAME": "vm-1-pod", "POD_NAMESPACE": "default"}
+
+
+def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
+    found = read_settings([], SIDECAR)
+    assert found.charge == Charge(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
+    assert found.node is None
+    assert (found.scheduler_url, found.metrics_url) == (
+        "http://autoscale-scheduler.kube-system.svc:10299",
+        "http://10.255.255.254:9100/metrics",
+    )
+    assert (found.host, found.port, found.policy_file, found.scheduler_token) == ("0.0.0.0", 9101, None, None)
+
+
+def test_flags_go_above_the_environment() -> None:
+    found = read_settings(["--vm-name", "other", "--agent-listen", "127.0.0.1:0"], SIDECAR)
+    assert found.charge is not None
+    assert (found.charge.vm.name, found.host, found.port) == ("other", "127.0.0.1", 0)
+
+
+def test_the_node_form_needs_its_node() -> None:
+    found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "node-1", "AGENT_LISTEN": "[::]:9101"})
+    assert (found.charge, found.node, found.host) == (None, "node-1", "::")
+
+
+def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_path: Path) -> None:
+    named = {"KUBERNETES_TOKEN_FILE": str(tmp_path / "token"), "SCHEDULER_TOKEN_FILE": "/t", "AGENT_CONFIG": "/p.yaml"}
+    found = read_settings([], SIDECAR | named)
+    assert (found.api_token, found.scheduler_token, found.policy_file) == (
+        tmp_path / "token",
+        Path("/t"),
+        Path("/p.yaml"),
+    )
+    assert found.api_ca == (ACCOUNT / "ca.crt" if (ACCOUNT / "ca.crt").exists() else None)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "VM_NAMESPACE: expected a value, it is not set"),
+        ({"POD_NAMESPACE": "default"}, "VM_NAME: expected a value, it is not set"),
+        ({"AGENT_MODE": "node"}, "NODE_NAME: expected a value, it is not set"),
+        ({"AGENT_MODE": "both"}, "AGENT_MODE: expected sidecar or node, got 'both'"),
+        (SIDECAR | {"AGENT_LISTEN": "9101"}, ""),
+        (SIDECAR | {"AGENT_LISTEN": "0.0.0.0:http"}, "AGENT_LISTEN: expected HOST:PORT, got '0.0.0.0:http'"),
+        (SIDECAR | {"AGENT_LISTEN": ":99999"}, "AGENT_LISTEN: expected HOST:PORT, got ':99999'"),
+        (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://… or https://…"),
+    ],
+)
+def test_what_is_missing_or_makes_no_sense_is_said_by_its_name(environment: dict[str, str], message: str) -> None:
+    if not message:
+        assert read_settings([], environment).port == 9101, "a port alone listens everywhere"
+        return
+    with pytest.raises(SettingsError) as caught:
+        read_settings([], environment)
+    assert str(caught.value).startswith(message)
+
+
+def test_help_names_every_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read_settings(["--help"], {})
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "--scheduler-url" in text
+    assert "AGENT_CONFIG" in text

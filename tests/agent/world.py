@@ -1,0 +1,240 @@
+"""A world for runners without time or network: a clock moved by hand, and ports that do as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent.core.events import Fault
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.ports import ConflictError, PortError
+from agent.runner import Charge, Ports, Runner
+from agent.telemetry import Field, Level
+from protocol.codec import PluginResponseView
+from protocol.messages import AgentRequest, ObjectName
+from protocol.units import Bytes, ComputeUnit, Instant, Resources
+from protocol.virtual_machine import Bounds, VirtualMachine
+from tests.agent.core.story import GIB, POLICY, UNIT, cu
+
+CHARGE = Charge(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
+SETTLED = 25
+"""Turns of the event loop after which everything that can happen without time has happened."""
+
+
+async def settle() -> None:
+    """Lets every task go as far as it can without time."""
+    for _ in range(SETTLED):
+        await asyncio.sleep(0)
+
+
+class FakeClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._waiting: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> Instant:
+        """This instant."""
+        return Instant(self._now)
+
+    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
+        """See ``Clock``."""
+        due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if until is not None:
+            self._waiting.append((until, due))
+            self._ring()
+        woken: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait([woken, due], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+            due.cancel()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Moves on, stopping wherever somebody waits."""
+        end = self._now + seconds
+        await settle()
+        while True:
+            pending = [at for at, due in self._waiting if not due.done() and at <= end]
+            self._now = max(self._now, min(pending, default=end))
+            self._ring()
+            await settle()
+            if not pending:
+                return
+
+    def _ring(self) -> None:
+        for at, due in self._waiting:
+            if at <= self._now and not due.done():
+                due.set_result(None)
+        self._waiting = [(at, due) for at, due in self._waiting if not due.done()]
+
+
+class NoChance:
+    """A die that always shows the same."""
+
+    def roll(self) -> float:
+        """Nothing."""
+        return 0.0
+
+
+@dataclass
+class Lines:
+    """A log that remembers."""
+
+    lines: list[tuple[Level, str, dict[str, Field]]] = field(default_factory=list)
+
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+        """See ``Log``."""
+        self.lines.append((level, message, dict(fields)))
+        self.heard.set()
+
+    async def says(self, *any_of: str) -> None:
+        """Returns once one of these messages has been said."""
+        while not set(any_of) & set(self.messages):
+            self.heard.clear()
+            await self.heard.wait()
+
+    @property
+    def messages(self) -> list[str]:
+        """What was said, in order."""
+        return [message for _, message, _ in self.lines]
+
+
+@dataclass
+class FakeGuest:
+    """A guest of which so many cores are busy; or its exporter fails with ``error``."""
+
+    clock: FakeClock
+    cores: float = 0.0
+    error: PortError | None = None
+    looks: int = 0
+    _busy: float = 0.0
+    _at: float = 0.0
+
+    async def scrape(self) -> GuestSample:
+        """See ``MetricsSource``."""
+        self.looks += 1
+        now = self.clock.now()
+        self._busy, self._at = self._busy + self.cores * (now - self._at), now
+        if self.error is not None:
+            raise self.error
+        memory = Bytes(64 * GIB)
+        return GuestSample(cpus={"0": CpuSeconds(self._busy)}, load1=self.cores, mem_total=memory, mem_available=memory)
+
+
+@dataclass
+class FakeScheduler:
+    """Grants what does not exceed ``room``; or fails with the next of ``errors``."""
+
+    room: Resources = field(default_factory=lambda: cu(8))
+    unit: ComputeUnit = UNIT
+    migrate: bool = False
+    errors: list[PortError] = field(default_factory=list)
+    requests: list[AgentRequest] = field(default_factory=list)
+
+    async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        """See ``SchedulerClient``."""
+        self.requests.append(request)
+        if self.errors:
+            raise self.errors.pop(0)
+        return PluginResponseView(request.resources.at_most(self.room), self.unit, self.migrate)
+
+    @property
+    def asked(self) -> list[Resources]:
+        """The sizes that were asked for."""
+        return [request.resources for request in self.requests]
+
+
+class FakeVmApi:
+    """One VirtualMachine object; calls fail with the next of their ``errors``."""
+
+    def __init__(self) -> None:
+        self.found = VirtualMachine(
+            name=CHARGE.vm,
+            uid="u",
+            resource_version="1",
+            labels={},
+            annotations={},
+            bounds=Bounds(cu(1), cu(8)),
+            use=cu(1),
+            actual=cu(1),
+            slot_size=Bytes(GIB),
+            pod_name=CHARGE.pod.name,
+            node="node-1",
+            pod_ip=None,
+            phase="Running",
+            enabled=True,
+            permit=None,
+        )
+        self.get_errors: list[PortError] = []
+        self.patch_errors: list[PortError] = []
+        self.patched: list[tuple[Resources, int]] = []
+        self.gets = 0
+        self._changes: asyncio.Queue[VirtualMachine | PortError | None] = asyncio.Queue()
+
+    async def get(self) -> VirtualMachine:
+        """See ``VmApi``."""
+        self.gets += 1
+        if self.get_errors:
+            raise self.get_errors.pop(0)
+        return self.found
+
+    async def watch(self, version: str) -> AsyncIterator[VirtualMachine]:
+        """See ``VmApi``."""
+        while True:
+            change = await self._changes.get()
+            if change is None:
+                return
+            if isinstance(change, PortError):
+                raise change
+            yield change
+
+    async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
+        """See ``VmApi``."""
+        self.patched.append((use, base))
+        if self.patch_errors:
+            raise self.patch_errors.pop(0)
+        if base != int(self.found.resource_version):
+            raise ConflictError(Fault.VM_API, "changed")
+        self.change(shown=False, use=use, actual=use)
+        return self.found
+
+    def change(self, *, shown: bool = True, **fields: object) -> None:
+        """Somebody changes the object; ``shown``: the watch says so."""
+        version = str(int(self.found.resource_version) + 1)
+        self.found = replace(self.found, resource_version=version, **fields)  # type: ignore[arg-type]
+        if shown:
+            self._changes.put_nowait(self.found)
+
+    def end_watch(self, error: PortError | None = None) -> None:
+        """The watch ends, in peace or with ``error``."""
+        self._changes.put_nowait(error)
+
+
+@dataclass
+class World:
+    """Everything around one runner."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    scheduler: FakeScheduler = field(default_factory=FakeScheduler)
+    vm_api: FakeVmApi = field(default_factory=FakeVmApi)
+    log: Lines = field(default_factory=Lines)
+
+    def __post_init__(self) -> None:
+        self.guest = FakeGuest(self.clock)
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.clock, NoChance())
+        self.runner = Runner(CHARGE, ports, POLICY, 1, self.log)
+
+    async def __aenter__(self) -> World:
+        self.task = asyncio.create_task(self.runner.run())
+        await settle()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
