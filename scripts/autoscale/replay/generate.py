@@ -63,7 +63,7 @@ def _on_off(at: Floats, random: Random) -> Floats:
 
 
 def _noisy(at: Floats, random: Random) -> Floats:
-    """Transactions at one second: a level that moves every few minutes, bursts of seconds, now and then all there is."""
+    """Transactions at one second: a level that moves every few minutes, bursts, now and then all there is."""
     level = np.repeat(random.choice([0.1, 0.7, 1.0, 1.5], at.size // 120 + 1), 120)[: at.size]
     demand = level * random.gamma(8, 1 / 8, at.size)
     for start in _begins(random, at.size, 1 / 30):

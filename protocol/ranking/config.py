@@ -1,0 +1,111 @@
+"""Everything that ranking depends on, with the published constants as defaults (S2.1, S2.4-S2.7).
+
+Prices are in any one currency per hour; only their ratios matter. Reading refuses unknown fields and values out of
+range, with the path of the bad value.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, isfinite
+from typing import Final
+
+import msgspec
+
+
+class RankingConfigError(ValueError):
+    """A ranking section that cannot be used; the message ends with the path of the bad value."""
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """A part of the configuration."""
+
+
+def _check(holds: bool, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {expected}")
+
+
+class Prices(Section, frozen=True):
+    """The price per hour of one vCPU, GiB of memory, GPU, and 50 GB of local storage (S2.1)."""
+
+    cpu: float = 0.033174
+    mem_gib: float = 0.004446
+    gpu: float = 0.7
+    storage_50gb: float = msgspec.field(default=0.01, name="storage50GB")
+
+    def __post_init__(self) -> None:
+        prices = (self.cpu, self.mem_gib, self.gpu, self.storage_50gb)
+        _check(all(isfinite(price) and price >= 0 for price in prices), "finite prices of zero or more")
+
+
+class Damper(Section, frozen=True):
+    """The pod whose price steadies the rank of small expansions (S2.5)."""
+
+    cpu: float = 0.5
+    mem_mib: float = 500
+
+    def __post_init__(self) -> None:
+        _check(isfinite(self.cpu) and isfinite(self.mem_mib) and min(self.cpu, self.mem_mib) >= 0, "zero or more")
+
+
+class PreferredSize(Section, frozen=True):
+    """In clusters of at most so many nodes, nodes of so many vCPUs; without ``nodes`` for all larger ones (S2.6)."""
+
+    vcpus: float = msgspec.field(name="vCPUs")
+    nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(0 < self.vcpus < inf and (self.nodes is None or self.nodes > 0), "vCPUs and nodes above zero")
+
+
+PREFERRED_SIZES: Final = (
+    PreferredSize(nodes=2, vcpus=1),
+    PreferredSize(nodes=6, vcpus=2),
+    PreferredSize(nodes=20, vcpus=4),
+    PreferredSize(nodes=80, vcpus=8),
+    PreferredSize(nodes=300, vcpus=16),
+    PreferredSize(vcpus=32),
+)
+
+
+class ScoreCurve(Section, frozen=True):
+    """A node's score by its utilisation: ``empty`` at 0, 1 at ``peak``, ``full`` at 1, straight between (S2.8b)."""
+
+    empty: float = 0.5
+    full: float = 0.0
+    peak: float = 0.8
+
+    def __post_init__(self) -> None:
+        _check(all(0 <= part <= 1 for part in (self.empty, self.full, self.peak)), "empty, full and peak of 0 to 1")
+
+
+class RankingConfig(Section, frozen=True):
+    """The ranking section of a configuration file. ``node_prices`` is keyed by instance type or node group."""
+
+    prices: Prices = Prices()
+    node_prices: dict[str, float] = {}
+    damper: Damper = Damper()
+    suppress_over: float = 15.0
+    preferred_sizes: tuple[PreferredSize, ...] = PREFERRED_SIZES
+    preferred_mib_per_vcpu: float = msgspec.field(default=3750.0, name="preferredMiBPerVCPU")
+    unwanted_gpu_unfitness: float = msgspec.field(default=1000.0, name="unwantedGPUUnfitness")
+    new_group_factor: float = 2.0
+    score: ScoreCurve = ScoreCurve()
+
+    def __post_init__(self) -> None:
+        _check(0 < self.suppress_over < inf, "suppressOver above zero")
+        _check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
+        _check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
+        _check(all(isfinite(price) and price >= 0 for price in self.node_prices.values()), "nodePrices of zero or more")
+        bounds = [inf if size.nodes is None else size.nodes for size in self.preferred_sizes]
+        rising = all(left < right for left, right in pairwise(bounds))
+        _check(bool(bounds) and rising and bounds[-1] == inf, "preferredSizes with rising nodes, the last without")
+
+
+def parse_ranking(document: object) -> RankingConfig:
+    """Reads a ranking section; None is the defaults. Raises ``RankingConfigError``."""
+    try:
+        return msgspec.convert({} if document is None else document, RankingConfig)
+    except msgspec.ValidationError as error:
+        raise RankingConfigError(str(error)) from None

@@ -1,0 +1,44 @@
+"""What things cost per hour: a node by its table, a pod as if on a machine that fits it perfectly (S2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.ranking.config import RankingConfig
+from protocol.units import Bytes, MilliCpu, Resources
+
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a pod asks for, or what a node offers. Storage is local storage in GB."""
+
+    resources: Resources
+    gpus: int = 0
+    storage_gb: float = 0.0
+
+
+def perfect_price(needs: Needs, config: RankingConfig) -> float:
+    """The price per hour of a machine that offers exactly this."""
+    prices = config.prices
+    return (
+        needs.resources.cpu.as_cores * prices.cpu
+        + needs.resources.mem.as_gib * prices.mem_gib
+        + needs.gpus * prices.gpu
+        + needs.storage_gb / 50 * prices.storage_50gb
+    )
+
+
+def damper_price(config: RankingConfig) -> float:
+    """X of the rank: the price per hour of the damper's pod (S2.5)."""
+    pod = Resources(MilliCpu.cores(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
+    return perfect_price(Needs(pod), config)
+
+
+def node_price(names: tuple[str, ...], needs: Needs, config: RankingConfig) -> float:
+    """The price per hour of a node: the table's for the first known of ``names`` (group, type), else of its parts."""
+    for name in names:
+        if name in config.node_prices:
+            return config.node_prices[name]
+    return perfect_price(needs, config)

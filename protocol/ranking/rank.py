@@ -1,0 +1,94 @@
+"""The rank of an expansion: price paid over price of a perfect fit, weighed by how well the node suits the cluster.
+
+``rank = suppress(unfitness, count) * (C + X) / (T + X)``: lowest wins, ties are kept, and an option whose rank is no
+number or whose price is missing is left out (S2.3-S2.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, tanh
+
+from protocol.ranking.config import RankingConfig
+from protocol.ranking.prices import Needs, damper_price, perfect_price
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Adding ``count`` nodes of ``node``, at ``price`` per node and hour (None: unknown), to run ``pods``."""
+
+    group: str
+    count: int
+    node: Needs
+    price: float | None
+    pods: tuple[Needs, ...]
+    exists: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """An option with its rank and the parts of it, for explanation. Lower is better."""
+
+    option: Option
+    rank: float
+    unfitness: float
+    paid: float
+    perfect: float
+
+
+def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
+    """The vCPUs of a node that suits a cluster of so many nodes (S2.6)."""
+    return next(
+        size.vcpus for size in config.preferred_sizes if cluster_nodes <= (inf if size.nodes is None else size.nodes)
+    )
+
+
+def preferred_mem_mib(cluster_nodes: int, config: RankingConfig) -> float:
+    """The memory of that node in MiB."""
+    return preferred_vcpus(cluster_nodes, config) * config.preferred_mib_per_vcpu
+
+
+def unfitness(preferred_cpu: float, node_cpu: float) -> float:
+    """How far a node's vCPUs are from the preferred, as a ratio of 1 or more (S2.3). Both are above zero."""
+    return max(preferred_cpu / node_cpu, node_cpu / preferred_cpu)
+
+
+def suppress(unfit: float, count: int, over: float) -> float:
+    """Unfitness, mattering less the more nodes are added at once (S2.4)."""
+    return (unfit - 1) * (1 - tanh((max(1, count) - 1) / over)) + 1
+
+
+def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | None:
+    """``unfit * (C + X) / (T + X)`` (S2.5); None where that is no finite number."""
+    if not perfect + damper > 0:
+        return None
+    value = unfit * (paid + damper) / (perfect + damper)
+    return value if isfinite(value) else None
+
+
+def rank_options(options: Sequence[Option], cluster_nodes: int, config: RankingConfig) -> list[Ranked]:
+    """The usable options, best first; equal ranks keep their order."""
+    preferred = preferred_vcpus(cluster_nodes, config)
+    usable = (_rank_one(option, preferred, config) for option in options)
+    return sorted((ranked for ranked in usable if ranked is not None), key=lambda ranked: ranked.rank)
+
+
+def best_options(ranked: Sequence[Ranked]) -> list[Option]:
+    """The options that share the lowest rank; a further choice among them is the caller's."""
+    return [one.option for one in ranked if one.rank == ranked[0].rank]
+
+
+def _rank_one(option: Option, preferred: float, config: RankingConfig) -> Ranked | None:
+    cores = option.node.resources.cpu.as_cores
+    if option.price is None or option.count < 1 or cores <= 0:
+        return None
+    unfit = suppress(unfitness(preferred, cores), option.count, config.suppress_over)
+    if option.node.gpus and not any(pod.gpus for pod in option.pods):
+        unfit = config.unwanted_gpu_unfitness
+    perfect = sum(perfect_price(pod, config) for pod in option.pods)
+    paid = option.price * option.count
+    value = rank(paid, perfect, damper_price(config), unfit)
+    if value is None:
+        return None
+    return Ranked(option, value if option.exists else value * config.new_group_factor, unfit, paid, perfect)
