@@ -48,6 +48,8 @@ fi
 echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
 mkdir -p /sys/fs/cgroup/work
 [ -z "$cpu" ] || sh "$here/cpu.sh" "$cpu"
+# After a power cut it still says that the server of before is ready.
+rm -f /var/lib/postgresql/data/postmaster.pid
 mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgresql
 
 # The daemon resizes the guest, so where there is a private link it listens on that alone.

@@ -1,0 +1,132 @@
+"""A real guest on a real network, and the tools that a person would use on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from deploy.local.clock import SystemClock
+from deploy.local.guests.qemu import QemuGuests
+from deploy.local.network.chooser import LocalNetwork, NetworkKind, choose_network
+from deploy.local.ports import Guest, GuestPhase, GuestSpec, PodNetwork
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu
+from vm_image.build import ensure_image
+
+VM, POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
+BOOT_SECONDS = 90
+MIB = 1024**2
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A running guest with all around it."""
+
+    guest: Guest
+    spec: GuestSpec
+    network: LocalNetwork
+
+    @property
+    def place(self) -> PodNetwork:
+        return self.spec.network
+
+    async def scrape(self, *collectors: str) -> dict[str, float]:
+        """What a program in the pod reads from the guest's node_exporter, by sample."""
+        query = "&".join(f"collect[]={name}" for name in collectors)
+        code = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        page = await output(*self.place.enter, sys.executable, "-c", code, f"{self.place.metrics_url}?{query}")
+        samples = (line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    async def pgbench(self, *arguments: str) -> str:
+        """Runs pgbench from the machine through a forwarded port; returns all that it said."""
+        port = await self.network.expose(self.spec.address, 5432)
+        return await output(_pgbench(), "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", *arguments, "postgres")
+
+
+@asynccontextmanager
+async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
+    """A guest of up to 4 CPU and 1 GiB that has 1 CPU and 512 MiB, its database serving."""
+    image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
+    network = await choose_network(kind, real_guests=True, cluster=f"vm-test-{os.getpid()}")
+    await network.up()
+    try:
+        await network.add_node("node-1")
+        place = await network.add_pod("node-1", POD)
+        spec = GuestSpec(
+            vm=VM,
+            pod=POD,
+            cpu_max=MilliCpu(4000),
+            cpu_use=MilliCpu(1000),
+            mem_min=Bytes(256 * MIB),
+            mem_max=Bytes(1024 * MIB),
+            mem_use=Bytes(512 * MIB),
+            address=await network.vm_address(VM),
+            network=place,
+            state_dir=state_dir,
+        )
+        guest = (await QemuGuests.prepare(image, network, SystemClock())).create(spec)
+        try:
+            await guest.start()
+            await until_running(guest)
+            yield Booted(guest, spec, network)
+        finally:
+            await guest.stop()
+    finally:
+        await network.down()
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    """Returns once ``holds``; raises ``TimeoutError`` where that takes longer than ``seconds``."""
+    async with asyncio.timeout(seconds):
+        for _ in count():
+            if await holds():
+                return
+            await asyncio.sleep(0.1)
+
+
+async def until_running(guest: Guest) -> None:
+    """Returns once the guest's database serves."""
+
+    async def runs() -> bool:
+        return (await guest.state()).phase is GuestPhase.RUNNING
+
+    await until(runs, BOOT_SECONDS)
+
+
+async def output(*command: str) -> str:
+    """All that a command says; it must succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+def machines(state_dir: Path) -> list[int]:
+    """The processes of QEMU that use a state directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just ended
+        if words[0].startswith(b"qemu-system") and any(os.fsencode(state_dir) in word for word in words):
+            found.append(int(process.name))
+    return found
+
+
+def _pgbench() -> str:
+    """pgbench itself: Debian's wrapper in PATH needs a cluster of its own."""
+    direct = Path("/usr/lib/postgresql/15/bin/pgbench")
+    found = str(direct) if direct.exists() else shutil.which("pgbench")
+    assert found is not None, "install pgbench: scripts/install-packages.sh pgbench"
+    return found

@@ -1,0 +1,61 @@
+"""A guest never outlives the process that owns it, and a later run finds the way clear."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local.network import netns
+from deploy.local.network.chooser import NetworkKind, choose_network
+from tests.vm.guests import machines, until
+
+pytestmark = pytest.mark.vm
+
+_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from deploy.local.network.chooser import NetworkKind
+from tests.vm.guests import booted
+
+async def main():
+    async with booted(NetworkKind.AUTO, Path(sys.argv[1])):
+        print("up", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_removed(tmp_path: Path) -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    assert await asyncio.wait_for(owner.stdout.readline(), 120) == b"up\n"
+    assert machines(tmp_path) != []
+    owner.kill()
+    await owner.wait()
+
+    async def gone() -> bool:
+        return machines(tmp_path) == []
+
+    await until(gone, 10)
+    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=f"vm-test-{owner.pid}")
+    await network.down()
+    assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []
+
+
+async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_path: Path) -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert owner.stdout is not None
+    assert await asyncio.wait_for(owner.stdout.readline(), 120) == b"up\n"
+    owner.send_signal(signal.SIGINT)
+    await asyncio.wait_for(owner.wait(), 10)
+    assert machines(tmp_path) == []
+    assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []

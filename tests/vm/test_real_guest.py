@@ -1,0 +1,73 @@
+"""A real guest in QEMU: it follows orders while its database serves, on every kind of network (S4.1, S4.2, S4.11)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.local.network import netns
+from deploy.local.network.chooser import NetworkKind
+from deploy.local.ports import GuestPhase, GuestState
+from protocol.units import Bytes, MilliCpu
+from tests.vm.guests import MIB, Booted, booted, machines, until_running
+
+pytestmark = pytest.mark.vm
+SETTLE_SECONDS = 60
+
+
+async def has_memory(vm: Booted, size: Bytes) -> None:
+    """Orders memory until the guest has it: a guest under load gives it back bit by bit."""
+    async with asyncio.timeout(SETTLE_SECONDS):
+        while (await vm.guest.state()).mem != size:
+            await vm.guest.set_memory(size)
+
+
+@pytest.mark.parametrize("kind", [NetworkKind.AUTO, NetworkKind.HUB])
+async def test_cpu_and_memory_change_under_pgbench_and_no_transaction_fails(kind: NetworkKind, tmp_path: Path) -> None:
+    async with booted(kind, tmp_path) as vm:
+        await vm.pgbench("--initialize", "--quiet", "--scale=1")
+        load = asyncio.create_task(vm.pgbench("--client=4", "--time=20"))
+        for cpu in (4000, 2500, 250, 1000):
+            await vm.guest.set_cpu(MilliCpu(cpu))
+            assert (await vm.guest.state()).cpu == MilliCpu(cpu)
+            online = {name for name in await vm.scrape("cpu") if 'mode="idle"' in name}
+            assert len(online) == MilliCpu(cpu).whole_cpus
+        for mem in (1024, 384, 512):
+            await has_memory(vm, Bytes(mem * MIB))
+            total = (await vm.scrape("meminfo"))["node_memory_MemTotal_bytes"]
+            assert (mem - 64) * MIB < total <= mem * MIB
+        said = await load
+        assert "number of failed transactions: 0 (0.000%)" in said
+        assert vm.place.guest_host in vm.place.metrics_url
+
+
+async def test_everything_that_the_agent_decides_with_is_on_the_guests_page(tmp_path: Path) -> None:
+    async with booted(NetworkKind.AUTO, tmp_path) as vm:
+        samples = await vm.scrape("cpu", "loadavg", "meminfo", "pressure")
+        wanted = {
+            "node_load1",
+            "node_load5",
+            "node_load15",
+            "node_memory_MemAvailable_bytes",
+            "node_pressure_cpu_waiting_seconds_total",
+            "node_pressure_memory_waiting_seconds_total",
+            "node_pressure_io_waiting_seconds_total",
+            'node_cpu_seconds_total{cpu="0",mode="user"}',
+        }
+        assert wanted <= set(samples)
+
+
+async def test_a_stopped_guest_leaves_no_process_and_starts_again_on_the_same_disk(tmp_path: Path) -> None:
+    async with booted(NetworkKind.AUTO, tmp_path) as vm:
+        await vm.pgbench("--initialize", "--quiet", "--scale=1")
+        await vm.guest.stop()
+        assert await vm.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        assert machines(tmp_path) == []
+        await vm.guest.start()
+        await until_running(vm.guest)
+        assert "number of failed transactions: 0" in await vm.pgbench("--client=1", "--transactions=5")
+    assert machines(tmp_path) == []
+    assert list(netns.RUN.glob(f"autoscale.vm-test-{os.getpid()}.*")) == []
