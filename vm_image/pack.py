@@ -58,6 +58,11 @@ def pack(image: GuestImage, busybox: bytes, work: Path, report: Report) -> tuple
     disk = work / "disk.qcow2"
     convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
     host.run(convert, work / "convert.log", report)
+    return layer_of(disk, busybox, work)
+
+
+def layer_of(disk: Path, busybox: bytes, work: Path) -> tuple[Blob, Blob]:
+    """The configuration and the layer around a packed ``disk``."""
     plain, packed = work / "layer.tar", work / "layer.tar.gz"
     entries = [
         archives.Entry("bin/busybox", busybox, 0o755),

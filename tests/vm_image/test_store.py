@@ -1,0 +1,94 @@
+"""The cache of images: whole or absent, made once, and clean after an interruption."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from vm_image.store import Store, cache_root
+
+
+def quiet(line: str) -> None:
+    raise AssertionError(f"nothing had to be said, but it said: {line}")
+
+
+def fill(work: Path) -> None:
+    (work / "disk").write_text("whole")
+
+
+def refuse(work: Path) -> None:
+    raise AssertionError("what is there must not be made again")
+
+
+def contents(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_folder_is_made_once_and_found_afterwards(tmp_path: Path) -> None:
+    store = Store(tmp_path / "images")
+    made = store.get("abc", fill, quiet)
+    assert (made, (made / "disk").read_text(), made.stat().st_mode & 0o777) == (store.path("abc"), "whole", 0o755)
+    assert store.get("abc", refuse, quiet) == made
+
+
+def test_an_interrupted_making_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    def interrupted(work: Path) -> None:
+        fill(work)
+        raise KeyboardInterrupt
+
+    store = Store(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        store.get("abc", interrupted, quiet)
+    assert contents(tmp_path) == []
+    store.get("abc", fill, quiet)
+    assert contents(tmp_path) == ["abc"]
+
+
+def test_what_a_killed_making_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    leftover = tmp_path / ".abc.work.killed"
+    leftover.mkdir()
+    fill(leftover)
+    Store(tmp_path).get("abc", fill, quiet)
+    assert contents(tmp_path) == ["abc"]
+
+
+def test_a_second_maker_waits_says_so_and_takes_the_firsts_result(tmp_path: Path) -> None:
+    first_is_at_work, may_finish, said = threading.Event(), threading.Event(), []
+
+    def slowly(work: Path) -> None:
+        first_is_at_work.set()
+        may_finish.wait()
+        fill(work)
+
+    def told(line: str) -> None:
+        said.append(line)
+        may_finish.set()
+
+    first = threading.Thread(target=Store(tmp_path).get, args=("abc", slowly, quiet))
+    first.start()
+    first_is_at_work.wait()
+    second = Store(tmp_path).get("abc", refuse, told)
+    first.join()
+    assert said == ["another build of the same image is running; waiting for it"]
+    assert (second / "disk").read_text() == "whole"
+
+
+def test_a_dropped_folder_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.drop("abc", quiet)
+    store.get("abc", fill, quiet)
+    store.drop("abc", quiet)
+    assert contents(tmp_path) == []
+
+
+def test_the_cache_is_where_the_user_says_or_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOSCALE_CACHE", "/data/cache")
+    assert cache_root() == Path("/data/cache")
+    monkeypatch.delenv("AUTOSCALE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/me/caches")
+    assert cache_root() == Path("/home/me/caches/autoscale")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_root() == Path("/home/me/.cache/autoscale")
