@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from agent.core.actions import PatchVm
+from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import (
     Answered,
@@ -26,26 +26,30 @@ from agent.core.events import (
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
 from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.sizing import whole_slots
 from agent.core.state import State, begin
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Bytes, Instant, Resources, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from tests.scenarios.cluster import SLOT, Cluster, VmObject
 
 POLICY = Policy(shrink=ShrinkPolicy(window=Seconds(4.0), max_gap=Seconds(1000.0)))
 CPUS = 16
+PATIENCE = 4.0
+"""After so many seconds an agent gives up waiting for an answer, while its message may live on."""
 
 
 @dataclass
 class Message:
-    """A request on its way; ``sent`` tells which request of which agent it is a copy of."""
+    """A request on its way; ``sent`` tells which request it is a copy of, and ``arrives`` when it may be delivered."""
 
     sent: int
     uid: str
     request: AgentRequest
     at: Instant
+    arrives: Instant
 
 
 @dataclass
@@ -59,13 +63,19 @@ class Patch:
 
 @dataclass
 class Agent:
-    """One agent process. Agents of published versions do not number their requests: ``numbers`` is False."""
+    """One agent process.
+
+    Agents of published versions do not number their requests: ``numbers`` is False. A ``restless`` one keeps what the
+    protocol demands of any agent, and otherwise does what the dice say, all the time.
+    """
 
     uid: str
     vm: ObjectName
     state: State
     numbers: bool
+    restless: bool
     asking: int | None = None
+    asked_at: Instant = Instant(0.0)
     patching: int | None = None
     demand: float = 0.3
     mem: float = 0.3
@@ -91,8 +101,12 @@ class Agents:
         set_back = 0 if self.random.random() < 0.8 else 40
         sequence = max(0, int((now - set_back) * 1e6))
         state = begin(vm.pod.name, POLICY, now, self.random.random(), sequence)
-        numbers = sum(vm.name.name.encode()) % 3 != 0
-        self.alive[vm.pod.uid] = Agent(vm.pod.uid, vm.name, state, numbers, scraped_at=now)
+        kind = sum(vm.name.name.encode())
+        self.alive[vm.pod.uid] = Agent(vm.pod.uid, vm.name, state, kind % 3 > 0, kind % 2 > 0, scraped_at=now)
+
+    def delay(self, now: Instant) -> Instant:
+        """When a message that is sent now arrives: soon, or much later than its sender waits."""
+        return Instant(now + self.random.random() * (20.0 if self.random.random() < 0.3 else 0.3))
 
     def kill(self, uid: str) -> None:
         """The process dies; what it has sent stays on its way."""
@@ -101,20 +115,22 @@ class Agents:
     def step(self, agent: Agent, now: Instant) -> None:
         """Looks at the VM and the guest, and starts what the core wants."""
         vm = self.cluster.vms[agent.vm]
+        if agent.asking is not None and now - agent.asked_at > PATIENCE:
+            self.answered(agent.asking, agent.uid, None, now)
         if self.random.random() < 0.7:
             self._tell(agent, VmSeen(_view(vm)), now)
         if vm.guest is not None:
             self._tell(agent, Scraped(self._sample(agent, vm.guest, now)), now)
-        for action in plan(agent.state, now).actions:
+        for action in self._restless(agent) if agent.restless else plan(agent.state, now).actions:
             self._tell(agent, Started(action), now)
             self.sent += 1
             if isinstance(action, PatchVm):
                 agent.patching = self.sent
                 self.patches.append(Patch(self.sent, agent.vm, action))
             else:
-                agent.asking = self.sent
+                agent.asking, agent.asked_at = self.sent, now
                 request = action.request if agent.numbers else replace(action.request, sequence=None)
-                self.wire.append(Message(self.sent, agent.uid, request, now))
+                self.wire.append(Message(self.sent, agent.uid, request, now, self.delay(now)))
 
     def answered(self, sent: int, uid: str, response: PluginResponseView | None, now: Instant) -> None:
         """An answer, or an error, on the connection of a request; heard only while that is awaited."""
@@ -159,6 +175,28 @@ class Agents:
         if agent is not None and agent.state.scheduler.ceiling is not None:
             most = most.at_least(agent.state.scheduler.ceiling)
         return most
+
+    def _restless(self, agent: Agent) -> list[Action]:
+        """Shrink or grow within the ceiling, and ask for anything that is not below what the VM has."""
+        side, vm, held = agent.state.scheduler, agent.state.vm.seen, agent.state.held
+        actions: list[Action] = []
+        if vm is None or held is None:
+            return actions
+        if agent.patching is None and not side.migrate and self.random.random() < 0.4:
+            limit = whole_slots(side.ceiling or vm.use, SLOT)
+            target = self._any_size().at_most(limit).at_least(vm.bounds.min)
+            if target != vm.use and target.within(limit.at_least(vm.use)):
+                actions.append(PatchVm(target, vm.version, SLOT))
+                held = held.at_least(target)
+        if agent.asking is None and self.random.random() < 0.9:
+            wanted = self._any_size().at_least(held)
+            actions.append(
+                AskScheduler(AgentRequest(agent.state.pod, wanted, side.ceiling, sequence=side.sequence), SLOT)
+            )
+        return actions
+
+    def _any_size(self) -> Resources:
+        return Resources(MilliCpu(250 * self.random.randint(1, 16)), SLOT * self.random.randint(2, 32))
 
     def _tell(self, agent: Agent, event: Event, now: Instant) -> None:
         advance(agent.state, event, now, self.random.random())

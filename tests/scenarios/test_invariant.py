@@ -12,7 +12,7 @@ import pytest
 from scheduler_plugin.ledger import Ledger
 from tests.scenarios.world import World
 
-STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", "2000"))
+STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", "3000"))
 SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "1,2,3,4").split(",")]
 
 

@@ -49,9 +49,9 @@ class World:
         self.steps = 0
         self.denials = 0
         for node in range(3):
-            size = Resources.parse(5, "9Gi")
+            size = Resources.parse(6, "12Gi")
             self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0])))
-        for _ in range(10):
+        for _ in range(8):
             self.new_vm()
         self.scheduler.start(self.now)
         self._moves = self._weights()
@@ -60,7 +60,7 @@ class World:
         """One thing happens; then everything is checked."""
         names = list(self._moves)
         move = self.random.choices(names, [self._moves[name][1] for name in names])[0]
-        self.now = Instant(self.now + self.random.random() * 0.5 + (35.0 if self.random.random() < 0.004 else 0.0))
+        self.now = Instant(self.now + self.random.random() * 0.2 + (35.0 if self.random.random() < 0.002 else 0.0))
         self.trace.append(f"{self.now:.2f} {move}")
         self.steps += 1
         self._moves[move][0]()
@@ -87,9 +87,9 @@ class World:
 
     def _weights(self) -> dict[str, tuple[Callable[[], None], float]]:
         moves: dict[str, tuple[Callable[[], None], float]] = {
-            "agent": (self.agent, 12),
-            "deliver": (self.deliver, 10),
-            "give up": (self.give_up, 1),
+            "agent": (self.agent, 20),
+            "deliver": (self.deliver, 12),
+            "give up": (self.give_up, 2),
             "patch": (self.patch, 9),
             "patch lost": (self.patch_lost, 1),
             "runtime": (self.runtime, 12),
@@ -99,9 +99,9 @@ class World:
             "place": (self.place, 4),
             "bind": (self.bind, 5),
             "read": (self.read, 3),
-            "crash": (self.crash, 0.15),
-            "agent dies": (self.agent_dies, 0.3),
-            "processes start": (self.processes_start, 4),
+            "crash": (self.crash, 0.5),
+            "agent dies": (self.agent_dies, 0.5),
+            "processes start": (self.processes_start, 6),
             "churn": (self.churn, 0.4),
             "policy": (self.new_policy, 0.2),
             "order": (self.order, 0.2),
@@ -115,7 +115,7 @@ class World:
         if not self.agents.alive:
             return
         agent = self.random.choice(list(self.agents.alive.values()))
-        if self.random.random() < 0.15:
+        if self.random.random() < 0.25:
             agent.demand = self.random.choice((0.1, 0.5, 2.0, 3.0, 4.0))
             agent.mem = self.random.choice((0.1, 0.5, 2.0, 4.0))
         if agent.vm in self.cluster.vms:
@@ -126,11 +126,14 @@ class World:
         for message in [message for message in wire if self.now - message.at > MESSAGE_LIFE]:
             wire.remove(message)
             self.agents.answered(message.sent, message.uid, None, self.now)
-        if not wire:
+        here = [message for message in wire if message.arrives <= self.now]
+        if not here:
             return
-        message = self.random.choice(wire)
-        if self.random.random() < 0.85:
+        message = self.random.choice(here)
+        if self.random.random() < 0.8:
             wire.remove(message)
+        else:
+            message.arrives = self.agents.delay(self.now)
         if self.random.random() < 0.93:
             self.trace.append(f"  {message.uid} asks {message.request.resources} #{message.request.sequence}")
             self.scheduler.deliver(message, self.now)
@@ -217,9 +220,9 @@ class World:
     def churn(self) -> None:
         """A pod dies or finishes, or a VM comes or goes."""
         what = self.random.randrange(4)
-        if what == 0 and len(self.cluster.vms) < 14:
+        if what == 0 and len(self.cluster.vms) < 10:
             self.new_vm()
-        elif what == 1 and len(self.cluster.vms) > 6:
+        elif what == 1 and len(self.cluster.vms) > 5:
             self.cluster.drop_vm(self.random.choice(list(self.cluster.vms)))
         elif self.cluster.pods:
             uid = self.random.choice(list(self.cluster.pods))
