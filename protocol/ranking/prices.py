@@ -32,7 +32,7 @@ def perfect_price(needs: Needs, config: RankingConfig) -> float:
 
 def damper_price(config: RankingConfig) -> float:
     """X of the rank: the price per hour of the damper's pod (S2.5)."""
-    pod = Resources(MilliCpu.cores(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
+    pod = Resources(MilliCpu.parse(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
     return perfect_price(Needs(pod), config)
 
 

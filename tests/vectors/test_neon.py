@@ -1,0 +1,22 @@
+"""Every worked case of the original is answered, or declined with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.vectors.case import Case, load_cases
+from tests.vectors.neon import DECLINED, FAMILY, GROUPS
+from tests.vectors.registry import run_case
+
+CASES = load_cases(Path(__file__).with_name("neon_vectors.json"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_the_case_is_answered_as_expected_or_declined(case: Case) -> None:
+    assert run_case(case, {"neon": FAMILY}).failure is None
+
+
+def test_every_entry_is_for_a_group_of_the_file() -> None:
+    assert GROUPS.keys() | DECLINED.keys() == {case.group for case in CASES}
