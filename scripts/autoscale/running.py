@@ -9,7 +9,14 @@ from typing import Final
 
 import typer
 
+from deploy.local.cluster.control import NoAnswerError
+from deploy.local.kube.client import ApiError, ApiUnavailableError
+from deploy.local.kube.kubeconfig import KubeconfigError
+from scripts.autoscale.site import SiteError
+
 INTERRUPTED: Final = 130
+_SAID: Final = (KubeconfigError, ApiError, ApiUnavailableError, NoAnswerError, SiteError)
+"""Errors whose message is all that a person needs."""
 
 
 def run(job: Coroutine[object, object, int]) -> None:
@@ -18,7 +25,7 @@ def run(job: Coroutine[object, object, int]) -> None:
 
 
 async def _guarded(job: Coroutine[object, object, int]) -> int:
-    task = asyncio.ensure_future(job)
+    task: asyncio.Future[int] = asyncio.ensure_future(job)
     interrupted = False
 
     def interrupt() -> None:
@@ -32,6 +39,9 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
         loop.add_signal_handler(number, interrupt)
     try:
         return await task
+    except _SAID as error:
+        typer.echo(f"autoscale: {error}", err=True)
+        return 1
     except asyncio.CancelledError:
         if not interrupted:
             raise

@@ -6,7 +6,8 @@ from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kube.objects import PODS, Json
 from deploy.local.kubelet.agents import per_node
-from deploy.local.kubelet.sandbox import NodeMeans, attend_agent, pod_folder
+from deploy.local.kubelet.pod_status import running_status
+from deploy.local.kubelet.sandbox import NodeMeans, attend_agent, pod_folder, report
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import Keeper
 from protocol.messages import ObjectName
@@ -45,6 +46,7 @@ class NodeAgents:
         name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
         pod = await means.client.get(PODS, name)
         place = await means.network.add_pod(node, name)
+        await report(means, name, running_status(pod, place.address, means.clock.timestamp()))
         run = per_node(pod, node, place, pod_folder(means.state, name, node), means.policy)
 
         def started(keeper: Keeper) -> None:

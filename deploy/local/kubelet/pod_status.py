@@ -6,11 +6,11 @@ from deploy.local.kube.objects import Json, items, text
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
-    """The pod runs, and its containers with it."""
+    """The pod runs, and its containers with it; an ``address`` that is empty is left as it is."""
+    addresses: Json = {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
     return {
         "phase": "Running",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
+        **addresses,
         "hostIP": "127.0.0.1",
         "startTime": now,
         "conditions": [

@@ -1,0 +1,65 @@
+"""What puts load on the demonstration's VM: pgbench on a real one, a demand on a simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+
+from deploy.local.clock import Clock
+from protocol.units import Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
+from scripts.autoscale.site import SiteError
+
+
+class LoadMaker(Protocol):
+    """A load that can be put on a VM for some time."""
+
+    async def prepare(self) -> None:
+        """Makes what the load needs."""
+
+    async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:
+        """Loads the VM for ``seconds``, then lets go of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PgbenchLoad:
+    """Transactions, as many as the VM can do."""
+
+    server: Server
+    clients: int
+    scale: int
+
+    async def prepare(self) -> None:
+        """Makes pgbench's tables."""
+        await prepare(self.server, self.scale)
+
+    async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:
+        """Runs pgbench."""
+        return await press(self.server, self.clients, seconds, on_tps)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLoad:
+    """A demand that a light guest plays. No transactions are run."""
+
+    control: str
+    clock: Clock
+    cpu: float
+    mem: str
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
+        """Asks the demand of the guest, and takes it back. Raises ``SiteError``."""
+        async with httpx.AsyncClient(base_url=self.control, trust_env=False, timeout=5.0) as http:
+            try:
+                (await http.put("/demand", json={"cpu": self.cpu, "mem": self.mem})).raise_for_status()
+                await self.clock.sleep(Seconds(float(seconds)))
+                (await http.delete("/demand")).raise_for_status()
+            except httpx.HTTPError as error:
+                raise SiteError(f"the simulated guest cannot be loaded: {error!r}") from error
+        return Outcome(0, 0, "")

@@ -1,0 +1,111 @@
+"""pgbench as a child process, and what its lines say.
+
+The functions that read lines are pure. Every client that gives up counts as a failed transaction: its connection broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_PROGRESS: Final = re.compile(r"progress: ([\d.]+) s, ([\d.]+) tps")
+_DONE: Final = re.compile(r"number of transactions actually processed: (\d+)")
+_FAILED: Final = re.compile(r"number of failed transactions: (\d+)")
+_ABORTED: Final = re.compile(r"client \d+ (aborted|script \d+ aborted)")
+_DEBIAN: Final = "/usr/lib/postgresql"
+
+
+class PgbenchError(Exception):
+    """pgbench is missing or failed; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run did."""
+
+    transactions: int
+    failed: int
+    problem: str
+
+
+def find_pgbench() -> str:
+    """The program's path. Raises ``PgbenchError`` where it is not installed."""
+    versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), reverse=True)
+    found = shutil.which("pgbench") or next((str(each) for each in versions), None)
+    if found is None:
+        raise PgbenchError("pgbench is not installed; on Debian: sudo apt-get install postgresql-contrib")
+    return found
+
+
+def tps_of(line: str) -> float | None:
+    """Transactions per second, where ``line`` reports progress."""
+    found = _PROGRESS.search(line)
+    return float(found[2]) if found else None
+
+
+def outcome_of(lines: Sequence[str], code: int) -> Outcome:
+    """What a run that ended with exit ``code`` did, by everything that it said."""
+    said = "\n".join(lines)
+    done, failed = _DONE.search(said), _FAILED.search(said)
+    aborted = len(_ABORTED.findall(said))
+    problem = f"pgbench ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}" if code else ""
+    return Outcome(int(done[1]) if done else 0, (int(failed[1]) if failed else 0) + aborted, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where postgres answers."""
+
+    host: str
+    port: int
+
+    @property
+    def arguments(self) -> list[str]:
+        """How to reach it."""
+        return ["-h", self.host, "-p", str(self.port), "-U", "postgres"]
+
+
+async def prepare(server: Server, scale: int) -> None:
+    """Makes pgbench's tables. Raises ``PgbenchError``."""
+    outcome = await _run([*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None)
+    if outcome.problem:
+        raise PgbenchError(outcome.problem)
+
+
+async def press(server: Server, clients: int, seconds: int, on_tps: Callable[[float], None]) -> Outcome:
+    """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second."""
+
+    def heard(line: str) -> None:
+        tps = tps_of(line)
+        if tps is not None:
+            on_tps(tps)
+
+    run = [*server.arguments, "-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", "postgres"]
+    return await _run(run, heard)
+
+
+async def _run(arguments: Sequence[str], heard: Callable[[str], None]) -> Outcome:
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "LC_ALL": "C", "PGCONNECT_TIMEOUT": "15"},
+        start_new_session=True,
+    )
+    lines: list[str] = []
+    try:
+        while process.stdout is not None and (line := await process.stdout.readline()):
+            lines.append(line.decode(errors="replace").rstrip())
+            heard(lines[-1])
+        return outcome_of(lines, await process.wait())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

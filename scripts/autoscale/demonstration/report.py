@@ -1,0 +1,143 @@
+"""What a demonstration showed, and whether it is a success (pure).
+
+Rules that hold here:
+
+- Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
+- Success is: it grew under load, it shrank afterwards, and no transaction failed. Simulated guests run no transactions
+  and none are claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from protocol.units import Resources, Seconds
+
+
+class SizePoint(msgspec.Struct, frozen=True):
+    """The VM's size from a moment on: vCPUs, memory in bytes."""
+
+    seconds: float
+    cpu: float
+    memory: int
+
+
+class LoadPoint(msgspec.Struct, frozen=True):
+    """What a load generator saw in one second."""
+
+    seconds: float
+    tps: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The outcome. ``grew_to`` and ``shrank_to`` are vCPUs; None where nothing was seen.
+
+    ``reaction_seconds`` is the time from the start of the load until the guest had more CPU.
+    """
+
+    success: bool
+    problems: list[str]
+    guests: str
+    network: str
+    started_at: float | None
+    grew_to: float | None
+    shrank_to: float | None
+    grew_to_memory: int | None
+    shrank_to_memory: int | None
+    transactions: int
+    failed: int
+    reaction_seconds: float | None
+    seconds_total: float
+    seconds_until_first_growth: float | None
+    sizes: list[SizePoint]
+    load: list[LoadPoint]
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Observations:
+    """What is written down while the demonstration runs."""
+
+    guests: str = ""
+    network: str = ""
+    sizes: list[tuple[Seconds, Resources]] = field(default_factory=list)
+    tps: list[LoadPoint] = field(default_factory=list)
+    load_began: Seconds | None = None
+    load_ended: Seconds | None = None
+    transactions: int = 0
+    failed: int = 0
+    load_problem: str = ""
+    is_simulated: bool = False
+
+    def saw(self, at: Seconds, size: Resources) -> bool:
+        """The guest has ``size``; returns whether that is new."""
+        if self.sizes and self.sizes[-1][1] == size:
+            return False
+        self.sizes.append((at, size))
+        return True
+
+    def size_at(self, at: Seconds) -> Resources | None:
+        """The size that it had then."""
+        return next((size for since, size in reversed(self.sizes) if since <= at), None)
+
+    def largest_since(self, at: Seconds) -> Resources | None:
+        """The most of each that it had at or after ``at``."""
+        seen = [size for since, size in self.sizes if since >= at]
+        first = self.size_at(at)
+        seen = seen if first is None else [first, *seen]
+        return max(seen, key=lambda size: (size.cpu, size.mem), default=None)
+
+    def first_growth(self, at: Seconds, start: Resources) -> Seconds | None:
+        """When it first had more CPU than ``start`` after ``at``."""
+        return next((since for since, size in self.sizes if since >= at and size.cpu > start.cpu), None)
+
+
+def report(seen: Observations, total: Seconds) -> Report:
+    """The outcome of what was seen, after ``total`` seconds."""
+    began = seen.load_began
+    start = seen.size_at(began) if began is not None else None
+    top = seen.largest_since(began) if began is not None else None
+    last = seen.sizes[-1][1] if seen.sizes and seen.load_ended is not None else None
+    grown = seen.first_growth(began, start) if began is not None and start is not None else None
+    problems = list(_problems(seen, start, top, last))
+    return Report(
+        success=not problems,
+        problems=problems,
+        guests=seen.guests,
+        network=seen.network,
+        started_at=start.cpu.as_cores if start else None,
+        grew_to=top.cpu.as_cores if top else None,
+        shrank_to=last.cpu.as_cores if last else None,
+        grew_to_memory=top.mem.value if top else None,
+        shrank_to_memory=last.mem.value if last else None,
+        transactions=seen.transactions,
+        failed=seen.failed,
+        reaction_seconds=round(grown - began, 2) if grown is not None and began is not None else None,
+        seconds_total=round(total, 1),
+        seconds_until_first_growth=round(grown, 1) if grown is not None else None,
+        sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in seen.sizes],
+        load=list(seen.tps),
+        note="simulated guests play a load: no transactions were run" if seen.is_simulated else "",
+    )
+
+
+def _problems(
+    seen: Observations, start: Resources | None, top: Resources | None, last: Resources | None
+) -> Sequence[str]:
+    if start is None or top is None or last is None:
+        return [seen.load_problem or "it ended before the load had run"]
+    found = []
+    if seen.load_problem:
+        found.append(seen.load_problem)
+    if top.cpu <= start.cpu:
+        found.append(f"the VM did not grow: it had {start.cpu} vCPU before the load and never more")
+    if not (last.cpu < top.cpu and last.mem <= top.mem):
+        found.append(f"the VM did not shrink: it reached {top} and has {last} at the end")
+    if seen.failed:
+        found.append(f"{seen.failed} transactions failed")
+    if not seen.is_simulated and not seen.transactions:
+        found.append("no transaction was run")
+    return found

@@ -1,0 +1,121 @@
+"""How a demonstration looks: a live picture in a terminal, a line whenever something changed elsewhere.
+
+Everything that makes text of numbers is pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.watcher import Glance
+
+_TICKS: Final = "▁▂▃▄▅▆▇█"
+_WIDTH: Final = 32
+_HISTORY: Final = 48
+_DECISIONS: Final = 6
+_PLAIN_EVERY: Final = 3
+
+
+def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) -> str:
+    """A bar of ``width`` for ``most``: full blocks for what is used, shaded ones for what is allocated."""
+    scale = width / most if most > 0 else 0.0
+    filled = min(width, round((used or 0.0) * scale))
+    given = min(width, max(filled, round(allocated * scale)))
+    return "█" * filled + "▒" * (given - filled) + "·" * (width - given)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One tick for each value, in proportion to the greatest."""
+    top = max(values, default=0.0) or 1.0
+    return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)
+
+
+def line(at: Seconds, act: str, glance: Glance, tps: float | None) -> str:
+    """One plain line."""
+    size = "no size yet" if glance.size is None else f"{glance.size.cpu} vCPU {glance.size.mem}"
+    used = "" if glance.used_cpu is None else f", {glance.used_cpu:.1f} busy"
+    speed = "" if tps is None else f", {tps:.0f} tps"
+    return f"{at:6.1f} s  {act:8}  {size}{used}{speed}"
+
+
+@dataclass(slots=True)
+class Screen:
+    """Use as a context; call ``show`` a few times a second."""
+
+    console: Console
+    title: str
+    decisions: deque[str] = field(default_factory=lambda: deque(maxlen=_DECISIONS))
+    _live: Live | None = None
+    _cpu: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _tps: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+    _last_state: tuple[str, Resources | None] = ("", None)
+    _last_second: int = -1
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def decided(self, at: Seconds, what: str) -> None:
+        """Something happened that people should see."""
+        self.decisions.append(f"{at:6.1f} s  {what}")
+        if self._live is None:
+            self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
+
+    def show(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> None:
+        """Draws the present state."""
+        if self._live is None:
+            self._plain(at, act, glance, tps)
+            return
+        if int(at) != self._last_second:
+            self._last_second = int(at)
+            self._cpu.append(glance.size.cpu.as_cores if glance.size else 0.0)
+            self._tps.append(tps or 0.0)
+        self._live.update(self._picture(at, act, glance, tps))
+
+    def _plain(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> None:
+        if (act, glance.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
+            self._last_state, self._last_second = (act, glance.size), int(at)
+            self.console.print(line(at, act, glance, tps), highlight=False, soft_wrap=True)
+
+    def _picture(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        if glance.size is not None and glance.most is not None:
+            cpu, most = glance.size.cpu.as_cores, glance.most.cpu.as_cores
+            used = "" if glance.used_cpu is None else f"{glance.used_cpu:.1f} busy of "
+            table.add_row(
+                "vCPU", f"[cyan]{bar(glance.used_cpu, cpu, most)}[/cyan]", f"{used}{cpu:g} (at most {most:g})"
+            )
+            mem_used = None if glance.used_memory is None else glance.used_memory.as_gib
+            text = "" if mem_used is None else f"{mem_used * 1024:.0f}Mi used of "
+            picture = bar(mem_used, glance.size.mem.as_gib, glance.most.mem.as_gib)
+            table.add_row(
+                "memory", f"[magenta]{picture}[/magenta]", f"{text}{glance.size.mem} (at most {glance.most.mem})"
+            )
+        table.add_row("vCPU", f"[cyan]{sparkline(self._cpu)}[/cyan]", "over time")
+        table.add_row(
+            "tps", f"[green]{sparkline(self._tps)}[/green]", "" if tps is None else f"{tps:.0f} transactions/s"
+        )
+        why = Text(f"why: {glance.because}" if glance.because else "", style="italic")
+        happened = Text("\n".join(self.decisions), style="dim")
+        title = f"{self.title} · {at:.0f} s · {act} · {glance.phase} on {glance.node or '-'}"
+        return Panel(Group(table, why, happened), title=escape(title), title_align="left")

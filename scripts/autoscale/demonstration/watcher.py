@@ -1,0 +1,123 @@
+"""Watches one VM: its size from the API as it changes, its agent's account once a second and with every size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiError, ApiUnavailableError
+from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, text
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Resources
+from scripts.autoscale.site import Site, explanation
+
+_EVERY: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What is known of the VM now. ``size`` is None while the guest has none; used amounts None where unknown."""
+
+    phase: str
+    node: str
+    size: Resources | None
+    most: Resources | None
+    available: bool
+    used_cpu: float | None
+    used_memory: Bytes | None
+    because: str
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Run ``run`` in a task. ``on_size`` hears of every size that the guest is seen to have, at once; ``on_reason`` hears
+    of each a little later, with the agent's reason.
+    """
+
+    site: Site
+    vm: ObjectName
+    clock: Clock
+    on_size: Callable[[Resources], None]
+    on_reason: Callable[[Resources, str], None]
+    explained: Json = field(default_factory=dict)
+    found: Json = field(default_factory=dict)
+    _stir: asyncio.Event = field(default_factory=asyncio.Event)
+    _told: Resources | None = None
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
+        vms.listen(self._changed)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(vms.run())
+            tasks.create_task(self._ask())
+
+    def glance(self) -> Glance:
+        """What is known now."""
+        metrics, status = child(self.explained, "metrics"), child(self.found, "status")
+        busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
+        conditions = [text(each, "status") for each in items(status, "conditions") if text(each, "type") == "Available"]
+        return Glance(
+            phase=text(status, "phase") or "Pending",
+            node=text(status, "node"),
+            size=_size(self.found),
+            most=_most(self.found),
+            available=conditions == ["True"],
+            used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
+            used_memory=Bytes.parse(used) if used else None,
+            because=text(self.explained, "because"),
+        )
+
+    def _changed(self, change: Change) -> None:
+        if change.name != self.vm:
+            return
+        self.found = change.new or {}
+        size = _size(self.found)
+        if size is not None:
+            self.on_size(size)
+            self._stir.set()
+
+    async def _ask(self) -> None:
+        while True:
+            self._stir.clear()
+            if text(self.found, "status", "podName"):
+                self.explained = await self._explanation() or self.explained
+                self._tell()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stir.wait(), _EVERY)
+
+    def _tell(self) -> None:
+        size = _size(self.found)
+        if size is not None and size != self._told:
+            self._told = size
+            self.on_reason(size, text(self.explained, "because"))
+
+    async def _explanation(self) -> Json | None:
+        try:
+            listed = await self.site.client.list(PODS)
+        except (ApiError, ApiUnavailableError):
+            return None
+        pods = {text(each, "metadata", "name"): each for each in items(listed, "items")}
+        return await explanation(self.site, self.found, pods)
+
+
+def _size(vm: Json) -> Resources | None:
+    cpu, mem = text(vm, "status", "cpus"), text(vm, "status", "memorySize")
+    return Resources.parse(cpu, mem) if cpu and mem else None
+
+
+def _most(vm: Json) -> Resources | None:
+    guest = child(vm, "spec", "guest")
+    cpu, slots, slot = (
+        child(guest, "cpus").get("max"),
+        child(guest, "memorySlots").get("max"),
+        text(guest, "memorySlotSize"),
+    )
+    if not isinstance(cpu, (int, str)) or not isinstance(slots, int) or not slot:
+        return None
+    return Resources(MilliCpu.parse(cpu), Bytes.parse(slot) * slots)

@@ -1,0 +1,179 @@
+"""Where a cluster is, for commands that look at one: the local cluster, or any other by its kubeconfig.
+
+Rules that hold here:
+
+- Both answer the same questions. Locally, ports are exposed by the cluster's process; elsewhere the API server's proxy
+  and ``kubectl port-forward`` lead to pods.
+- What cannot be reached is None or a ``SiteError`` that says what to do; a view with a gap beats no view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import httpx
+import msgspec
+
+from deploy.local.cluster.control import NoAnswerError, knock
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kube.kubeconfig import client_from_kubeconfig
+from deploy.local.kube.objects import Json, child, name_of, text
+
+AGENT_PORT: Final = 9101
+PROBES_PORT: Final = 10297
+SCHEDULER_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscale-scheduler:10297/proxy"
+_FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
+
+
+class SiteError(Exception):
+    """The cluster, or something in it, cannot be reached; the message says what to do."""
+
+
+class Site(Protocol):
+    """One cluster."""
+
+    @property
+    def title(self) -> str:
+        """How people call it."""
+
+    @property
+    def client(self) -> ApiClient:
+        """Its API."""
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """The scheduler's JSON at ``path``; None where it cannot be had."""
+
+    async def of_agent(self, pod: Json, path: str) -> Json | None:
+        """The JSON at ``path`` of the agent in ``pod``; None where it cannot be had."""
+
+    def into_vm(self, vm: Json, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
+        """A context in which a host and port of this machine lead into a VM. Raises ``SiteError``."""
+
+
+class LocalSite:
+    """A local cluster that runs."""
+
+    def __init__(self, folder: ClusterFolder, client: ApiClient, host: str, http: httpx.AsyncClient) -> None:
+        self._folder = folder
+        self._host = host
+        self._http = http
+        self.client = client
+        self.title = f"local cluster {folder.name!r}"
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """Through the loopback port that leads to the scheduler."""
+        return await self._json(self._host, PROBES_PORT, path)
+
+    async def of_agent(self, pod: Json, path: str) -> Json | None:
+        """Through a loopback port that leads to the pod."""
+        return await self._json(text(pod, "status", "podIP"), AGENT_PORT, path)
+
+    @asynccontextmanager
+    async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Through a loopback port that leads to the VM's own address."""
+        yield "127.0.0.1", (await knock(self._folder, "expose", text(vm, "status", "extraNetIP"), port)).port
+
+    async def _json(self, target: str, port: int, path: str) -> Json | None:
+        if not target:
+            return None
+        try:
+            exposed = (await knock(self._folder, "expose", target, port)).port
+            return _decoded((await self._http.get(f"http://127.0.0.1:{exposed}{path}")).raise_for_status().content)
+        except (NoAnswerError, httpx.HTTPError):
+            return None
+
+
+class RemoteSite:
+    """Any cluster with a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path, client: ApiClient) -> None:
+        self._kubeconfig = kubeconfig
+        self.client = client
+        self.title = f"cluster of {kubeconfig}"
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """Through the API server's proxy to the scheduler's Service."""
+        return await self._json(f"{SCHEDULER_SERVICE}{path}")
+
+    async def of_agent(self, pod: Json, path: str) -> Json | None:
+        """Through the API server's proxy to the pod."""
+        name = name_of(pod)
+        return await self._json(f"/api/v1/namespaces/{name.namespace}/pods/{name.name}:{AGENT_PORT}/proxy{path}")
+
+    @asynccontextmanager
+    async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM."""
+        target = f"pod/{text(vm, 'status', 'podName')}"
+        process = await asyncio.create_subprocess_exec(
+            *("kubectl", "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
+        )
+        try:
+            line = (await process.stdout.readline()).decode() if process.stdout else ""
+            found = _FORWARDING.search(line)
+            if found is None:
+                raise SiteError(f"kubectl port-forward {target} gave no port; see its message above")
+            yield found[1], int(found[2])
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+    async def _json(self, path: str) -> Json | None:
+        try:
+            return _decoded(await self.client.raw_get(path))
+        except (ApiError, ApiUnavailableError):
+            return None
+
+
+def _decoded(body: bytes) -> Json | None:
+    try:
+        return msgspec.json.decode(body, type=Json)
+    except msgspec.DecodeError:
+        return None
+
+
+@asynccontextmanager
+async def open_site(name: str, kubeconfig: str) -> AsyncIterator[Site]:
+    """The cluster that is meant: ``kubeconfig`` where given, else the local cluster ``name`` where it runs, else
+    ``$KUBECONFIG``. Raises ``SiteError`` where there is none.
+    """
+    folder = ClusterFolder.of(name)
+    if not kubeconfig and folder.runs():
+        async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http, _client(folder.kubeconfig) as client:
+            yield LocalSite(folder, client, (await knock(folder, "status")).host, http)
+        return
+    chosen = kubeconfig or os.environ.get("KUBECONFIG", "")
+    if not chosen:
+        raise SiteError(f"the local cluster {name!r} does not run (autoscale local up), and no kubeconfig is given")
+    async with _client(Path(chosen)) as client:
+        yield RemoteSite(Path(chosen), client)
+
+
+@asynccontextmanager
+async def _client(kubeconfig: Path) -> AsyncIterator[ApiClient]:
+    async with client_from_kubeconfig(kubeconfig) as client:
+        yield client
+
+
+async def explanation(site: Site, vm: Json, pods: Mapping[str, Json]) -> Json | None:
+    """The agent's own account of ``vm``: from its sidecar, or from the agent of its node. ``pods`` by name."""
+    pod = pods.get(text(vm, "status", "podName"))
+    if pod is None:
+        return None
+    if found := await site.of_agent(pod, "/explain"):
+        return found
+    node = text(pod, "spec", "nodeName")
+    for each in pods.values():
+        of_node = text(child(each, "metadata", "labels"), "app") == "autoscaler-agent"
+        if of_node and text(each, "spec", "nodeName") == node:
+            return await site.of_agent(each, f"/explain/{name_of(vm)}")
+    return None
