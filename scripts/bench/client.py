@@ -1,0 +1,130 @@
+"""The client side of a measurement: kept loopback connections, requests prepared in advance, times of each answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import Seconds
+
+START_TIMEOUT: Final = Seconds(120.0)
+REQUEST_TIMEOUT: Final = Seconds(60.0)
+
+
+class BenchError(Exception):
+    """A measurement cannot be trusted or made; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request as the bytes that travel."""
+
+    data: bytes
+
+
+def post(path: str, body: bytes, token: str = "") -> Prepared:
+    """A POST of JSON, with a bearer token where there is one."""
+    lines = [f"POST {path} HTTP/1.1", "Host: bench", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    if token:
+        lines.append(f"Authorization: Bearer {token}")
+    return Prepared("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+class Connection:
+    """One kept connection; one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, request: Prepared) -> tuple[int, bytes]:
+        """The status and body of the answer."""
+        self._writer.write(request.data)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        return int(head[9:12]), await self._reader.readexactly(length)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._writer.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server process that answers on a loopback port."""
+
+    port: int
+
+    async def connect(self) -> Connection:
+        """A new connection to it."""
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
+
+
+@asynccontextmanager
+async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> AsyncIterator[Served]:
+    """Runs ``scripts.bench.server`` in a process of its own for as long as the block lasts."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(512)
+        port = listening.getsockname()[1]
+        command = [sys.executable, "-m", "scripts.bench.server", kind, str(listening.fileno())]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *map(str, (nodes, vms, pending)),
+            pass_fds=(listening.fileno(),),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        yield Served(port)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 10)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def wait_until_answered(served: Served, request: Prepared, is_good: bytes) -> None:
+    """Asks until the answer holds ``is_good``. Raises ``BenchError`` when that takes too long."""
+    answer = b""
+    try:
+        async with asyncio.timeout(START_TIMEOUT):
+            while is_good not in answer:
+                connection = await served.connect()
+                _, answer = await connection.ask(request)
+                connection.close()
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise BenchError(f"the server did not become ready, its last answer was {answer[:200]!r}") from None
+
+
+async def timed(served: Served, requests: Sequence[Prepared], connections: int) -> list[float]:
+    """Sends all over so many connections; the seconds that each answer took. Raises ``BenchError`` on any error."""
+    queue = iter(requests)
+    times: list[float] = []
+
+    async def one() -> None:
+        connection = await served.connect()
+        for request in queue:
+            began = time.perf_counter()
+            status, body = await connection.ask(request)
+            times.append(time.perf_counter() - began)
+            if status != 200 or (b'"Error":"' in body and b'"Error":""' not in body):
+                raise BenchError(f"answered {status}: {body[:300]!r}")
+        connection.close()
+
+    async with asyncio.timeout(REQUEST_TIMEOUT), asyncio.TaskGroup() as tasks:
+        for _ in range(connections):
+            tasks.create_task(one())
+    return times

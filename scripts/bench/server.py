@@ -1,0 +1,99 @@
+"""The server side of a measurement, in a process of its own: the real service, or one that decides nothing.
+
+``python -m scripts.bench.server KIND FD NODES VMS PENDING`` serves on the inherited listening socket FD until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from scheduler_plugin.app import agents_app, assemble, extender_app
+from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.config import parse_settings
+from scheduler_plugin.telemetry import Telemetry
+from scripts.bench.still_cluster import StillCluster
+
+JSON: Final = "application/json"
+SETTINGS: Final = 'nodeDefaults: {computeUnit: {vCPUs: "250m", mem: 1Gi}}'
+ENCODER: Final = msgspec.json.Encoder()
+
+
+class _Args(msgspec.Struct, rename="pascal"):
+    pod: dict[str, object]
+    node_names: list[str]
+
+
+async def _filter(request: Request) -> Response:
+    names = msgspec.json.decode(await request.body(), type=_Args).node_names
+    failed: dict[str, dict[str, str]] = {"FailedNodes": {}, "FailedAndUnresolvableNodes": {}}
+    return Response(ENCODER.encode({"Nodes": None, "NodeNames": names, **failed, "Error": ""}), media_type=JSON)
+
+
+async def _prioritize(request: Request) -> Response:
+    names = msgspec.json.decode(await request.body(), type=_Args).node_names
+    return Response(ENCODER.encode([{"Host": name, "Score": 0} for name in names]), media_type=JSON)
+
+
+async def _bind(request: Request) -> Response:
+    msgspec.json.decode(await request.body())
+    return Response(ENCODER.encode({"Error": ""}), media_type=JSON)
+
+
+async def _permit(request: Request) -> Response:
+    asked = msgspec.json.decode(await request.body())
+    unit = {"vCPUs": "250m", "mem": 1}
+    return Response(
+        ENCODER.encode({"permit": asked["resources"], "migrate": None, "computeUnit": unit}), media_type=JSON
+    )
+
+
+def empty_app() -> FastAPI:
+    """The yardstick: reads and writes the same messages, decides nothing."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    for path, answer in (("/", _permit), ("/filter", _filter), ("/prioritize", _prioritize), ("/bind", _bind)):
+        app.add_route(path, answer, methods=["POST"])
+    return app
+
+
+async def _serve(app: FastAPI, listening: socket.socket) -> None:
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+    await uvicorn.Server(config).serve(sockets=[listening])
+
+
+async def _run(kind: str, listening: socket.socket, cluster: StillCluster) -> None:
+    if kind == "empty":
+        await _serve(empty_app(), listening)
+        return
+    clock = SystemClock()
+    telemetry = Telemetry(clock.now)
+    parts = assemble(cluster, clock, parse_settings(SETTINGS), telemetry)
+    app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
+    background = asyncio.create_task(parts.run(cluster))
+    try:
+        await _serve(app, listening)
+    finally:
+        background.cancel()
+        await asyncio.gather(background, return_exceptions=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Serves as the module's description says."""
+    kind, descriptor, *counts = arguments
+    nodes, vms, pending = (int(count) for count in counts)
+    listening = socket.socket(fileno=int(descriptor))
+    asyncio.run(_run(kind, listening, StillCluster(nodes, vms, pending)))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path.cwd()))
+    main(sys.argv[1:])

@@ -1,0 +1,142 @@
+"""The scheduler's two hot paths, each in turns with a handler that decides nothing.
+
+The yardstick reads and writes the same messages: it passes every node, scores each 0 and permits what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from scripts.bench.client import Prepared, Served, post, serving, timed, wait_until_answered
+from scripts.bench.still_cluster import VMS_PER_NODE, node_name, pod, vm_name
+
+ROUNDS: Final = 5
+PERMIT_VMS: Final = 10_000
+PERMIT_CONNECTIONS: Final = 32
+PERMITS_PER_ROUND: Final = 2_000
+CYCLES: Final = {500: 40, 5_000: 10}
+"""Scheduling cycles in a round, by the number of node names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A figure of ours beside that of the yardstick; ``unit`` says of what, ``ratio`` is ours / yardstick."""
+
+    name: str
+    ours: float
+    yardstick: float
+    unit: str
+    ratio: float
+
+
+def _cycle(number: int, names: list[str]) -> list[Prepared]:
+    """Filter, prioritize and bind for one pending pod, as kube-scheduler sends them."""
+    args = json.dumps({"Pod": pod(number, None), "Nodes": None, "NodeNames": names}).encode()
+    binding = {"PodName": vm_name(number), "PodNamespace": "default", "PodUID": f"p-{number}"}
+    bind = json.dumps({**binding, "Node": names[number % len(names)]}).encode()
+    return [post("/filter", args), post("/prioritize", args), post("/bind", bind)]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A round against one server: the seconds of each answer, and of the whole round."""
+
+    times: list[float]
+    wall: float
+
+
+async def _turn(served: Served, requests: Sequence[Prepared], connections: int) -> Turn:
+    began = time.perf_counter()
+    times = await timed(served, requests, connections)
+    return Turn(times, time.perf_counter() - began)
+
+
+async def _paired(
+    ours: Served, yardstick: Served, rounds: Sequence[Sequence[Prepared]], connections: int
+) -> list[tuple[Turn, Turn]]:
+    """Each round against one, then the other; the first round warms both up and is left out."""
+    turns = [
+        (await _turn(ours, requests, connections), await _turn(yardstick, requests, connections)) for requests in rounds
+    ]
+    return turns[1:]
+
+
+def _pair(name: str, unit: str, turns: Sequence[tuple[Turn, Turn]], figure: Callable[[Turn], float]) -> Pair:
+    mine, theirs = [figure(turn) for turn, _ in turns], [figure(turn) for _, turn in turns]
+    ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+    return Pair(name, statistics.median(mine), statistics.median(theirs), unit, ratio)
+
+
+async def extender(nodes: int) -> list[Pair]:
+    """Filter + prioritize + bind at so many node names."""
+    names = [node_name(number) for number in range(nodes)]
+    cycles = CYCLES[nodes]
+    async with AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(serving("extender", nodes=nodes, pending=cycles * (ROUNDS + 1)))
+        empty = await stack.enter_async_context(serving("empty"))
+        for served in (ours, empty):
+            await wait_until_answered(served, _cycle(0, names[:1])[0], b'"Error":""')
+        rounds = [
+            [request for number in range(at * cycles, (at + 1) * cycles) for request in _cycle(number, names)]
+            for at in range(ROUNDS + 1)
+        ]
+        turns = await _paired(ours, empty, rounds, 1)
+    name = f"filter + prioritize + bind, {nodes} names"
+    return [_pair(name, "ms", turns, lambda turn: sum(turn.times) / cycles * 1000)]
+
+
+def _request(number: int, vcpus: str | int, mem: int) -> Prepared:
+    body = {
+        "protoVersion": 4,
+        "pod": {"namespace": "default", "name": vm_name(number)},
+        "resources": {"vCPUs": vcpus, "mem": mem},
+        "lastPermit": {"vCPUs": 1, "mem": 4},
+        "metrics": {"loadAvg1M": 0.7, "loadAvg5M": 0.5, "memoryUsageBytes": 2e9},
+    }
+    return post("/", json.dumps(body).encode(), token=vm_name(number))
+
+
+def _mixed(at: int) -> list[Prepared]:
+    """A round of permits: of ten requests eight change nothing, one grows its VM and one gives that back."""
+    first = at * PERMITS_PER_ROUND
+    sizes: dict[int, tuple[str | int, int]] = {3: ("1250m", 5)}
+    grown = [_request((first + n - n % 10 + 3) % PERMIT_VMS, 1, 4) for n in range(PERMITS_PER_ROUND)]
+    return [
+        grown[n] if n % 10 == 7 else _request((first + n) % PERMIT_VMS, *sizes.get(n % 10, (1, 4)))
+        for n in range(PERMITS_PER_ROUND)
+    ]
+
+
+async def permits() -> list[Pair]:
+    """Permits at 10,000 VMs: how many in a second, and how long the slowest hundredth takes."""
+    async with AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(serving("agents", nodes=PERMIT_VMS // VMS_PER_NODE, vms=PERMIT_VMS))
+        empty = await stack.enter_async_context(serving("empty"))
+        for served in (ours, empty):
+            await wait_until_answered(served, _request(0, 1, 4), b'"permit"')
+        rounds = [_mixed(at) for at in range(ROUNDS + 1)]
+        turns = await _paired(ours, empty, rounds, PERMIT_CONNECTIONS)
+    return [
+        _pair("a permit at 10,000 VMs", "ms", turns, lambda turn: turn.wall / PERMITS_PER_ROUND * 1000),
+        _pair("p99 of a permit, 32 at once", "ms", turns, lambda turn: _p99(turn.times) * 1000),
+    ]
+
+
+def _p99(times: list[float]) -> float:
+    return sorted(times)[int(len(times) * 0.99)]
+
+
+def measure_services() -> list[Pair]:
+    """All pairs, one after the other."""
+
+    async def run() -> list[Pair]:
+        return [*await extender(500), *await extender(5_000), *await permits()]
+
+    return asyncio.run(run())

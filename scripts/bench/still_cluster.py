@@ -1,0 +1,115 @@
+"""A cluster that stands still behind the scheduler's port: prepared objects, and permits that are written at once.
+
+What is measured is the service; an API server on the same two cores would be measured instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+from protocol.names import LABEL_VM_NAME, TOKEN_AUDIENCE
+from scheduler_plugin.cluster.api import ApiCall, JsonObject
+
+NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
+VMS: Final = "/apis/vm.neon.tech/v1/virtualmachines"
+NODE_CPUS: Final = 64
+VMS_PER_NODE: Final = 20
+
+
+def node_name(number: int) -> str:
+    """The name of a node; numbers begin at 0."""
+    return f"node-{number:05}"
+
+
+def vm_name(number: int) -> str:
+    """The name of a VM and of its pod; numbers begin at 0."""
+    return f"vm-{number:05}"
+
+
+def _node(number: int) -> JsonObject:
+    allocatable = {"cpu": str(NODE_CPUS), "memory": f"{4 * NODE_CPUS}Gi"}
+    return {"metadata": {"name": node_name(number), "uid": f"n-{number}"}, "status": {"allocatable": allocatable}}
+
+
+def _vm(number: int, version: int = 1, annotations: Mapping[str, str] | None = None) -> JsonObject:
+    guest = {
+        "cpus": {"min": "250m", "use": 1, "max": 2},
+        "memorySlots": {"min": 1, "use": 4, "max": 8},
+        "memorySlotSize": "1Gi",
+    }
+    metadata = {
+        "name": vm_name(number),
+        "namespace": "default",
+        "uid": f"v-{number}",
+        "resourceVersion": str(version),
+        "annotations": annotations or {},
+    }
+    return {"metadata": metadata, "spec": {"guest": guest}, "status": {"cpus": 1, "memorySize": "4Gi"}}
+
+
+def pod(number: int, node: str | None) -> JsonObject:
+    """The pod of a VM, bound to ``node`` or still pending (None)."""
+    labels = {LABEL_VM_NAME: vm_name(number)}
+    metadata = {"name": vm_name(number), "namespace": "default", "uid": f"p-{number}", "labels": labels}
+    spec: dict[str, object] = {"containers": [], "schedulerName": "autoscale-scheduler"}
+    if node is not None:
+        spec["nodeName"] = node
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending" if node is None else "Running"}}
+
+
+class StillCluster:
+    """``KubernetesApi``: ``nodes`` nodes, ``vms`` running VMs and ``pending`` VMs whose pods wait for a node."""
+
+    def __init__(self, nodes: int, vms: int, pending: int) -> None:
+        running = [pod(number, node_name(number // VMS_PER_NODE)) for number in range(vms)]
+        waiting = [pod(number, None) for number in range(vms, vms + pending)]
+        self._version = 1
+        self._lists: dict[str, list[JsonObject]] = {
+            NODES: [_node(number) for number in range(nodes)],
+            VMS: [_vm(number) for number in range(vms + pending)],
+            PODS: [*running, *waiting],
+        }
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        """Lists what was prepared; every write succeeds at once."""
+        if call.path in self._lists:
+            return {"metadata": {"resourceVersion": "1"}, "items": self._lists[call.path]}
+        if call.path.endswith("/tokenreviews"):
+            return _review(call)
+        if call.method == "PATCH" and call.path.startswith("/apis/vm.neon.tech"):
+            return self._patched(int(call.path.rpartition("-")[2]), call)
+        return {}
+
+    def _patched(self, number: int, call: ApiCall) -> JsonObject:
+        self._version += 1
+        metadata = (call.body or {}).get("metadata")
+        annotations = metadata["annotations"] if isinstance(metadata, dict) else None
+        return _vm(number, self._version, annotations)
+
+    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A watch in which nothing ever happens."""
+        return _silence(call)
+
+
+def _review(call: ApiCall) -> JsonObject:
+    """Accepts a token that is the name of a VM's pod."""
+    spec = (call.body or {}).get("spec")
+    token = str(spec["token"]) if isinstance(spec, dict) else ""
+    prefix = "authentication.kubernetes.io/pod"
+    extra = {f"{prefix}-name": [token], f"{prefix}-uid": [f"p-{int(token.rpartition('-')[2])}"]}
+    user = {"username": "system:serviceaccount:default:default", "extra": extra}
+    return {"status": {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}}
+
+
+@asynccontextmanager
+async def _silence(_: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+    yield _never()
+
+
+async def _never() -> AsyncIterator[bytes]:
+    await asyncio.Event().wait()
+    yield b""
