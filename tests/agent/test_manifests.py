@@ -23,7 +23,7 @@ def documents(name: str) -> dict[str, dict[str, dict[str, object]]]:
 def pod_of(name: str) -> dict[str, list[dict[str, list[dict[str, object]]]]]:
     found = documents(name)
     if "DaemonSet" in found:
-        return found["DaemonSet"]["spec"]["template"]["spec"]  # type: ignore[index,return-value]
+        return found["DaemonSet"]["spec"]["template"]["spec"]  # type: ignore[index,no-any-return]
     return yaml.safe_load(found["ConfigMap"]["data"]["pod.yaml"])["spec"]  # type: ignore[arg-type,no-any-return]
 
 
