@@ -67,10 +67,19 @@ def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | No
     return value if isfinite(value) else None
 
 
-def rank_options(options: Sequence[Option], cluster_nodes: int, config: RankingConfig) -> list[Ranked]:
-    """The usable options, best first; equal ranks keep their order."""
-    preferred = preferred_vcpus(cluster_nodes, config)
-    usable = (_rank_one(option, preferred, config) for option in options)
+def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: RankingConfig) -> list[Ranked]:
+    """The usable options, best first; equal ranks keep their order. No size is preferred in a cluster of unknown size.
+
+    A pod that occurs in many options as the same object is priced once.
+    """
+    preferred = None if cluster_nodes is None else preferred_vcpus(cluster_nodes, config)
+    pods = {id(pod): pod for option in options for pod in option.pods}
+    prices = {key: perfect_price(pod, config) for key, pod in pods.items()}
+    damper = damper_price(config)
+    usable = (
+        _rank_one(option, preferred, sum([prices[id(pod)] for pod in option.pods]), damper, config)
+        for option in options
+    )
     return sorted((ranked for ranked in usable if ranked is not None), key=lambda ranked: ranked.rank)
 
 
@@ -79,16 +88,17 @@ def best_options(ranked: Sequence[Ranked]) -> list[Option]:
     return [one.option for one in ranked if one.rank == ranked[0].rank]
 
 
-def _rank_one(option: Option, preferred: float, config: RankingConfig) -> Ranked | None:
+def _rank_one(
+    option: Option, preferred: float | None, perfect: float, damper: float, config: RankingConfig
+) -> Ranked | None:
     cores = option.node.resources.cpu.as_cores
     if option.price is None or option.count < 1 or cores <= 0:
         return None
-    unfit = suppress(unfitness(preferred, cores), option.count, config.suppress_over)
+    unfit = suppress(unfitness(preferred or cores, cores), option.count, config.suppress_over)
     if option.node.gpus and not any(pod.gpus for pod in option.pods):
         unfit = config.unwanted_gpu_unfitness
-    perfect = sum(perfect_price(pod, config) for pod in option.pods)
     paid = option.price * option.count
-    value = rank(paid, perfect, damper_price(config), unfit)
+    value = rank(paid, perfect, damper, unfit)
     if value is None:
         return None
     return Ranked(option, value if option.exists else value * config.new_group_factor, unfit, paid, perfect)

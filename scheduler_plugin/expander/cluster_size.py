@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated, Final, Never
+from typing import Annotated, Final
 
 import httpx
 import msgspec
@@ -38,27 +38,36 @@ _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 
 class ClusterSize:
-    """The number of nodes as last counted; None while it is not known."""
+    """The number of nodes: ``fixed`` by the settings, or as last counted."""
 
-    def __init__(self, client: httpx.AsyncClient, token_file: Path) -> None:
-        self.nodes: int | None = None
+    def __init__(self, fixed: int | None, client: httpx.AsyncClient | None, token_file: Path) -> None:
+        """``client`` speaks to the API of the cluster; None outside of one, where nothing can be counted."""
+        self.fixed = fixed
+        self._counted: int | None = None
         self._client = client
         self._token_file = token_file
 
-    async def follow(self, clock: Clock) -> Never:
-        """Counts for ever."""
+    def nodes(self) -> int | None:
+        """The number of nodes, None while it is not known."""
+        return self.fixed or self._counted
+
+    async def follow(self, clock: Clock) -> None:
+        """Counts for ever, or returns at once where there is no cluster to ask."""
+        if self._client is None:
+            _log.info("not in a cluster: its nodes are not counted")
+            return
         while True:
             try:
-                self.nodes = await self._count()
+                self._counted = await self._count(self._client)
             except (httpx.HTTPError, OSError, msgspec.MsgspecError) as error:
-                _log.warning("cannot count the cluster's nodes, keeping %s: %r", self.nodes, error)
+                _log.warning("cannot count the cluster's nodes, keeping %s: %r", self._counted, error)
                 await clock.sleep(RETRY)
             else:
                 await clock.sleep(INTERVAL)
 
-    async def _count(self) -> int:
+    async def _count(self, client: httpx.AsyncClient) -> int:
         token = (await asyncio.to_thread(self._token_file.read_text)).strip()
-        answer = await self._client.get("/api/v1/nodes?limit=1", headers={"Authorization": f"Bearer {token}"})
+        answer = await client.get("/api/v1/nodes?limit=1", headers={"Authorization": f"Bearer {token}"})
         answer.raise_for_status()
         page = _DECODER.decode(answer.content)
         return len(page.items) + (page.metadata.remaining_item_count or 0)

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from protocol.units import Resources
+from protocol.ranking.prices import Needs
 
 
 @dataclass(frozen=True, slots=True)
 class PodNeeds:
-    """A pending pod: what identifies it, and what it requests. ``gpus`` is a count."""
+    """A pending pod: what identifies it, and what it requests."""
 
     key: str
-    request: Resources
-    gpus: int = 0
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,7 @@ class NodeShape:
     """A node that a group would add. ``machine`` is its instance type, empty where its labels do not say."""
 
     machine: str
-    capacity: Resources
-    gpus: int = 0
+    offers: Needs
 
 
 @dataclass(frozen=True, slots=True)

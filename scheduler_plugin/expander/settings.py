@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from protocol.field_errors import field_message
+from protocol.ranking.config import RankingConfig
 from protocol.units import Seconds
 from scheduler_plugin.expander.failures import FailureRules
 from scheduler_plugin.expander.tls import TlsFiles
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     insecure: bool = False
     cluster_nodes: Annotated[int, msgspec.Meta(ge=1)] | None = None
     failures: FailureSettings = FailureSettings()
+    ranking: RankingConfig = RankingConfig()
 
 
 def parse_settings(text: str) -> Settings:

@@ -14,6 +14,7 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from protocol.ranking.prices import Needs
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.expander.messages import (
     MESSAGES,
@@ -102,12 +103,12 @@ class _Reader:
     def _shape(self, node: NodeMessage) -> NodeShape:
         labels = node.metadata.labels
         machine = next((labels[name] for name in MACHINE_LABELS if name in labels), "")
-        return NodeShape(machine, *self._amounts(node.status.capacity or node.status.allocatable))
+        return NodeShape(machine, Needs(*self._amounts(node.status.capacity or node.status.allocatable)))
 
     def _pod(self, body: bytes) -> PodNeeds:
         pod = cast("PodMessage", _parse("Pod", body))
         meta = pod.metadata
-        return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", *self._needs(pod.spec))
+        return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", Needs(*self._needs(pod.spec)))
 
     def _needs(self, spec: PodSpecMessage) -> tuple[Resources, int]:
         """What kube-scheduler counts: everything that runs together at the pod's greatest moment, and overhead."""

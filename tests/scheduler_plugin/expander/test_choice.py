@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.ranking.prices import Needs
 from protocol.units import ZERO, Instant
 from scheduler_plugin.expander.choice import Judgement, choose
 from scheduler_plugin.expander.failures import FailureRules, Failures
@@ -13,7 +14,7 @@ from scheduler_plugin.expander.scaleup import PodNeeds, ScaleUp, ScaleUpOption
 
 
 def offered(*groups: str, pod: str = "p1") -> ScaleUp:
-    return ScaleUp(tuple(ScaleUpOption(group, 1, (PodNeeds(pod, ZERO),)) for group in groups), {}, {})
+    return ScaleUp(tuple(ScaleUpOption(group, 1, (PodNeeds(pod, Needs(ZERO)),)) for group in groups), {}, {})
 
 
 def chosen(scale_up: ScaleUp, judgements: dict[str, Judgement], failures: Failures, now: float = 0) -> tuple[str, str]:

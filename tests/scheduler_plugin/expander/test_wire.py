@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.ranking.prices import Needs
 from protocol.units import Resources
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up, encode_groups
@@ -32,13 +33,13 @@ def test_both_generations_say_the_same(legacy: bool) -> None:
         {"a": machine("m-4", "4", "16Gi"), "b": machine("g-8", "8", "32Gi", gpus=1)},
         legacy=legacy,
     )
-    first = PodNeeds("default/p1", Resources.parse("500m", "1Gi"))
-    second = PodNeeds("u2", Resources.parse("1500m", "1Gi"), gpus=2)
+    first = PodNeeds("default/p1", Needs(Resources.parse("500m", "1Gi")))
+    second = PodNeeds("u2", Needs(Resources.parse("1500m", "1Gi"), gpus=2))
     assert decode_scale_up(body) == ScaleUp(
         options=(ScaleUpOption("a", 3, (first, second)), ScaleUpOption("b", 1, (first,))),
         shapes={
-            "a": NodeShape("m-4", Resources.parse(4, "16Gi")),
-            "b": NodeShape("g-8", Resources.parse(8, "32Gi"), gpus=1),
+            "a": NodeShape("m-4", Needs(Resources.parse(4, "16Gi"))),
+            "b": NodeShape("g-8", Needs(Resources.parse(8, "32Gi"), gpus=1)),
         },
         problems={},
     )
@@ -69,15 +70,15 @@ def test_a_release_between_the_generations_sends_both_and_the_newer_counts() -> 
 def test_a_pod_needs_what_kube_scheduler_counts(body: bytes, needs: tuple[str, str, int]) -> None:
     (found,) = decode_scale_up(question([option("a", 1, [body])], {})).options[0].pods
     cpu, mem, gpus = needs
-    assert (found.request, found.gpus) == (Resources.parse(cpu, mem), gpus)
+    assert found.needs == Needs(Resources.parse(cpu, mem), gpus)
 
 
 def test_a_node_may_say_its_machine_in_an_older_label_or_not_at_all() -> None:
     old = node("n", {"beta.kubernetes.io/instance-type": "m-1"}, {}, {"cpu": "1", "memory": "1Gi"})
     shapes = decode_scale_up(question([], {"old": old, "bare": node("n", {}, {"cpu": "2"}, {"cpu": "1"})})).shapes
     assert shapes == {
-        "old": NodeShape("m-1", Resources.parse(1, "1Gi")),
-        "bare": NodeShape("", Resources.parse(2, 0)),
+        "old": NodeShape("m-1", Needs(Resources.parse(1, "1Gi"))),
+        "bare": NodeShape("", Needs(Resources.parse(2, 0))),
     }
 
 

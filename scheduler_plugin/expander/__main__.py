@@ -1,0 +1,58 @@
+"""``autoscale-expander``: the Cluster Autoscaler's gRPC expander as a program."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.expander.app import run
+from scheduler_plugin.expander.settings import SettingsError
+from scheduler_plugin.expander.tls import TlsError
+
+_EPILOG: Final = """\
+Point the autoscaler at it with  --expander=grpc,least-waste --grpc-expander-url=HOST:10296
+--grpc-expander-cert=CA.pem.  New prices in FILE are used without a restart; a file that is
+refused changes nothing. Stops on SIGTERM and SIGINT.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until told to stop; 0 then, 2 where it cannot start."""
+    parser = argparse.ArgumentParser(
+        prog="autoscale-expander",
+        description="Tells the Cluster Autoscaler which node group to grow: the cheapest way to run the waiting pods.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML settings; without it the defaults")
+    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr, level=chosen.log_level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        asyncio.run(_until_signalled(chosen.config))
+    except (SettingsError, TlsError, OSError, RuntimeError) as error:
+        print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _until_signalled(config: Path | None) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run(config, SystemClock(), os.environ, stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

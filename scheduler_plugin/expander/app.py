@@ -1,0 +1,96 @@
+"""Puts the expander together and runs it until it is told to stop.
+
+Rules that hold here:
+
+- Everything that runs belongs to one task group; when one part ends in an error, all of it ends.
+- New prices and failure rules are taken in while running; addresses and certificate paths need a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import grpc
+import httpx
+
+from scheduler_plugin.clock import Clock
+from scheduler_plugin.expander.cluster_size import ClusterSize
+from scheduler_plugin.expander.failures import Failures
+from scheduler_plugin.expander.judge import judge
+from scheduler_plugin.expander.probes import serve_pages
+from scheduler_plugin.expander.reloading import SettingsFile
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
+from scheduler_plugin.expander.settings import Settings, host_and_port
+from scheduler_plugin.expander.telemetry import LOG, Telemetry
+from scheduler_plugin.expander.tls import Certificates
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+STOP_GRACE: Final = 1.0
+"""Seconds for answers in flight when stopping."""
+
+
+async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], stop: asyncio.Event) -> None:
+    """Serves until ``stop`` is set; without ``path`` with the default settings.
+
+    Where it cannot start: ``SettingsError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
+    """
+    file = None if path is None else SettingsFile(path)
+    settings = Settings() if file is None else file.load()
+    telemetry = Telemetry()
+    async with AsyncExitStack() as stack:
+        size = ClusterSize(settings.cluster_nodes, _api_client(environment, stack), SERVICE_ACCOUNT / "token")
+        telemetry.watch_cluster_size(size.nodes)
+        expander = Expander(
+            partial(judge, settings.ranking, size.nodes), Failures(settings.failures.rules()), telemetry, clock
+        )
+
+        def take(new: Settings) -> None:
+            size.fixed = new.cluster_nodes
+            expander.judge = partial(judge, new.ranking, size.nodes)
+            expander.failures.rules = new.failures.rules()
+
+        await _serve(settings, expander, telemetry, stack)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(size.follow(clock))]
+            if file is not None:
+                tasks.append(group.create_task(file.follow(take, telemetry, clock)))
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+
+
+def _api_client(environment: Mapping[str, str], stack: AsyncExitStack) -> httpx.AsyncClient | None:
+    """A client for the API of the cluster that we run in; None outside of one."""
+    host = environment.get("KUBERNETES_SERVICE_HOST")
+    if not host:
+        return None
+    name = f"[{host}]" if ":" in host else host
+    client = httpx.AsyncClient(
+        base_url=f"https://{name}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}",
+        verify=ssl.create_default_context(cafile=SERVICE_ACCOUNT / "ca.crt"),
+        timeout=10,
+    )
+    stack.push_async_callback(client.aclose)
+    return client
+
+
+async def _serve(settings: Settings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack) -> None:
+    server = grpc.aio.server(options=CHANNEL_OPTIONS)
+    server.add_generic_rpc_handlers((expander.handler(),))
+    if settings.tls is None:
+        port = server.add_insecure_port(settings.listen)
+    else:
+        port = server.add_secure_port(settings.listen, Certificates(settings.tls.files()).credentials())
+    stack.push_async_callback(server.stop, STOP_GRACE)
+    await server.start()
+    pages = {"/metrics": telemetry.page, "/healthz": lambda: b"ok\n", "/readyz": lambda: b"ok\n"}
+    web = await serve_pages(pages, *host_and_port("metricsListen", settings.metrics_listen))
+    stack.callback(web.close)
+    web_port = web.sockets[0].getsockname()[1]
+    LOG.info("serving port=%d tls=%s metrics_port=%d", port, settings.tls is not None, web_port)

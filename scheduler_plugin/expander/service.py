@@ -1,0 +1,71 @@
+"""The gRPC face of the expander: bytes in, bytes out, and never an error that would stop a scale-up (S2.8a).
+
+Rules that hold here:
+
+- A question that cannot be read is refused as INVALID_ARGUMENT: the autoscaler then passes on every option.
+- Any other failure of ours is answered with every option that was offered, and told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import grpc
+
+from protocol.units import Seconds
+from scheduler_plugin.clock import Clock
+from scheduler_plugin.expander.choice import Judgement, choose
+from scheduler_plugin.expander.failures import Failures
+from scheduler_plugin.expander.messages import SERVICE
+from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
+from scheduler_plugin.expander.telemetry import Telemetry
+from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up, encode_groups
+
+LARGEST_MESSAGE: Final = 128 * 1024**2
+"""What the autoscaler's client allows in either direction."""
+
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+    ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    ("grpc.so_reuseport", 0),
+)
+
+Judge = Callable[[ScaleUp], Mapping[str, Judgement]]
+"""Ranks every option of a question, or says why one has no rank."""
+
+
+class Expander:
+    """Answers ``BestOptions``. ``judge`` may be replaced at any time."""
+
+    def __init__(self, judge: Judge, failures: Failures, telemetry: Telemetry, clock: Clock) -> None:
+        self.judge = judge
+        self.failures = failures
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a ``grpc.aio`` server needs to serve this."""
+        unary: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self.best_options)
+        return grpc.method_handlers_generic_handler(SERVICE, {"BestOptions": unary})
+
+    async def best_options(self, question: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        """Answers one question, both in protobuf."""
+        began = self._clock.now()
+        try:
+            scale_up = decode_scale_up(question)
+        except MalformedScaleUpError as error:
+            self._telemetry.malformed(str(error))
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        try:
+            verdict = choose(scale_up, self.judge(scale_up), self.failures, began)
+            answer = _written(verdict.options, verdict.why)
+        except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on
+            self._telemetry.failed(len(scale_up.options))
+            return _written(scale_up.options, "the expander failed: see its log")
+        self._telemetry.answered(scale_up, verdict, Seconds(self._clock.now() - began))
+        return answer
+
+
+def _written(options: Iterable[ScaleUpOption], why: str) -> bytes:
+    return encode_groups((option.group, option.nodes, why) for option in options)

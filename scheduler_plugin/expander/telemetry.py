@@ -1,0 +1,90 @@
+"""What the expander tells people: a line and a count for each answer, and how many nodes it believes there are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from protocol.units import Seconds
+from scheduler_plugin.expander.choice import Verdict
+from scheduler_plugin.expander.scaleup import ScaleUp
+
+LOG: Final = logging.getLogger("autoscale.expander")
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_SHOWN: Final = 5
+
+
+class Telemetry:
+    """The metrics of one expander and its log."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._answers = Counter(
+            "autoscale_expander_answers",
+            "Questions of the Cluster Autoscaler, by what was answered: chosen, all (nothing could be told apart or we"
+            " failed) or malformed",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._failures = Counter(
+            "autoscale_expander_failed_choices", "Answers whose nodes never came", registry=self.registry
+        )
+        self._seconds = Histogram(
+            "autoscale_expander_answer_seconds", "Time to answer", registry=self.registry, buckets=_BUCKETS
+        )
+        self._nodes = Gauge(
+            "autoscale_expander_cluster_nodes",
+            "Nodes counted in the cluster, NaN while unknown",
+            registry=self.registry,
+        )
+        self._reloads = Counter(
+            "autoscale_expander_settings_reloads", "New settings, by outcome", ("outcome",), registry=self.registry
+        )
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
+        """Shows the number of nodes in every scrape from now on."""
+        self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
+
+    def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
+        """A question was answered."""
+        narrowed = len(verdict.options) < len(scale_up.options)
+        self._answers.labels("chosen" if narrowed else "all").inc()
+        self._seconds.observe(took)
+        for line in verdict.learnt:
+            self._failures.inc()
+            LOG.warning("failed choice: %s", line)
+        for group, problem in list(scale_up.problems.items())[:_SHOWN]:
+            LOG.warning("group=%s %s", group, problem)
+        groups = ",".join(option.group for option in verdict.options[:_SHOWN])
+        LOG.info(
+            "answered groups=%s passed_on=%d offered=%d seconds=%.3f why=%s",
+            groups, len(verdict.options), len(scale_up.options), took, verdict.why,
+        )  # fmt: skip
+
+    def malformed(self, problem: str) -> None:
+        """A question could not be read at all."""
+        self._answers.labels("malformed").inc()
+        LOG.error("question refused, the autoscaler passes on every option: %s", problem)
+
+    def failed(self, offered: int) -> None:
+        """We failed; called while the error is being handled."""
+        self._answers.labels("all").inc()
+        LOG.exception("cannot decide, passing on all %d options", offered)
+
+    def settings_accepted(self) -> None:
+        """New settings are in force."""
+        self._reloads.labels("accepted").inc()
+        LOG.info("settings accepted")
+
+    def settings_refused(self, problem: str) -> None:
+        """New settings were refused; the old ones stay."""
+        self._reloads.labels("refused").inc()
+        LOG.error("settings refused, the old ones stay: %s", problem)

@@ -1,0 +1,176 @@
+"""The expander over a real gRPC channel on loopback: both generations, its own failures, TLS that follows its files."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protocol.ranking.config import RankingConfig
+from scheduler_plugin.expander.choice import Judgement
+from scheduler_plugin.expander.failures import FailureRules, Failures
+from scheduler_plugin.expander.judge import judge
+from scheduler_plugin.expander.messages import METHOD
+from scheduler_plugin.expander.scaleup import ScaleUp
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander, Judge
+from scheduler_plugin.expander.telemetry import Telemetry
+from scheduler_plugin.expander.tls import Certificates, TlsError, TlsFiles
+from tests.scheduler_plugin.expander.certificates import make
+from tests.scheduler_plugin.expander.questions import container, fields_of, groups_of, machine, option, pod, question
+from tests.scheduler_plugin.fake_clock import FakeClock
+
+PODS = [pod(f"p{number}", container(cpu="500m", memory="1Gi")) for number in range(3)]
+
+
+def asked(groups: str, *, legacy: bool = False) -> bytes:
+    return question(
+        [option(group, 2, PODS, legacy=legacy) for group in groups],
+        {group: machine("m", "4", "16Gi") for group in groups},
+        legacy=legacy,
+    )
+
+
+def by_name(scale_up: ScaleUp) -> Mapping[str, Judgement]:
+    """The earlier in the alphabet, the better."""
+    return {each.group: float(ord(each.group)) for each in scale_up.options}
+
+
+def failing(scale_up: ScaleUp) -> Mapping[str, Judgement]:
+    raise ZeroDivisionError("a mistake of ours")
+
+
+@asynccontextmanager
+async def serving(
+    judge: Judge,
+    credentials: grpc.ServerCredentials | None = None,
+    telemetry: Telemetry | None = None,
+    clock: FakeClock | None = None,
+) -> AsyncIterator[int]:
+    """An expander at work on a free port of loopback."""
+    expander = Expander(judge, Failures(FailureRules()), telemetry or Telemetry(), clock or FakeClock())
+    server = grpc.aio.server(options=CHANNEL_OPTIONS)
+    server.add_generic_rpc_handlers((expander.handler(),))
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+async def best_options(channel: grpc.aio.Channel, body: bytes) -> bytes:
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+    return await call(body)
+
+
+def _channel(port: int) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_send_message_length", -1)])
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+async def test_the_best_option_of_either_generation_is_passed_on(legacy: bool) -> None:
+    async with serving(by_name) as port, _channel(port) as channel:
+        answer = await best_options(channel, asked("cab", legacy=legacy))
+    assert groups_of(answer) == ["a"]
+    assert fields_of(fields_of(answer, 1)[0], 3) == [b"rank 97 is the lowest of 3"]
+
+
+async def test_a_failure_of_ours_passes_everything_on_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry()
+    async with serving(failing, telemetry=telemetry) as port, _channel(port) as channel:
+        answer = await best_options(channel, asked("cab"))
+    assert groups_of(answer) == ["c", "a", "b"]
+    assert "cannot decide, passing on all 3 options" in caplog.text
+    assert "a mistake of ours" in caplog.text
+    assert b'autoscale_expander_answers_total{outcome="all"} 1.0' in telemetry.page()
+
+
+async def test_a_question_that_cannot_be_read_is_refused_as_the_callers_mistake() -> None:
+    telemetry = Telemetry()
+    async with serving(by_name, telemetry=telemetry) as port, _channel(port) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await best_options(channel, b"\xff")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert b'autoscale_expander_answers_total{outcome="malformed"} 1.0' in telemetry.page()
+
+
+async def test_unreadable_groups_and_failed_choices_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry, clock = Telemetry(), FakeClock()
+    caplog.set_level(logging.INFO)
+    async with serving(by_name, None, telemetry, clock) as port, _channel(port) as channel:
+        await best_options(channel, asked("ab") + question([], {"c": b"\xff"}))
+        await clock.advance(60)
+        assert groups_of(await best_options(channel, asked("ab"))) == ["b"]
+    assert "group=c its node cannot be read" in caplog.text
+    assert "failed choice: a brought no nodes 1 times in a row" in caplog.text
+    assert b"autoscale_expander_failed_choices_total 1.0" in telemetry.page()
+
+
+async def test_a_large_question_is_received_and_answered_in_time() -> None:
+    groups = [f"group-{number}" for number in range(5000)]
+    nodes = {group: machine(f"m-{number % 40}", "8", "32Gi") for number, group in enumerate(groups)}
+    body = question([option(group, 1, PODS) for group in groups], nodes)
+    ranking = RankingConfig(node_prices={f"m-{number}": 1.0 + number for number in range(40)})
+    took: list[float] = []
+    async with serving(partial(judge, ranking, lambda: 100)) as port, _channel(port) as channel:
+        for _ in range(5):
+            began = time.process_time()
+            answer = await best_options(channel, body)
+            took.append(time.process_time() - began)
+            assert groups_of(answer)
+    assert min(took) < 0.1
+
+
+async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    files = TlsFiles(*make(tmp_path, "old"))
+    current = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    current.certificate.write_bytes(files.certificate.read_bytes())
+    current.key.write_bytes(files.key.read_bytes())
+    async with serving(by_name, Certificates(current).credentials()) as port:
+        assert groups_of(await _call(port, files.certificate)) == ["a"]
+        new = TlsFiles(*make(tmp_path, "new"))
+        current.certificate.write_bytes(new.certificate.read_bytes())
+        assert groups_of(await _call(port, files.certificate)) == ["a"]  # the key does not belong to it yet
+        current.key.write_bytes(new.key.read_bytes())
+        assert groups_of(await _call(port, new.certificate)) == ["a"]
+        with pytest.raises(grpc.aio.AioRpcError):
+            await _call(port, files.certificate)
+    assert "keeping the old certificate" in caplog.text
+    assert "using the new certificate" in caplog.text
+
+
+async def test_with_a_client_ca_only_its_clients_may_call(tmp_path: Path) -> None:
+    server, client = make(tmp_path, "server"), make(tmp_path, "client")
+    credentials = Certificates(TlsFiles(*server, client_ca=client[0])).credentials()
+    async with serving(by_name, credentials) as port:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await _call(port, server[0])
+        assert groups_of(await _call(port, server[0], client)) == ["a"]
+
+
+def test_files_that_are_no_certificate_are_refused_at_the_start(tmp_path: Path) -> None:
+    certificate, _ = make(tmp_path, "one")
+    _, other_key = make(tmp_path, "two")
+    for key in (other_key, tmp_path / "missing"):
+        with pytest.raises(TlsError, match=r"one\.crt"):
+            Certificates(TlsFiles(certificate, key))
+
+
+def _credentials(trusted: Path, client: tuple[Path, Path] | None) -> grpc.ChannelCredentials:
+    certificate, key = (None, None) if client is None else (client[0].read_bytes(), client[1].read_bytes())
+    return grpc.ssl_channel_credentials(trusted.read_bytes(), key, certificate)
+
+
+async def _call(port: int, trusted: Path, client: tuple[Path, Path] | None = None) -> bytes:
+    async with grpc.aio.secure_channel(f"localhost:{port}", _credentials(trusted, client)) as channel:
+        return await best_options(channel, asked("ab"))
