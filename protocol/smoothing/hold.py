@@ -30,16 +30,16 @@ class HoldState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(Stage):
-    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds, where that is more than the value.
+    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds and ``extra``, where that is more than the value.
 
     Several in a row fade: all of it for a short window, a part for a longer one.
     """
 
-    __slots__ = ("_fell", "_keep", "_last", "_pause", "_reason", "_span", "_window")
+    __slots__ = ("_extra", "_fell", "_keep", "_last", "_pause", "_reason", "_span", "_window")
     name: ClassVar[str] = "hold"
 
-    def __init__(self, span: Seconds, pause: Seconds = Seconds(0.0), keep: float = 1.0) -> None:
-        self._span, self._pause, self._keep = span, pause, keep
+    def __init__(self, span: Seconds, pause: Seconds = Seconds(0.0), keep: float = 1.0, extra: float = 0.0) -> None:
+        self._span, self._pause, self._keep, self._extra = span, pause, keep, extra
         self._window = WindowMax(span)
         self._last: float | None = None
         self._fell: Instant | None = None
@@ -53,7 +53,7 @@ class Hold(Stage):
                 self._fell = now
             self._last = current
         self._window.add(value, now)
-        most = max(value, self._keep * (self._window.max() or 0.0))
+        most = max(value, self._keep * (self._window.max() or 0.0) + self._extra)
         if current is None or most >= current:
             self._reason = "the most of the window"
             return most
@@ -68,7 +68,9 @@ class Hold(Stage):
 
     def explain(self) -> str:
         """Which of the rules applied."""
-        return f"{self._reason} ({self._span:g} s, {self._keep:.0%} of it kept)"
+        kept = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"
+        more = "" if not self._extra else f" and {self._extra:g}"
+        return f"{self._reason} ({self._span:g} s{kept}{more})"
 
     def snapshot(self, now: Instant) -> Mapping[str, object]:
         """The window and the last shrink, as ages."""

@@ -145,18 +145,19 @@ class HysteresisSpec(Spec, frozen=True):
 
 
 class HoldSpec(Spec, frozen=True):
-    """``hold``: shrink to ``keep`` of the most of a whole window; with ``pause`` between shrinks."""
+    """``hold``: shrink to ``keep`` of the most of a whole window, and ``extra``; with ``pause`` between shrinks."""
 
     window: Span
     pause: Span | None = None
     keep: float = 1.0
+    extra: Level = Level(0)
 
     def __post_init__(self) -> None:
         check(0 < self.keep <= 1, "keep above 0 and at most 1")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The hold."""
-        return Hold(Seconds(self.window), Seconds(self.pause or 0.0), self.keep)
+        return Hold(Seconds(self.window), Seconds(self.pause or 0.0), self.keep, self.extra)
 
 
 class PercentileSpec(Spec, frozen=True):

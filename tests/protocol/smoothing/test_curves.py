@@ -1,0 +1,120 @@
+"""The seed's model, segments, quantization and hysteresis, by its own examples and by what must always hold."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
+from protocol.smoothing.hysteresis import Hysteresis
+from protocol.smoothing.quantize import MAX_RUNGS, Quantize
+from protocol.smoothing.stage import Sample, StateError
+from protocol.units import Instant
+
+NOW = Instant(0.0)
+levels = st.floats(0, 1e6, allow_nan=False)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0, 100), (10, 105), (1000, 300)])
+def test_the_model_is_a_line_with_an_upper_end(value: float, expected: float) -> None:
+    assert Model(100, 1, per=2, limit=300).at(value) == expected
+
+
+def test_eighteen_cores_round_up_to_twenty_which_is_300m() -> None:
+    assert Model(100, 10).at(Segments([(0, 1), (16, 4)]).at(18)) == 300
+
+
+def test_a_finer_segment_never_makes_the_result_fall() -> None:
+    segments = Segments([(12, 1), (0, 10)])
+    assert [segments.at(value) for value in (11, 12, 12.5)] == [12, 12, 13]
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
+def test_segments_never_fall_and_round_up_but_for_the_slack(
+    steps: list[tuple[int, int]], left: float, right: float
+) -> None:
+    segments, low, high = Segments(steps), min(left, right), max(left, right)
+    assert segments.at(low) <= segments.at(high)
+    assert segments.at(low) >= low - INPUT_SLACK * 30 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ladder", "value", "expected"),
+    [
+        (Quantize(100), 230, 300),
+        (Quantize(100, 100), 40, 100),
+        (Quantize(None, 32), 107, 128),
+        (Quantize(5, 10, 2.0), 100, 155),
+        (Quantize(5, 10, 2.0, 30), 100, 125),
+        (Quantize(0.25), 0.1 + 0.2 - 0.05, 0.25),
+        (Quantize(1, 1, 1.5, 1), 7.2, 8),
+        (Quantize(), 7.2, 7.2),
+    ],
+)
+def test_quantization_takes_the_next_rung_up(ladder: Quantize, value: float, expected: float) -> None:
+    assert ladder.at(value) == pytest.approx(expected, rel=1e-12)
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(1, 3), levels, levels)
+def test_quantization_never_rounds_down_and_never_falls(
+    base: float, step: float, ratio: float, left: float, right: float
+) -> None:
+    ladder, low, high = Quantize(base, step, ratio), min(left, right), max(left, right)
+    assert ladder.at(low) >= low * (1 - 1e-8)
+    assert ladder.at(low) <= ladder.at(high)
+
+
+def test_a_ladder_that_grows_slowly_for_ever_ends_in_equal_steps() -> None:
+    ladder = Quantize(1, 1, 1.0001)
+    assert ladder.at(1e6) >= 1e6
+    assert len(ladder._rungs) == MAX_RUNGS
+
+
+@pytest.mark.parametrize(
+    ("cores", "current", "expected"),
+    [(100, 1000, 1000), (90, 1000, 1000), (95, 1000, 1000), (80, 1000, 1000), (75, 1000, 750), (101, 1000, 1010)],
+)
+def test_the_seeds_hysteresis_shrinks_only_from_above_the_shifted_target(
+    cores: float, current: float, expected: float
+) -> None:
+    model = Model(0, 10)
+    stage = Hysteresis.by_inputs(model.at, 20)
+    assert stage.step(NOW, model.at(cores), Sample(cores, current)) == expected
+    assert stage.explain() == f"shrinks only from above {model.at(cores + 20):.6g} (the value for 20 more of input)"
+
+
+@pytest.mark.parametrize(
+    ("value", "current", "expected"),
+    [(4.0, 4.5, 4.5), (4.0, 4.6, 4.0), (1.0, 1.3, 1.3), (1.0, 1.6, 1.0), (5.0, 4.0, 5.0), (3.0, None, 3.0)],
+)
+def test_hysteresis_of_outputs_needs_both_a_difference_and_a_ratio(
+    value: float, current: float | None, expected: float
+) -> None:
+    assert Hysteresis.by_outputs(0.5, 0.1).step(NOW, value, Sample(value, current)) == expected
+
+
+def test_curves_say_what_they_do() -> None:
+    assert [
+        Model(1, 2, 3, 4).explain(),
+        Model(0, 1, 1, inf).explain(),
+        Segments([(0, 1), (16, 4)]).explain(),
+        Quantize(1, 2).explain(),
+        Quantize(1, 1, 2.0).explain(),
+    ] == [
+        "1 + 2 per 3 of input, at most 4",
+        "0 + 1 per 1 of input",
+        "rounded up to multiples of 1 from 0, 4 from 16",
+        "rounded up to 1, then every 2",
+        "rounded up to 1, 2, 4, 8, ...",
+    ]
+
+
+def test_a_curve_has_no_state_to_keep() -> None:
+    stage = Model(0, 1)
+    assert stage.snapshot(NOW) == {}
+    stage.restore({}, NOW)
+    with pytest.raises(StateError, match=r"model: expected no state, got \['level'\]"):
+        stage.restore({"level": 1}, NOW)

@@ -1,0 +1,188 @@
+"""The stages that remember: what they pass on, why, and that they can be put away and taken up again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import exp
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.smoothing.growth import Surge, Sustain
+from protocol.smoothing.histogram import BUCKETS, GROWTH, DecayingHistogram, HistogramStage
+from protocol.smoothing.hold import Hold
+from protocol.smoothing.percentile import MAX_SAMPLES, Percentile, Thresholds, percentile_index
+from protocol.smoothing.stage import Sample, Stage, StateError
+from protocol.units import Instant, Seconds
+
+
+def play(stage: Stage, steps: list[tuple[float, float, float | None]]) -> list[float]:
+    """Steps are (instant, value, current)."""
+    return [stage.step(Instant(at), value, Sample(value, current)) for at, value, current in steps]
+
+
+def test_hold_passes_growth_at_once_and_shrinks_to_the_most_of_a_whole_window() -> None:
+    hold = Hold(Seconds(60.0))
+    steps: list[tuple[float, float, float | None]] = [(0, 2, 1), (30, 5, 2), (40, 1, 5), (95, 1, 5), (105, 1, 5)]
+    assert play(hold, steps) == [2, 5, 5, 5, 1]
+
+
+def test_hold_shrinks_nothing_before_a_whole_window_has_been_seen() -> None:
+    hold = Hold(Seconds(60.0))
+    assert play(hold, [(0, 1, 8), (60, 1, 8)]) == [8, 8]
+    assert hold.explain() == "no whole window seen yet (60 s)"
+    assert play(hold, [(61, 1, 8)]) == [1]
+    assert hold.explain() == "the most of a whole window (60 s)"
+
+
+def test_hold_waits_between_shrinks_and_counts_from_when_current_fell() -> None:
+    hold = Hold(Seconds(10.0), pause=Seconds(100.0))
+    assert play(hold, [(0, 1, 8), (20, 1, 8), (21, 0.5, 4), (40, 0.5, 4)]) == [8, 1, 4, 4]
+    assert hold.explain() == "shrank too recently (10 s)"
+    assert play(hold, [(122, 0.5, 4)]) == [0.5]
+
+
+def test_hold_can_keep_a_part_and_something_extra() -> None:
+    hold = Hold(Seconds(60.0), keep=0.5, extra=0.25)
+    assert play(hold, [(0, 4, None), (1, 1, None)]) == [4, 2.25]
+    assert hold.explain() == "the most of the window (60 s, 50% of it and 0.25)"
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "index"), [(20, 0.6, 12), (20, 0.95, 19), (3, 0.95, 2), (10, 0, 0), (10, 1, 9)]
+)
+def test_the_index_of_a_percentile_is_rounded_down(count: int, fraction: float, index: int) -> None:
+    assert percentile_index(count, fraction) == index
+
+
+def seconds(values: list[float], current: float | None) -> list[tuple[float, float, float | None]]:
+    return [(float(at), value, current) for at, value in enumerate(values)]
+
+
+def test_eight_of_twenty_above_current_move_to_the_target_and_seven_do_not() -> None:
+    eight, seven = Percentile(Seconds(300.0)), Percentile(Seconds(300.0))
+    assert play(eight, seconds([100.0] * 12 + [200.0] * 8, 150))[-1] == 200
+    assert play(seven, seconds([100.0] * 13 + [200.0] * 7, 150))[-1] == 150
+    assert eight.explain() == "outside 200 to 200, so to P80 over 300 s"
+    assert seven.explain() == "between 100 and 200 over 300 s"
+
+
+def test_too_few_samples_hold_and_nothing_to_hold_adopts() -> None:
+    stage = Percentile(Seconds(300.0), Thresholds())
+    assert play(stage, [(0, 5, 1), (1, 6, None)]) == [1, 6]
+    assert stage.explain() == "2 samples are too few over 300 s"
+    assert play(stage, [(2, 7, None)]) == [7]
+
+
+def test_samples_leave_the_percentile_window_with_time_not_with_number() -> None:
+    stage = Percentile(Seconds(10.0))
+    play(stage, seconds([9.0] * 10, None))
+    assert play(stage, [(20, 1, None), (21, 1, None), (22, 1, None)]) == [1, 1, 1]
+
+
+def test_a_percentile_window_is_bounded_and_keeps_the_greatest_of_a_burst() -> None:
+    stage = Percentile(Seconds(10.0), Thresholds(target=1.0, low=1.0, high=1.0))
+    outcomes = play(stage, [(index / 1000, float(index == 5), None) for index in range(12_000)])
+    assert len(stage._ascending) <= 2 * MAX_SAMPLES + 2
+    assert (outcomes[9_999], outcomes[-1]) == (1.0, 0.0)
+
+
+@given(st.lists(st.floats(0.02, 1e6), min_size=1, max_size=40), st.floats(0.01, 1))
+def test_a_histograms_percentile_is_at_most_a_bucket_above_the_true_one(values: list[float], fraction: float) -> None:
+    histogram = DecayingHistogram(Seconds(1e9), 0.01)
+    for value in values:
+        histogram.add(value, 1.0)
+    true = sorted(values)[max(0, -int(-fraction * len(values) // 1) - 1)]
+    assert true * (1 - 1e-9) <= histogram.percentile(fraction) <= true * GROWTH * (1 + 1e-9)
+
+
+def test_an_empty_histogram_knows_nothing() -> None:
+    assert DecayingHistogram(Seconds(60.0), 0.01).percentile(0.9) == 0.0
+
+
+def test_weights_halve_every_half_life_for_as_long_as_it_runs() -> None:
+    histogram = DecayingHistogram(Seconds(10.0), 0.01)
+    histogram.add(1.0, 8.0)
+    histogram.age(20.0)
+    histogram.add(5.0, 1.0)
+    assert sorted(histogram.dump().values()) == pytest.approx([1.0, 2.0])
+    histogram.age(10.0 * 400)
+    histogram.add(0.001, 1.0)
+    assert histogram.dump() == pytest.approx({0: 1.0})
+
+
+def test_histogram_as_floor_lifts_a_value_and_as_target_replaces_it() -> None:
+    floor = HistogramStage(Seconds(3600.0), 0.5, 1.0, 0.01, "floor")
+    target = HistogramStage(Seconds(3600.0), 0.5, 1.0, 0.01, "target")
+    steps = [(0.0, 2.0, None), (10.0, 0.5, None), (11.0, 8.0, None)]
+    lifted, replaced = play(floor, list(steps)), play(target, list(steps))
+    assert lifted == [2.0, pytest.approx(2.0, rel=0.05), 8.0]
+    assert replaced == [2.0, pytest.approx(2.0, rel=0.05), pytest.approx(2.0, rel=0.05)]
+    assert floor.explain().startswith("P50 of the recent past times 1 is 2.0")
+
+
+def test_a_value_is_not_believed_to_have_stood_through_a_long_silence() -> None:
+    stage = HistogramStage(Seconds(1e9), 0.5, 1.0, 0.01, "target")
+    play(stage, [(0, 8, None), (86_400, 1, None), (86_470, 1, None)])
+    assert play(stage, [(86_540, 1, None)])[0] == pytest.approx(1.0, rel=0.05)
+
+
+def test_sustain_counts_a_rise_by_how_long_it_stood() -> None:
+    stage = Sustain(Seconds(3.0))
+    assert play(stage, [(0, 1, None), (3, 4, None), (6, 4, None)]) == pytest.approx(
+        [1, 4 - 3 * exp(-1), 4 - 3 * exp(-2)]
+    )
+    assert stage.explain() == "weighed by how long it stood, over 3 s"
+
+
+def test_surge_answers_an_uncovered_need_with_more_for_a_while() -> None:
+    stage = Surge(1.5, Seconds(20.0))
+    assert play(stage, [(0, 1, 2), (5, 4, 2), (10, 4, 6)]) == [1, 6, 6]
+    assert stage.explain() == "1.5 times a need that was not covered, for 20 s"
+    assert play(stage, [(31, 4, 6), (32, 4, None)]) == [4, 4]
+    assert stage.explain() == "covered"
+
+
+STAGES: list[Callable[[], Stage]] = [
+    lambda: Hold(Seconds(30.0), pause=Seconds(15.0), keep=0.8, extra=0.1),
+    lambda: Percentile(Seconds(30.0)),
+    lambda: HistogramStage(Seconds(60.0), 0.9, 1.15, 0.01, "floor"),
+    lambda: Sustain(Seconds(3.0)),
+    lambda: Surge(1.5, Seconds(10.0)),
+]
+samples = st.lists(
+    st.tuples(st.integers(1, 20), st.integers(0, 8), st.one_of(st.none(), st.integers(1, 8))), max_size=30
+)
+
+
+@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge"])
+@given(before=samples, after=samples)
+def test_a_stage_taken_up_again_on_another_clock_goes_on_as_if_nothing_had_happened(
+    make: Callable[[], Stage], before: list[tuple[int, int, int | None]], after: list[tuple[int, int, int | None]]
+) -> None:
+    stays, resumed, now = make(), make(), 0.0
+    for pause, value, current in before:
+        now += pause
+        stays.step(Instant(now), value, Sample(value, current))
+    resumed.restore(json.loads(json.dumps(stays.snapshot(Instant(now)))), Instant(1_000_000.0))
+    shift = 1_000_000.0 - now
+    for pause, value, current in after:
+        now += pause
+        expected = stays.step(Instant(now), value, Sample(value, current))
+        assert resumed.step(Instant(now + shift), value, Sample(value, current)) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge"])
+def test_a_state_of_another_shape_is_refused_with_the_stage(make: Callable[[], Stage]) -> None:
+    stage = make()
+    with pytest.raises(StateError, match=f"^{stage.name}: "):
+        stage.restore({"other": 1}, Instant(0.0))
+
+
+@pytest.mark.parametrize("weights", [{"-1": 1.0}, {str(BUCKETS): 1.0}, {"1": -1.0}])
+def test_a_histogram_refuses_weights_that_it_cannot_hold(weights: dict[str, float]) -> None:
+    stage = HistogramStage(Seconds(60.0), 0.9, 1.0, 0.01, "floor")
+    with pytest.raises(StateError, match="histogram: weights"):
+        stage.restore({"weights": weights, "value": 1.0, "age": 1.0}, Instant(0.0))
