@@ -16,8 +16,10 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import yaml
 
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Smoothing, Timing
 from protocol.field_errors import field_message, shown
+from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
+from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, QuantityError, Seconds
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -66,6 +68,7 @@ class _Document(_Section):
     memory: _Memory = msgspec.field(default_factory=_Memory)
     shrink: _Shrink = msgspec.field(default_factory=_Shrink)
     timing: _Timing = msgspec.field(default_factory=_Timing)
+    smoothing: str | dict[str, object] | None = None
 
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
@@ -92,6 +95,7 @@ def read_policy(text: str, base: Policy) -> Policy:
             memory=_memory(base.memory, found.memory),
             shrink=_timed("shrink", base.shrink, found.shrink),
             timing=_timed("timing", base.timing, found.timing),
+            smoothing=_smoothing(base.smoothing, found.smoothing),
         )
     except yaml.YAMLError as error:
         raise PolicyError(f"no YAML: {' '.join(str(error).split())}") from None
@@ -100,6 +104,23 @@ def read_policy(text: str, base: Policy) -> Policy:
     if policy.timing.tick_jitter >= policy.timing.tick:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     return policy
+
+
+def _smoothing(base: Smoothing | None, found: str | dict[str, object] | None) -> Smoothing | None:
+    """``window`` for none, ``default`` for ours, or stages for ``cpu`` and ``memory``, each ours where not named."""
+    if found is None:
+        return base
+    if isinstance(found, str):
+        if found not in ("window", "default"):
+            raise ValueError(f"smoothing: expected window, default, or stages for cpu and memory, got {shown(found)}")
+        return Smoothing(DEFAULT_CPU, DEFAULT_MEMORY) if found == "default" else None
+    for name in found:
+        if name not in ("cpu", "memory"):
+            raise ValueError(f"smoothing.{name}: unknown field; expected cpu and memory")
+    return Smoothing(
+        cpu=parse_policy(found["cpu"], "cpu", "smoothing.cpu") if "cpu" in found else DEFAULT_CPU,
+        memory=parse_policy(found["memory"], "memory", "smoothing.memory") if "memory" in found else DEFAULT_MEMORY,
+    )
 
 
 P = TypeVar("P", CpuPolicy, MemoryPolicy, ShrinkPolicy, Timing)

@@ -29,10 +29,10 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal
-from agent.core.guard import WindowGuard
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.permits import objection
 from agent.core.policy import DENIED_RETRY, SCHEDULER_RETRY, VM_API_RETRY, wait_after
+from agent.core.smoothing import begin_guard
 from agent.core.state import Denial, State, Trouble
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
@@ -90,12 +90,13 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         return
     guest.seen = Seen(sample, now)
     guest.rates = rates(before, guest.seen)
-    had, guest.had = guest.had, None if vm is None else vm.actual
-    if guest.had is None:
-        guest.rates, guest.goal = NO_RATES, NO_GOAL
+    had = guest.had
+    if vm is None:
+        guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
         return
-    guest.goal = goal(sample, guest.rates, guest.had.at_most(had or guest.had), state.policy)
-    guest.guard.observe(guest.goal.need, now)
+    guest.had = vm.actual
+    guest.goal = goal(sample, guest.rates, vm.actual.at_most(had or vm.actual), state.policy)
+    guest.guard.observe(guest.goal.need, vm.use, now)
 
 
 def _started(state: State, action: Action, now: Instant, luck: float) -> None:
@@ -199,9 +200,9 @@ def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> N
         state.settings_trouble = again(state.settings_trouble, Fault.SETTINGS, event.reason, now)
         return
     state.settings_trouble = None
-    if event.policy.shrink != state.policy.shrink:
-        state.guest.guard = WindowGuard.begin(event.policy.shrink)
-    state.policy = event.policy
+    before, state.policy = state.policy, event.policy
+    if (before.shrink, before.smoothing) != (event.policy.shrink, event.policy.smoothing):
+        state.guest.guard = begin_guard(event.policy)
 
 
 def again(before: Trouble | None, fault: Fault, reason: str, now: Instant) -> Trouble:

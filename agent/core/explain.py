@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.core.guard import Step
 from agent.core.plan import plan
 from agent.core.state import State, Trouble
 from agent.core.vm import Vm
@@ -107,6 +108,7 @@ class Explanation:
     scheduler_answered_seconds: float | None
     troubles: list[TroubleView]
     next_look_seconds: float | None
+    smoothing: tuple[Step, ...]
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
@@ -131,6 +133,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
         troubles=troubles(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
+        smoothing=guest.guard.steps(),
     )
 
 

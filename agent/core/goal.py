@@ -13,6 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from agent.core.guest import GuestSample, Rates
@@ -75,14 +76,19 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
     stolen = f", {over.steal:.2f} of it stolen by the host" if over.steal else ""
     busy = Part(
         "cpu busy",
-        MilliCpu.cores(over.busy / policy.target),
+        _milli(over.busy / policy.target),
         f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted",
     )
     unmet = _unmet(sample, over, over.busy, cores, policy)
     if unmet is None:
         return [busy]
     extra, because = unmet
-    return [busy, Part("cpu waiting", MilliCpu.cores((over.busy + extra) / policy.target), because)]
+    return [busy, Part("cpu waiting", _milli((over.busy + extra) / policy.target), because)]
+
+
+def _milli(cores: float) -> MilliCpu:
+    """Rounded up to the thousandth, but not for the sake of a float's last digits."""
+    return MilliCpu(ceil(round(cores * 1000, 3)))
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:

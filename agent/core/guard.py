@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A guard never speaks about growing. Without proof it says nothing, and nothing shrinks.
+- Without proof a guard says nothing, and nothing shrinks. About growing it has a say only by a policy's choice.
 - A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
 """
 
@@ -16,17 +16,34 @@ from protocol.smoothing.window import WindowMax
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one stage of smoothing did to the last need of ``resource``: amounts as texts, and why."""
+
+    resource: str
+    stage: str
+    before: str
+    after: str
+    reason: str
+
+
 class ShrinkGuard(Protocol):
     """Watches what a VM needed over time, and says how low it may go."""
 
-    def observe(self, need: Resources | None, now: Instant) -> None:
-        """Takes what is needed at ``now``; None where it cannot be told. ``now`` never goes back."""
+    def observe(self, need: Resources | None, has: Resources, now: Instant) -> None:
+        """Takes what is needed at ``now`` (None: cannot be told), and what was ordered. ``now`` never goes back."""
+
+    def growth(self, need: Resources, now: Instant) -> Resources:
+        """How far to go for ``need``. Less than it only by a policy's choice, and never for memory."""
 
     def floor(self, now: Instant) -> Resources | None:
         """The least that is proven to be enough; None while nothing is proven."""
 
     def explain(self, now: Instant) -> str:
         """One line for people: what is proven, or what is missing."""
+
+    def steps(self) -> tuple[Step, ...]:
+        """What each stage did to the last need; empty where there are no stages."""
 
 
 @dataclass(slots=True)
@@ -44,7 +61,7 @@ class WindowGuard:
         """A guard that has seen nothing."""
         return cls(policy, WindowMax(policy.window), WindowMax(policy.window))
 
-    def observe(self, need: Resources | None, now: Instant) -> None:
+    def observe(self, need: Resources | None, has: Resources, now: Instant) -> None:  # noqa: ARG002 - needs decide
         """See ``ShrinkGuard``."""
         if need is None:
             return
@@ -55,6 +72,14 @@ class WindowGuard:
         self._last = now
         self._cpu.add(need.cpu.value, now)
         self._mem.add(need.mem.value, now)
+
+    def growth(self, need: Resources, now: Instant) -> Resources:  # noqa: ARG002 - growing is never delayed
+        """The need itself."""
+        return need
+
+    def steps(self) -> tuple[Step, ...]:
+        """None: a window has no stages."""
+        return ()
 
     def floor(self, now: Instant) -> Resources | None:
         """See ``ShrinkGuard``."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.smoothing.policy import Policy as Stages
 from protocol.units import Bytes, Seconds
 
 
@@ -80,13 +81,22 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Smoothing:
+    """Policies as stages, one for each resource; they take the place of the plain window of ``ShrinkPolicy``."""
+
+    cpu: Stages
+    memory: Stages
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
-    """How one VM is scaled."""
+    """How one VM is scaled. ``smoothing`` None: up at once, and down as ``shrink`` says."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     shrink: ShrinkPolicy = field(default_factory=ShrinkPolicy)
     timing: Timing = field(default_factory=Timing)
+    smoothing: Smoothing | None = None
 
 
 SCHEDULER_RETRY: Final = Retry(first=Seconds(3.0), factor=1.5, cap=Seconds(12.0))

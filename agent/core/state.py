@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guard import ShrinkGuard, WindowGuard
+from agent.core.guard import ShrinkGuard
 from agent.core.guest import NO_RATES, Rates, Seen
 from agent.core.policy import Policy
+from agent.core.smoothing import begin_guard
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Instant, Resources
@@ -136,5 +137,5 @@ def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float, sequence: 
         policy=policy,
         begins_at=begins_at,
         scheduler=SchedulerSide(next_at=begins_at, sequence=sequence),
-        guest=GuestSide(guard=WindowGuard.begin(policy.shrink)),
+        guest=GuestSide(guard=begin_guard(policy)),
     )

@@ -35,7 +35,7 @@ def wish(state: State, vm: Vm, now: Instant) -> Wish:
         return Wish(vm.use, "no compute unit yet: asking for what the VM has")
     sizes = Sizes(unit, vm.bounds, vm.slot_size)
     known = current_goal(state, now)
-    need = sizes.covering(known.at_least)
+    need = sizes.covering(state.guest.guard.growth(known.at_least, now))
     proven = state.guest.guard.floor(now) if known.need is not None else None
     low = vm.use if proven is None else sizes.covering(proven)
     size = need.at_least(low.at_most(vm.use)).at_most(vm.bounds.max).at_least(in_use(state, vm, now))

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from agent.config import PolicyError, read_policy
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Smoothing, Timing
+from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
+from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
 
 WHOLE = """
@@ -35,6 +37,20 @@ def test_a_document_changes_what_it_names() -> None:
     )
 
 
+def test_smoothing_is_a_window_our_default_or_stages() -> None:
+    ours = read_policy("smoothing: default", Policy())
+    assert ours.smoothing == Smoothing(DEFAULT_CPU, DEFAULT_MEMORY)
+    assert read_policy("smoothing: window", ours).smoothing is None
+    assert read_policy("cpu: {target: 0.5}", ours).smoothing == ours.smoothing
+    hold = [{"hold": {"window": "30s"}}]
+    assert read_policy("smoothing: {cpu: [hold: {window: 30s}]}", Policy()).smoothing == Smoothing(
+        parse_policy(hold, "cpu"), DEFAULT_MEMORY
+    )
+    assert read_policy("smoothing: {memory: [hold: {window: 30s}]}", Policy()).smoothing == Smoothing(
+        DEFAULT_CPU, parse_policy(hold, "memory")
+    )
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "cpu: {}\n"])
 def test_what_is_not_named_stays(text: str) -> None:
     base = replace(Policy(), cpu=CpuPolicy(target=0.3))
@@ -52,7 +68,7 @@ def test_json_is_yaml() -> None:
         ("cpu: {target: 0}", "cpu.target: expected float > 0.0"),
         ("cpu: {reach: .nan}", "cpu.reach: "),
         ("cpu: {wish: 1}", "cpu: object contains unknown field wish"),
-        ("smoothing: {}", "document: object contains unknown field smoothing"),
+        ("smooth: {}", "document: object contains unknown field smooth"),
         ("memory: {kernelAllowance: lots}", "memory.kernelAllowance: expected a quantity"),
         ("memory: {kernelAllowance: -1}", "memory.kernelAllowance: expected a quantity of zero or more"),
         ("shrink: {window: soon}", 'shrink.window: expected seconds or a time such as "90s" or "5m", got \'soon\''),
@@ -61,6 +77,10 @@ def test_json_is_yaml() -> None:
         ("timing: {tick: 2, tickJitter: 2}", "timing.tickJitter: expected less than timing.tick (2 s)"),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),
+        ("smoothing: best", "smoothing: expected window, default, or stages for cpu and memory, got 'best'"),
+        ("smoothing: {gpu: []}", "smoothing.gpu: unknown field; expected cpu and memory"),
+        ("smoothing: {cpu: [{hold: {window: soon}}]}", "smoothing.cpu[0].hold.window: "),
+        ("smoothing: {memory: [{sustain: {over: 5}}]}", "smoothing.memory[0].sustain: memory must grow at once"),
         ("timing: {scrape: true}", "timing.scrape: "),
     ],
 )

@@ -16,7 +16,7 @@ def need(cpu: int, gib: int) -> Resources:
 def guard_after(*needs: tuple[float, Resources | None]) -> WindowGuard:
     guard = WindowGuard.begin(ShrinkPolicy(window=Seconds(10.0), max_gap=Seconds(4.0)))
     for at, wanted in needs:
-        guard.observe(wanted, Instant(at))
+        guard.observe(wanted, need(4000, 16), Instant(at))
     return guard
 
 
