@@ -1,0 +1,119 @@
+"""Scores of nodes that exist: utilisation against the watermark first, price between equals, chance at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ranking.config import ScoreCurve
+from protocol.ranking.node_score import (
+    NodeUse,
+    choose_target,
+    extender_score,
+    node_score,
+    order_to_empty,
+    prioritize,
+    spread,
+)
+from protocol.units import Bytes, MilliCpu, Resources
+
+CURVE = ScoreCurve()
+
+
+def size(cpu: int, mem: int | None = None) -> Resources:
+    return Resources(MilliCpu(cpu), Bytes(cpu if mem is None else mem))
+
+
+LARGEST = size(1000)
+
+
+def use(
+    reserved: int, mem: int | None = None, *, watermark: int = 900, total: int = 1000, price: float = 0.0
+) -> NodeUse:
+    return NodeUse(size(reserved, mem), size(watermark), size(total), price)
+
+
+@pytest.mark.parametrize(
+    ("node", "score"),
+    [
+        (use(0), 50),
+        (use(400), 75),
+        (use(800), 100),
+        (use(950), 25),
+        (use(1000), 0),
+        (use(1001, 900), 0),
+        (use(400, 950), 25),
+        (use(200, watermark=450, total=500), 37),
+        (use(700, watermark=700), 100),
+        (use(750, watermark=700), 83),
+        (use(0, total=0, watermark=0), 0),
+    ],
+)
+def test_a_score_peaks_where_the_curve_says_and_never_above_the_watermark(node: NodeUse, score: int) -> None:
+    assert node_score(node, LARGEST, CURVE) == score
+
+
+def test_a_curve_that_peaks_at_zero_spreads() -> None:
+    curve = ScoreCurve(empty=1.0, full=0.0, peak=0.0)
+    assert [node_score(use(filled), LARGEST, curve) for filled in (0, 400, 1000)] == [100, 60, 0]
+
+
+@given(st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1000), st.integers(1, 2000))
+def test_a_score_is_a_percentage_and_zero_where_the_node_would_overflow(
+    cpu: int, mem: int, watermark: int, total: int
+) -> None:
+    score = node_score(NodeUse(size(cpu, mem), size(min(watermark, total)), size(total)), LARGEST, CURVE)
+    assert 0 <= score <= 100
+    assert score == 0 or (cpu <= total and mem <= total)
+
+
+@pytest.mark.parametrize(("score", "expected"), [(0, 0), (1, 1), (4, 1), (14, 1), (15, 2), (75, 8), (100, 10)])
+def test_kube_scheduler_takes_zero_to_ten_and_only_zero_is_zero(score: int, expected: int) -> None:
+    assert extender_score(score) == expected
+
+
+def test_spreading_draws_from_one_to_the_score_and_leaves_zero() -> None:
+    draw = Random(7).randint
+    assert spread(0, draw) == 0
+    assert {spread(3, draw) for _ in range(50)} == {1, 2, 3}
+
+
+def test_among_equal_extender_scores_only_the_best_and_cheapest_keep_it() -> None:
+    nodes = {
+        "cheap": use(790, price=1.0),
+        "cheap too": use(790, price=1.0),
+        "dear": use(790, price=2.0),
+        "emptier": use(400),
+        "nearly full": use(995),
+        "full": use(1001),
+    }
+    assert prioritize(nodes, LARGEST, CURVE) == {
+        "cheap": 10,
+        "cheap too": 10,
+        "dear": 9,
+        "emptier": 8,
+        "nearly full": 1,
+        "full": 0,
+    }
+
+
+def test_a_vm_moves_to_the_best_node_below_its_watermark_and_price_breaks_ties() -> None:
+    nodes = {"over": use(901), "empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
+    assert choose_target(nodes, LARGEST, CURVE, Random(1).randint) == "cheap"
+    assert choose_target({"over": use(901)}, LARGEST, CURVE, Random(1).randint) is None
+
+
+def test_equal_targets_are_chosen_evenly_by_the_injected_chance() -> None:
+    nodes, draw = {name: use(500) for name in "abc"}, Random(3).randint
+    chosen = Counter(choose_target(nodes, LARGEST, CURVE, draw) for _ in range(300))
+    assert set(chosen) == set("abc")
+    assert min(chosen.values()) > 60
+
+
+def test_the_node_that_costs_most_per_used_unit_is_emptied_first_and_unused_ones_before() -> None:
+    nodes = [("busy", 1.0, 40), ("dear", 4.0, 40), ("light", 1.0, 10), ("same", 4.0, 40), ("unused", 0.1, 0)]
+    assert order_to_empty(nodes) == ["unused", "light", "dear", "same", "busy"]
