@@ -1,2 +1,138 @@
-def explain() -> None:
-    """explain"""
+"""``autoscale explain VM``: why a VM has its size, in sentences; the answer of its agent and that of the scheduler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from deploy.local.kube.client import ApiError
+from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, flag, items, name_of, text, whole
+from scripts.autoscale.local import AsJson, Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import SiteError, explanation, open_site
+from scripts.autoscale.vms import vm_name
+
+Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")]
+
+
+def explain(
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    as_json: AsJson = False,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Say why a VM has its size: metrics, needs, permit, who denied what, and since when."""
+    run(_explain(vm, name, kubeconfig, as_json=as_json))
+
+
+async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> int:
+    async with open_site(name, kubeconfig) as site:
+        try:
+            vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given))
+        except ApiError as error:
+            raise SiteError(str(error)) from error
+        listed = await site.client.list(PODS, name_of(vm).namespace)
+        system = await site.client.list(PODS, "kube-system")
+        pods = {text(each, "metadata", "name"): each for each in (*items(listed, "items"), *items(system, "items"))}
+        agent = await explanation(site, vm, pods)
+        scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
+    if as_json:
+        print(json.dumps({"vm": vm, "agent": agent, "scheduler": scheduler}, indent=2))
+        return 0
+    console = Console()
+    for line in story(vm, agent, scheduler):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    return 0
+
+
+def story(vm: Json, agent: Json | None, scheduler: Json | None) -> Iterator[str]:
+    """The whole answer as lines of text (pure). What could not be asked is said."""
+    yield from _of_object(vm)
+    yield ""
+    if agent is None:
+        yield "Its agent does not answer: it may be starting, or the VM is not enabled for autoscaling."
+    else:
+        yield from _of_agent(agent)
+    yield ""
+    if scheduler is None:
+        yield "The scheduler knows no pod of it, or does not answer."
+    else:
+        for pod in items(scheduler, "pods"):
+            yield from _of_scheduler(pod)
+
+
+def _of_object(vm: Json) -> Iterator[str]:
+    status, guest = child(vm, "status"), child(vm, "spec", "guest")
+    has = f"{text(status, 'cpus') or '?'} vCPU and {text(status, 'memorySize') or '?'}"
+    cpus, slots = child(guest, "cpus"), child(guest, "memorySlots")
+    yield f"{name_of(vm)} has {has}; it is {text(status, 'phase') or 'new'} on {text(status, 'node') or 'no node'}."
+    yield (
+        f"  It may have {cpus.get('min')} to {cpus.get('max')} vCPU and {slots.get('min')} to {slots.get('max')} slots "
+        f"of {text(guest, 'memorySlotSize')}; asked of it now: {cpus.get('use')} vCPU and {slots.get('use')} slots."
+    )
+    for condition in items(status, "conditions"):
+        if text(condition, "message"):
+            yield f"  {text(condition, 'type')}: {text(condition, 'reason')}: {text(condition, 'message')}"
+
+
+def _of_agent(agent: Json) -> Iterator[str]:
+    yield f"Its agent: {text(agent, 'because')}."
+    for part in items(agent, "parts"):
+        yield f"  - {text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}"
+    if goal := child(agent, "goal"):
+        yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
+    if guard := text(agent, "shrink_guard"):
+        yield f"  Shrinking: {guard}"
+    yield from _metrics(child(agent, "metrics"))
+    yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
+    if denied := child(agent, "denied"):
+        yield (
+            f"  DENIED by the {text(denied, 'by')}: it wanted {_size(child(denied, 'wanted'))} and got "
+            f"{_size(child(denied, 'granted'))}, for {_ago(denied, 'since_seconds')}, {whole(denied, 'times')} times."
+        )
+    for trouble in items(agent, "troubles"):
+        what = text(trouble, "with_") or text(trouble, "with")
+        yield f"  TROUBLE with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
+
+
+def _metrics(metrics: Json) -> Iterator[str]:
+    if not metrics:
+        yield "  It has no metrics of the guest."
+        return
+    busy, load = metrics.get("cores_busy"), metrics.get("load1")
+    memory = f"{text(metrics, 'mem_used') or '?'} of {text(metrics, 'mem_total') or '?'}"
+    stalls = f"stalled on CPU {_share(metrics, 'cpu_stall')} and on memory {_share(metrics, 'mem_stall')} of the time"
+    yield f"  The guest, {_ago(metrics, 'age_seconds')} ago: {busy} vCPU busy, load {load}, memory {memory}, {stalls}."
+
+
+def _of_scheduler(pod: Json) -> Iterator[str]:
+    yield f"The scheduler, for {text(pod, 'pod')} on {text(pod, 'node')} ({text(pod, 'state')}):"
+    floors = child(pod, "reservedBecause")
+    because = ", ".join(f"{source} {_size(child(floors, source))}" for source in floors)
+    yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the most of: {because}." if because else ".")
+    denied = child(pod, "denied")
+    if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
+        why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
+        yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
+    yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
+    if flag(pod, "migrating"):
+        yield "  The VM is being migrated."
+
+
+def _size(amounts: Json) -> str:
+    return f"{text(amounts, 'cpu')} vCPU, {text(amounts, 'mem')}" if amounts else "nothing yet"
+
+
+def _ago(source: Json, key: str) -> str:
+    found = source.get(key)
+    return f"{found:.0f} s" if isinstance(found, (int, float)) else "an unknown time"
+
+
+def _share(source: Json, key: str) -> str:
+    found = source.get(key)
+    return f"{found:.0%}" if isinstance(found, (int, float)) else "?"

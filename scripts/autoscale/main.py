@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from scripts.autoscale import demo, explain, local, top
+from scripts.autoscale import bench, demo, explain, local, top
+from scripts.autoscale.replay.command import replay
 
 
 def app() -> typer.Typer:
@@ -19,6 +20,8 @@ def app() -> typer.Typer:
     root.add_typer(local.app(), name="local")
     root.command("demo")(demo.demo)
     root.command("top")(top.top)
+    root.command("bench")(bench.bench)
+    root.command("replay")(replay)
     root.command("explain")(explain.explain)
     return root
 

@@ -12,10 +12,11 @@ import typer
 from deploy.local.cluster.control import NoAnswerError
 from deploy.local.kube.client import ApiError, ApiUnavailableError
 from deploy.local.kube.kubeconfig import KubeconfigError
+from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 
 INTERRUPTED: Final = 130
-_SAID: Final = (KubeconfigError, ApiError, ApiUnavailableError, NoAnswerError, SiteError)
+_SAID: Final = (KubeconfigError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, PgbenchError)
 """Errors whose message is all that a person needs."""
 
 
@@ -39,10 +40,17 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
         loop.add_signal_handler(number, interrupt)
     try:
         return await task
-    except _SAID as error:
-        typer.echo(f"autoscale: {error}", err=True)
+    except (*_SAID, ExceptionGroup) as error:
+        cause = _innermost(error)
+        if not isinstance(cause, _SAID):
+            raise
+        typer.echo(f"autoscale: {cause}", err=True)
         return 1
     except asyncio.CancelledError:
         if not interrupted:
             raise
         return INTERRUPTED
+
+
+def _innermost(error: BaseException) -> BaseException:
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

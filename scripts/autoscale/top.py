@@ -1,2 +1,127 @@
-def top() -> None:
-    """top"""
+"""``autoscale top``: nodes and VMs as a live table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
+from protocol.units import Bytes, MilliCpu
+from scripts.autoscale.demonstration.screen import bar
+from scripts.autoscale.explain import Kubeconfig
+from scripts.autoscale.local import AsJson, Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import Site, explanation, open_site
+
+_AT_ONCE: Final = 16
+"""So many agents are asked at the same time."""
+_BAR: Final = 24
+
+
+def top(
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end, as without a terminal.")] = False,
+    as_json: AsJson = False,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show nodes and VMs: allocated, used, permitted, under pressure, and the last decision."""
+    run(_top(every, name, kubeconfig, once=once, as_json=as_json))
+
+
+async def _top(every: float, name: str, kubeconfig: str, *, once: bool, as_json: bool) -> int:
+    console = Console()
+    async with open_site(name, kubeconfig) as site:
+        if as_json:
+            print(json.dumps(await look(site), indent=2))
+            return 0
+        if once or not console.is_terminal:
+            console.print(picture(site.title, await look(site)))
+            return 0
+        with Live(picture(site.title, await look(site)), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(every)
+                live.update(picture(site.title, await look(site)), refresh=True)
+
+
+async def look(site: Site) -> Json:
+    """Everything that is shown: ``nodes`` as the scheduler has them, and ``vms`` with their agents' accounts."""
+    vms = items(await site.client.list(VIRTUAL_MACHINES), "items")
+    pods = {text(each, "metadata", "name"): each for each in items(await site.client.list(PODS), "items")}
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(vm: Json) -> Json:
+        async with limit:
+            return {"vm": vm, "agent": await explanation(site, vm, pods)}
+
+    accounts = await asyncio.gather(*(ask(vm) for vm in sorted(vms, key=name_of)))
+    return {"nodes": (await site.of_scheduler("/nodes") or {}).get("nodes") or [], "vms": list(accounts)}
+
+
+def picture(title: str, seen: Json) -> Group:
+    """The tables (pure)."""
+    nodes = Table(
+        "node", "vCPU reserved", "", "memory reserved", "", "pressure", box=None, title=title, title_justify="left"
+    )
+    for node in items(seen, "nodes"):
+        nodes.add_row(*node_row(node))
+    vms = Table("VM", "node", "phase", "vCPU", "busy", "memory", "used", "permit", "last decision", box=None)
+    reserved = {text(pod, "vm"): pod for node in items(seen, "nodes") for pod in items(node, "pods")}
+    for account in items(seen, "vms"):
+        vms.add_row(*vm_row(account, reserved))
+    return Group(nodes, "", vms)
+
+
+def node_row(node: Json) -> tuple[str, ...]:
+    """One node: bars of what is reserved, the watermark as a mark, and its pressure."""
+    cells = [text(node, "name")]
+    for key, read in (("cpu", _cores), ("mem", _gib)):
+        reserved, total = read(text(node, "reserved", key)), read(text(node, "total", key))
+        cells += [marked(bar(reserved, reserved, total, _BAR), read(text(node, "watermark", key)), total)]
+        cells += [f"{reserved:.2f}/{total:.2f}"]
+    excess = child(node, "pressure", "excess")
+    under = text(excess, "cpu") not in {"", "0"} or text(excess, "mem") not in {"", "0"}
+    return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
+
+
+def marked(picture_: str, watermark: float, total: float) -> str:
+    """A bar with a mark where the watermark is."""
+    if total <= 0:
+        return picture_
+    at = min(len(picture_) - 1, max(0, round(watermark / total * len(picture_)) - 1))
+    return f"{picture_[:at]}│{picture_[at + 1 :]}"
+
+
+def vm_row(account: Json, reserved: Mapping[str, Json]) -> tuple[str, ...]:
+    """One VM: what it has, uses and may have, and why."""
+    vm, agent = child(account, "vm"), child(account, "agent")
+    status, metrics = child(vm, "status"), child(agent, "metrics")
+    busy = metrics.get("cores_busy")
+    permit = child(agent, "permit") or child(reserved.get(str(name_of(vm)), {}), "permit")
+    used = text(metrics, "mem_used")
+    return (
+        str(name_of(vm)),
+        text(status, "node") or "-",
+        text(status, "phase") or "Pending",
+        text(status, "cpus") or "-",
+        f"{busy:.2f}" if isinstance(busy, (int, float)) else "-",
+        text(status, "memorySize") or "-",
+        f"{Bytes.parse(used).value >> 20}Mi" if used else "-",
+        f"{text(permit, 'cpu')} {text(permit, 'mem')}" if permit else "-",
+        text(agent, "because") or "-",
+    )
+
+
+def _cores(quantity: str) -> float:
+    return MilliCpu.parse(quantity or 0).as_cores
+
+
+def _gib(quantity: str) -> float:
+    return Bytes.parse(quantity or 0).as_gib

@@ -22,7 +22,8 @@ DEMO_VM: Final = ObjectName("default", "demo")
 _POLICY: Final = '{"shrink": {"window": "15s"}}'
 """A demonstration has no minute to wait for the proof that less is enough; everything else is the default."""
 _BOOT: Final = Seconds(120.0)
-_SETTLE: Final = Seconds(40.0)
+_SETTLE: Final = Seconds(22.0)
+_MAKE_ROOM: Final = Seconds(60.0)
 _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
 
@@ -86,6 +87,8 @@ class Play:
         await load.prepare()
         self.act = "settle"
         await self._until(self._is_least, _SETTLE)
+        if not await self._until(self._has_room, _MAKE_ROOM):
+            raise SiteError("the VM stays large without load, so that it could not be seen to grow")
         await self._load(load)
         self.act = "idle"
         await self._until(self._has_shrunk, _SHRINK)
@@ -117,6 +120,10 @@ class Play:
     def _is_least(self) -> bool:
         size = self.watcher.glance().size
         return size is not None and size == self.seen.sizes[0][1]
+
+    def _has_room(self) -> bool:
+        glance = self.watcher.glance()
+        return glance.size is not None and glance.most is not None and glance.size.cpu * 2 <= glance.most.cpu
 
     def _has_shrunk(self) -> bool:
         began = self.seen.load_began

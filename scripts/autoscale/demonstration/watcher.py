@@ -35,8 +35,8 @@ class Glance:
 
 @dataclass(slots=True)
 class Watcher:
-    """Run ``run`` in a task. ``on_size`` hears of every size that the guest is seen to have, at once; ``on_reason`` hears
-    of each a little later, with the agent's reason.
+    """Run ``run`` in a task. ``on_size`` hears of every size that the guest is seen to have, at once; ``on_reason``
+    hears of each a little later, with the agent's reason.
     """
 
     site: Site

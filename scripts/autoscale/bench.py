@@ -1,0 +1,87 @@
+"""``autoscale bench VM``: pgbench at one VM, with its vCPU, memory and tps drawn as it goes (S4.11)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from deploy.local.clock import SystemClock
+from deploy.local.kube.objects import VIRTUAL_MACHINES
+from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.explain import Kubeconfig
+from scripts.autoscale.local import Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.vms import vm_name
+
+_POSTGRES = 5432
+
+
+def bench(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
+    clients: Annotated[int, typer.Option(min=1, help="So many connections.")] = 8,
+    scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are made anew.")] = 2,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Drive pgbench at a VM and draw what becomes of it. Exits 0 only if no transaction failed."""
+    run(_bench(vm, seconds, clients, scale, (name, kubeconfig)))
+
+
+async def _bench(vm: str, seconds: int, clients: int, scale: int, where: tuple[str, str]) -> int:
+    console = Console()
+    find_pgbench()
+    async with open_site(*where) as site:
+        found = await site.client.get(VIRTUAL_MACHINES, vm_name(vm))
+        async with site.into_vm(found, _POSTGRES) as (host, port):
+            outcome = await _watched(site, console, vm, _Run(Server(host, port), seconds, clients, scale))
+    console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
+    return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
+
+
+class _Run:
+    """One run of pgbench, and what it says at the moment."""
+
+    def __init__(self, server: Server, seconds: int, clients: int, scale: int) -> None:
+        self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
+        self.act = "prepare"
+        self.tps: float | None = None
+
+    async def run(self) -> Outcome:
+        """Makes the tables and presses. Raises ``PgbenchError``."""
+        await prepare(self._server, self._scale)
+        self.act = "load"
+        return await press(self._server, self._clients, self._seconds, self._heard)
+
+    def _heard(self, tps: float) -> None:
+        self.tps = tps
+
+
+async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome:
+    clock = SystemClock()
+    began = clock.now()
+    with Screen(console, f"pgbench at {vm}") as screen:
+
+        def decided(size: Resources, because: str) -> None:
+            screen.decided(Seconds(clock.now() - began), f"{size}" + (f": {because}" if because else ""))
+
+        watcher = Watcher(site, vm_name(vm), clock, lambda _: None, decided)
+
+        async def draw() -> None:
+            while True:
+                screen.show(Seconds(clock.now() - began), work.act, watcher.glance(), work.tps)
+                await asyncio.sleep(0.25)
+
+        async with asyncio.TaskGroup() as tasks:
+            company = [tasks.create_task(watcher.run()), tasks.create_task(draw())]
+            outcome = await work.run()
+            for each in company:
+                each.cancel()
+    return outcome

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Drives pgbench at a postgres VM and draws its vCPU, memory and transactions as it goes.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Usage: scripts/run-bench.sh [--seconds N] [--clients N] [--scale N] [--name CLUSTER] [--kubeconfig FILE]
+
+  VM_NAME   the VM to drive, NAME or NAMESPACE/NAME (default: postgres14-disk-test, the VM of vm-deploy.yaml)
+
+Finds the VM in the running local cluster, else in the cluster of $KUBECONFIG. Ctrl-C ends it and leaves the VM alone.
+Exits 0 only if no transaction failed.
+TEXT
+}
+
+for argument in "$@"; do
+    if [[ $argument == -h || $argument == --help ]]; then
+        usage
+        exit 0
+    fi
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+autoscale=$root/.venv/bin/autoscale
+if [[ ! -x $autoscale ]]; then
+    autoscale=$(command -v autoscale) || {
+        echo "run-bench.sh: the command 'autoscale' is not installed; run: make env" >&2
+        exit 1
+    }
+fi
+exec "$autoscale" bench "${VM_NAME:-postgres14-disk-test}" "$@"
