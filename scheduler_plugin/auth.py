@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -46,11 +46,8 @@ class Identity:
     node: str | None = None
 
 
-class Reviewer(Protocol):
-    """Asks the API server about one token."""
-
-    async def __call__(self, token: str, audience: str) -> JsonObject:
-        """The TokenReview object. Raises ``cluster.api.ApiError``."""
+Reviewer = Callable[[str, str], Awaitable[JsonObject]]
+"""(token, audience) -> the API server's TokenReview. Raises ``cluster.api.ApiError``."""
 
 
 class _Extra(msgspec.Struct, frozen=True):

@@ -1,0 +1,128 @@
+"""What the HTTP adapter makes of a server's answers: done, refused or unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
+from scheduler_plugin.cluster.http_api import HttpApi
+
+Handler = Callable[[httpx.Request], httpx.Response]
+CALL = ApiCall(
+    "PATCH",
+    "/api/v1/nodes/n1",
+    Seconds(3),
+    query={"a": "b"},
+    body={"x": 1},
+    content_type="application/merge-patch+json",
+)
+
+
+def api(handler: Handler, token: str | None = None) -> HttpApi:
+    client = httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(handler))
+    return HttpApi(client, lambda: token)
+
+
+async def test_a_call_carries_body_query_and_token() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"kind": "Node"})
+
+    assert await api(handler, "secret").call(CALL) == {"kind": "Node"}
+    (request,) = seen
+    assert (request.method, str(request.url), request.content) == (
+        "PATCH",
+        "http://api/api/v1/nodes/n1?a=b",
+        b'{"x":1}',
+    )
+    assert request.headers["Authorization"] == "Bearer secret"
+    assert request.headers["Content-Type"] == PATCH
+
+
+async def test_without_a_token_none_is_shown() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={})
+
+    await api(handler).call(CALL)
+    assert "Authorization" not in seen[0].headers
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "said"),
+    [
+        (httpx.Response(409, json={"message": "changed"}), ApiRefusedError, "409: changed"),
+        (httpx.Response(404, content=b"<html>"), ApiRefusedError, "404: <html>"),
+        (httpx.Response(429, json={"message": "slow down"}), ApiRefusedError, "429: slow down"),
+        (httpx.Response(500, json={"message": "broken"}), ApiUnknownError, "500: broken"),
+        (httpx.Response(200, content=b"[1]"), ApiUnknownError, "PATCH /api/v1/nodes/n1: ValidationError"),
+    ],
+)
+async def test_failures_say_what_is_known(response: httpx.Response, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match="^" + said.replace("[", r"\[")):
+        await api(lambda _: response).call(CALL)
+
+
+def broken(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("no route", request=request)
+
+
+async def test_a_broken_connection_is_unknown() -> None:
+    with pytest.raises(ApiUnknownError, match="ConnectError: no route"):
+        await api(broken).call(CALL)
+    with pytest.raises(ApiUnknownError, match="ConnectError: no route"):
+        async with api(broken).stream(CALL):
+            pass
+
+
+async def test_a_call_that_takes_too_long_is_unknown() -> None:
+    async def never(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        return httpx.Response(200)
+
+    client = httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(never))
+    hurried = ApiCall("GET", "/", Seconds(0.0))
+    with pytest.raises(ApiUnknownError, match="TimeoutError"):
+        await HttpApi(client, lambda: None).call(hurried)
+
+
+class Chunks(httpx.AsyncByteStream):
+    """A body that arrives in pieces, and breaks off where a piece is an error."""
+
+    def __init__(self, *chunks: bytes | Exception) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+
+
+async def streamed(*chunks: bytes | Exception) -> list[bytes]:
+    async with api(lambda _: httpx.Response(200, stream=Chunks(*chunks))).stream(CALL) as stream:
+        return [line async for line in stream]
+
+
+async def test_lines_are_whole_however_the_bytes_were_cut() -> None:
+    assert await streamed(b"on", b"e\ntwo\n\nth", b"ree", b"\nincomp", b"lete") == [b"one", b"two", b"three"]
+
+
+async def test_a_stream_that_breaks_is_unknown() -> None:
+    with pytest.raises(ApiUnknownError, match="ReadError: cut"):
+        await streamed(b"one\n", httpx.ReadError("cut"))
+
+
+async def test_a_refused_stream_says_why() -> None:
+    with pytest.raises(ApiRefusedError, match="410: too old"):
+        async with api(lambda _: httpx.Response(410, json={"message": "too old"})).stream(CALL):
+            pass

@@ -1,0 +1,128 @@
+"""kube-scheduler's JSON, key for key (facts: scores are integers, unset is null, only asked nodes are named)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.running import Running, running
+
+BIG = plain_pod("big", "8", "8Gi")
+SHORT = "not enough free cpu"
+LESS = "the node has less cpu than the pod needs"
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """``free`` is empty, ``full`` has 5 of 10 vCPUs taken, ``tiny`` is too small, ``closed`` is cordoned."""
+    cluster = FakeCluster()
+    for one in (node("free"), node("full"), node("tiny", "2"), node("closed", unschedulable=True)):
+        cluster.put(NODES, one)
+    cluster.put(PODS, plain_pod("taker", "5", "1Gi", "full"))
+    cluster.put(VMS, vm("db", 2, 4))
+    return cluster
+
+
+async def asked(scheduler: Running, verb: str, body: Any) -> tuple[int, Any]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = await scheduler.client.post(f"http://extender/{verb}", content=content)
+    return response.status_code, response.json()
+
+
+async def test_filter_tells_apart_what_preemption_may_help(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        names = ["full", "unknown", "free", "tiny", "closed"]
+        assert await scheduler.verb("filter", {"Pod": BIG, "Nodes": None, "NodeNames": names}) == {
+            "Nodes": None,
+            "NodeNames": ["free"],
+            "FailedNodes": {"full": SHORT, "unknown": "the scheduler does not know the node yet"},
+            "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "the node takes no new pods"},
+            "Error": "",
+        }
+
+
+async def test_a_call_with_whole_nodes_is_a_simulation_without_traces(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        template = node("template", "16") | {"extra": {"kept": [1]}}
+        items = [node("full"), template, node("small", "1")]
+        result = await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": items}, "NodeNames": None})
+        assert result == {
+            "Nodes": {"kind": "NodeList", "apiVersion": "v1", "items": [template]},
+            "NodeNames": None,
+            "FailedNodes": {"full": SHORT},
+            "FailedAndUnresolvableNodes": {"small": LESS},
+            "Error": "",
+        }
+        assert await scheduler.filter(BIG, "free") == ["free"]
+        assert (await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": None}}))["Nodes"]["items"] == []
+        assert scheduler.parts.desk.ledger.waiting == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_prioritize_answers_integers_for_each_asked_node(cluster: FakeCluster, whole: bool) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        pod = plain_pod("p", "4", "4Gi")
+        nodes: Obj = {"Nodes": {"items": [node("free"), node("full"), node("tiny")]}, "NodeNames": None}
+        if not whole:
+            nodes = {"Nodes": None, "NodeNames": ["free", "full", "tiny"]}
+        scores = await scheduler.verb("prioritize", {"Pod": pod, **nodes})
+        assert [one["Host"] for one in scores] == ["free", "full", "tiny"]
+        assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in scores)
+        assert scores[2]["Score"] == 0 < scores[0]["Score"]
+
+
+async def test_a_pod_whose_vm_is_not_known_yet_is_an_error_not_a_refusal(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        args = {"Pod": vm_pod("ghost"), "NodeNames": ["free"]}
+        unknown = "VirtualMachine default/ghost of pod default/ghost-pod is not known yet"
+        assert (await scheduler.verb("filter", args))["Error"] == unknown
+        assert await asked(scheduler, "prioritize", args) == (503, {"error": unknown})
+        cluster.put(PODS, vm_pod("ghost"))
+        assert await scheduler.bind(vm_pod("ghost"), "free") == unknown
+
+
+async def test_preempt_keeps_the_nodes_where_it_would_help(cluster: FakeCluster) -> None:
+    cluster.put(PODS, vm_pod("db", "full"))
+    async with running(cluster, FakeClock()) as scheduler:
+        victims = {
+            "full": {"Pods": [{"UID": "pod-db"}, {"UID": "pod-taker"}], "NumPDBViolations": 1},
+            "tiny": {"Pods": [], "NumPDBViolations": 0},
+            "unknown": {"Pods": None, "NumPDBViolations": 0},
+        }
+        kept = {"NodeNameToMetaVictims": {"full": victims["full"]}}
+        assert await scheduler.verb("preempt", {"Pod": BIG, "NodeNameToMetaVictims": victims}) == kept
+        whole = {"full": {"Pods": [{"metadata": {"uid": "pod-taker"}}], "NumPDBViolations": 0}}
+        assert await scheduler.verb("preempt", {"Pod": BIG, "NodeNameToVictims": whole}) == {
+            "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": "pod-taker"}], "NumPDBViolations": 0}}
+        }
+        too_little = {"full": {"Pods": [{"UID": "pod-db"}, {"UID": "elsewhere"}], "NumPDBViolations": 0}}
+        assert await scheduler.verb("preempt", {"Pod": BIG, "NodeNameToMetaVictims": too_little}) == {
+            "NodeNameToMetaVictims": {}
+        }
+
+
+async def test_malformed_calls_say_what_is_wrong(cluster: FakeCluster) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        missing = "Pod: expected a value, the field is missing"
+        assert (await scheduler.verb("filter", {}))["Error"] == missing
+        bad_pod = plain_pod("p", "much")
+        said = (await scheduler.verb("filter", {"Pod": bad_pod, "NodeNames": []}))["Error"]
+        assert said.startswith("spec.containers[0].resources.requests.cpu: expected a quantity")
+        assert await asked(scheduler, "prioritize", {}) == (400, {"error": missing})
+        assert await asked(scheduler, "preempt", b"[") == (400, {"error": "document: expected object, got array"})
+        assert (await asked(scheduler, "bind", b"{}"))[1]["Error"].startswith("PodName: ")
+
+
+async def test_nothing_is_said_before_the_cluster_has_been_read(cluster: FakeCluster) -> None:
+    cluster.go_away()
+    async with running(cluster, FakeClock()) as scheduler:
+        unread = (503, {"error": "the scheduler has not read the cluster yet"})
+        assert await asked(scheduler, "preempt", {"Pod": BIG}) == unread
+        simulated = await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": []}})
+        assert (simulated["Nodes"], simulated["Error"]) == (None, unread[1]["error"])
+        assert (await asked(scheduler, "prioritize", {"Pod": BIG, "NodeNames": ["free"]}))[0] == 503

@@ -1,0 +1,99 @@
+"""The program itself: it starts, is healthy without its API, reloads, and ends when told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scheduler_plugin.__main__ import main
+
+SETTINGS = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
+KUBECONFIG = """
+current-context: x
+contexts: [{name: x, context: {cluster: c}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def arguments(folder: Path) -> list[str]:
+    (folder / "config.yaml").write_text(SETTINGS)
+    (folder / "kubeconfig").write_text(KUBECONFIG)
+    listens = zip(("agents", "extender", "metrics"), free_ports(3), strict=True)
+    files = [f"--config={folder / 'config.yaml'}", f"--kubeconfig={folder / 'kubeconfig'}"]
+    return files + [f"--listen-{name}=127.0.0.1:{port}" for name, port in listens]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path, ending: signal.Signals) -> None:
+    given = arguments(tmp_path)
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "scheduler_plugin", *given, stderr=asyncio.subprocess.PIPE
+    )
+    assert program.stderr is not None
+    while b"name=metrics" not in (line := await program.stderr.readline()):
+        assert line, "it ended before it listened"
+    url = "http://" + given[-1].partition("=")[2]
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        assert await answered(client, "/healthz") == 200
+        assert await answered(client, "/readyz") == 503
+    program.send_signal(ending)
+    async with asyncio.timeout(5):
+        _, rest = await program.communicate()
+    assert program.returncode == 0, rest.decode()
+    assert b"Traceback" not in rest
+
+
+async def answered(client: httpx.AsyncClient, path: str) -> int:
+    """The status, once the listener is there."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                return (await client.get(path)).status_code
+            except httpx.ConnectError:
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        ({"config.yaml": "nodeDefaults: 3"}, "autoscale-scheduler: nodeDefaults: expected a mapping"),
+        ({"kubeconfig": "{}"}, "expected a value, the field is missing"),
+    ],
+)
+def test_it_says_why_it_cannot_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoilt: dict[str, str], said: str
+) -> None:
+    given = arguments(tmp_path)
+    for name, text in spoilt.items():
+        (tmp_path / name).write_text(text)
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_half_of_a_certificate_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments(tmp_path), "--tls-cert=x.pem"]) == 2
+    assert "--tls-cert and --tls-key go together" in capsys.readouterr().err
+
+
+def test_help_names_every_listener(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(f"--listen-{name}" in shown for name in ("agents", "extender", "metrics"))

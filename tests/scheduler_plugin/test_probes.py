@@ -1,0 +1,115 @@
+"""What people and Prometheus see: nodes as bars, why a VM has its size, few labels."""
+
+from __future__ import annotations
+
+from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
+from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.running import running
+
+POD = vm_pod("db", "n1")
+NOTHING = {"cpu": "0", "mem": "0"}
+
+
+def small_cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1"))
+    cluster.put(VMS, vm("db", 1, 4))
+    cluster.put(PODS, POD)
+    return cluster
+
+
+async def test_nodes_are_shown_with_their_pods() -> None:
+    async with running(small_cluster(), FakeClock()) as scheduler:
+        assert (await scheduler.probe("nodes")).json() == {
+            "ready": True,
+            "waitingPods": 0,
+            "nodes": [
+                {
+                    "name": "n1",
+                    "open": True,
+                    "known": True,
+                    "computeUnit": {"cpu": "250m", "mem": "1Gi"},
+                    "total": {"cpu": "10", "mem": "40Gi"},
+                    "reserved": {"cpu": "1", "mem": "4Gi"},
+                    "free": {"cpu": "9", "mem": "36Gi"},
+                    "watermark": {"cpu": "9", "mem": "36Gi"},
+                    "pressure": {"logical": NOTHING, "capacity": NOTHING, "migrating": NOTHING, "excess": NOTHING},
+                    "pods": [
+                        {
+                            "pod": "default/db-pod",
+                            "vm": "default/db",
+                            "state": "bound",
+                            "reserved": {"cpu": "1", "mem": "4Gi"},
+                            "permit": None,
+                            "use": {"cpu": "1", "mem": "4Gi"},
+                            "actual": None,
+                            "denied": NOTHING,
+                            "migrating": False,
+                        }
+                    ],
+                }
+            ],
+        }
+
+
+async def test_a_vm_is_explained_and_an_unknown_one_is_not_found() -> None:
+    cluster = small_cluster()
+    cluster.put(PODS, plain_pod("other", "6", "1Gi", "n1"))
+    clock = FakeClock()
+    async with running(cluster, clock) as scheduler:
+        await scheduler.ask(POD, 5, 4)
+        await clock.advance(7)
+        view = (await scheduler.probe("explain/default/db")).json()
+        shown = {key: view["pods"][0][key] for key in ("permit", "denied", "deniedForSeconds", "deniedBy", "metrics")}
+        assert (view["vm"], shown) == (
+            "default/db",
+            {
+                "permit": {"cpu": "4", "mem": "4Gi"},
+                "denied": {"cpu": "1", "mem": "0"},
+                "deniedForSeconds": 7.0,
+                "deniedBy": "node n1 has 0 cpu, 35Gi free of 10 cpu, 40Gi, needed 1 cpu, 0 more",
+                "metrics": {"load1": 0.5, "load5": 0.4, "memUsed": "1"},
+            },
+        )
+        missing = await scheduler.probe("explain/default/none")
+        assert (missing.status_code, missing.json()) == (404, {"error": "no pod runs default/none"})
+
+
+async def test_metrics_follow_the_ledger_and_forget_nodes_that_are_gone() -> None:
+    cluster, clock = small_cluster(), FakeClock()
+    async with running(cluster, clock) as scheduler:
+        cluster.faults.append(Fault(to("PATCH", "/virtualmachines/")))
+        await scheduler.ask(POD, 2, 8)
+        await scheduler.ask(POD, 2, 8)
+        await scheduler.ask(POD, 2, 8, token="bad")
+        await scheduler.bind(plain_pod("ghost"), "n1")
+        await clock.advance(3)
+        page = (await scheduler.probe("metrics")).text.splitlines()
+        for line in (
+            'autoscale_node_reserved{node="n1",resource="cpu"} 2.0',
+            'autoscale_node_total{node="n1",resource="cpu"} 10.0',
+            'autoscale_node_watermark{node="n1",resource="cpu"} 9.0',
+            'autoscale_node_claims{node="n1"} 1.0',
+            'autoscale_permits_total{outcome="whole"} 2.0',
+            'autoscale_permit_writes_total{outcome="stored"} 1.0',
+            'autoscale_permit_writes_total{outcome="unknown"} 1.0',
+            'autoscale_agent_refusals_total{status="401"} 1.0',
+            'autoscale_agent_refusals_total{status="503"} 1.0',
+            'autoscale_extender_calls_total{outcome="refused",verb="bind"} 1.0',
+            "autoscale_ready 1.0",
+            'autoscale_watch_age_seconds{kind="nodes"} 3.0',
+        ):
+            assert line in page
+        cluster.remove(PODS, "default", "db-pod")
+        cluster.remove(NODES, "", "n1")
+        await settle()
+        assert 'node="n1"' not in (await scheduler.probe("metrics")).text
+
+
+async def test_the_process_is_healthy_even_while_it_is_not_ready() -> None:
+    cluster = small_cluster()
+    cluster.go_away()
+    async with running(cluster, FakeClock()) as scheduler:
+        statuses = [(await scheduler.probe(path)).status_code for path in ("healthz", "readyz", "metrics", "nodes")]
+        assert statuses == [200, 503, 200, 200]

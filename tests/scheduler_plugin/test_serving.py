@@ -1,0 +1,134 @@
+"""Listeners start together, end together, and speak TLS with certificates that are renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from scheduler_plugin.serving import Listener, ListenError, Tls, serve, split_address
+from tests.scheduler_plugin.certificates import files
+from tests.scheduler_plugin.fake_clock import FakeClock
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def hello() -> FastAPI:
+    async def answer(_: Request) -> Response:
+        return Response("hello")
+
+    app = FastAPI()
+    app.add_route("/", answer)
+    return app
+
+
+@asynccontextmanager
+async def serving(clock: FakeClock, *listeners: Listener) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(serve(list(listeners), clock, stop))
+    try:
+        for listener in listeners:
+            await listening(listener.address)
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+async def listening(address: str) -> None:
+    """Returns once somebody accepts connections there."""
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(*address.split(":"))
+            except OSError:
+                await asyncio.sleep(0)
+            else:
+                writer.close()
+                return
+
+
+async def test_all_listeners_serve_until_they_are_told_to_stop() -> None:
+    first, second = (Listener(name, hello(), free_address()) for name in ("first", "second"))
+    async with serving(FakeClock(), first, second), httpx.AsyncClient(trust_env=False) as client:
+        said = [(await client.get(f"http://{one.address}/")).text for one in (first, second)]
+        assert said == ["hello", "hello"]
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*first.address.split(":"))
+
+
+async def test_an_address_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ExceptionGroup) as failed:
+            await serve([Listener("agents", hello(), address)], FakeClock(), asyncio.Event())
+    assert failed.group_contains(ListenError, match=f"cannot listen on {address} \\(agents\\)")
+
+
+async def test_a_client_certificate_can_be_demanded_and_our_own_is_renewed(tmp_path: Path) -> None:
+    certificate, key = files(tmp_path, "server")
+    client_certificate, client_key = files(tmp_path, "client")
+    clock, address = FakeClock(), free_address()
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    async with serving(clock, Listener("extender", hello(), address, Tls(certificate, key, client_certificate))):
+        with pytest.raises(httpx.TransportError):
+            async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
+                await client.get(f"https://{address}/")
+        trusting.load_cert_chain(client_certificate, client_key)
+        assert await said(address, trusting) == "hello"
+        await clock.advance(0)
+        renewed, renewed_key = files(tmp_path, "renewed")
+        renewed.rename(certificate)
+        renewed_key.rename(key)
+        newly_trusting = ssl.create_default_context(cafile=str(certificate))
+        newly_trusting.load_cert_chain(client_certificate, client_key)
+        await renewal(clock, address, newly_trusting)
+        key.unlink()
+        await clock.advance(10)
+        assert await said(address, newly_trusting) == "hello"
+
+
+async def said(address: str, trust: ssl.SSLContext) -> str:
+    async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
+        return (await client.get(f"https://{address}/")).text
+
+
+async def renewal(clock: FakeClock, address: str, trust: ssl.SSLContext) -> None:
+    """Passes time until the new certificate is shown."""
+    async with asyncio.timeout(5):
+        while True:
+            await clock.advance(10)
+            try:
+                assert await said(address, trust) == "hello"
+            except httpx.ConnectError:
+                continue
+            return
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:80", ("::1", 80)), (":80", ("0.0.0.0", 80))],
+)
+def test_addresses(address: str, expected: tuple[str, int]) -> None:
+    assert split_address(address) == expected
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:port", "host:99999", ""])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ListenError, match="expected HOST:PORT"):
+        split_address(address)
