@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,8 +36,23 @@ STOP_GRACE: Final = 1.0
 """Seconds for answers in flight when stopping."""
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The ports on which an expander is served."""
+
+    port: int
+    metrics_port: int
+
+
 async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], stop: asyncio.Event) -> None:
-    """Serves until ``stop`` is set; without ``path`` with the default settings.
+    """Serves until ``stop`` is set. Raises what ``serving`` does."""
+    async with serving(path, clock, environment):
+        await stop.wait()
+
+
+@asynccontextmanager
+async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
+    """An expander with the settings of the file at ``path``, without one with the defaults.
 
     Where it cannot start: ``SettingsError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
     """
@@ -46,23 +62,24 @@ async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], s
     async with AsyncExitStack() as stack:
         size = ClusterSize(settings.cluster_nodes, _api_client(environment, stack), SERVICE_ACCOUNT / "token")
         telemetry.watch_cluster_size(size.nodes)
-        expander = Expander(
-            partial(judge, settings.ranking, size.nodes), Failures(settings.failures.rules()), telemetry, clock
-        )
+        ranked = partial(judge, settings.ranking, size.nodes)
+        expander = Expander(ranked, Failures(settings.failures.rules()), telemetry, clock)
 
         def take(new: Settings) -> None:
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures.rules()
 
-        await _serve(settings, expander, telemetry, stack)
+        addresses = await _serve(settings, expander, telemetry, stack)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(size.follow(clock))]
             if file is not None:
                 tasks.append(group.create_task(file.follow(take, telemetry, clock)))
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
+            try:
+                yield addresses
+            finally:
+                for task in tasks:
+                    task.cancel()
 
 
 def _api_client(environment: Mapping[str, str], stack: AsyncExitStack) -> httpx.AsyncClient | None:
@@ -80,7 +97,7 @@ def _api_client(environment: Mapping[str, str], stack: AsyncExitStack) -> httpx.
     return client
 
 
-async def _serve(settings: Settings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack) -> None:
+async def _serve(settings: Settings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack) -> Addresses:
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((expander.handler(),))
     if settings.tls is None:
@@ -92,5 +109,6 @@ async def _serve(settings: Settings, expander: Expander, telemetry: Telemetry, s
     pages = {"/metrics": telemetry.page, "/healthz": lambda: b"ok\n", "/readyz": lambda: b"ok\n"}
     web = await serve_pages(pages, *host_and_port("metricsListen", settings.metrics_listen))
     stack.callback(web.close)
-    web_port = web.sockets[0].getsockname()[1]
-    LOG.info("serving port=%d tls=%s metrics_port=%d", port, settings.tls is not None, web_port)
+    addresses = Addresses(port, web.sockets[0].getsockname()[1])
+    LOG.info("serving port=%d tls=%s metrics_port=%d", port, settings.tls is not None, addresses.metrics_port)
+    return addresses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -127,7 +128,7 @@ async def test_a_large_question_is_received_and_answered_in_time() -> None:
             answer = await best_options(channel, body)
             took.append(time.process_time() - began)
             assert groups_of(answer)
-    assert min(took) < 0.1
+    assert min(took) < (0.1 if sys.gettrace() is None else 0.5)  # whoever measures coverage slows it down
 
 
 async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

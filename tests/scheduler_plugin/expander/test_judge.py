@@ -1,0 +1,50 @@
+"""Options are ranked by the shared library, and whoever has no rank is told why."""
+
+from __future__ import annotations
+
+from protocol.ranking.config import Damper, RankingConfig
+from protocol.ranking.prices import Needs
+from protocol.units import Resources
+from scheduler_plugin.expander.judge import judge
+from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
+
+POD = PodNeeds("p", Needs(Resources.parse("1500m", "1Gi")))
+SMALL = NodeShape("small", Needs(Resources.parse(2, "8Gi")))
+LARGE = NodeShape("large", Needs(Resources.parse(8, "32Gi")))
+PRICES = {"small": 0.1, "large": 0.4}
+
+
+def ranked(nodes: int | None, config: RankingConfig, **shapes: NodeShape) -> list[str]:
+    options = tuple(ScaleUpOption(group, 1, (POD,)) for group in shapes)
+    judged = judge(config, lambda: nodes, ScaleUp(options, shapes, {}))
+    ranks = {group: rank for group, rank in judged.items() if isinstance(rank, float)}
+    return sorted(ranks, key=ranks.__getitem__)
+
+
+def test_the_size_of_the_cluster_decides_which_node_suits_it() -> None:
+    config = RankingConfig(node_prices=PRICES)
+    assert ranked(4, config, a=SMALL, b=LARGE) == ["a", "b"]
+    assert ranked(70, config, a=SMALL, b=LARGE) == ["b", "a"]
+
+
+def test_while_the_size_is_not_known_only_the_price_decides() -> None:
+    assert ranked(None, RankingConfig(node_prices=PRICES), b=LARGE, a=SMALL) == ["a", "b"]
+
+
+def test_a_price_of_the_group_comes_before_that_of_its_machine() -> None:
+    config = RankingConfig(node_prices={**PRICES, "spot": 0.01})
+    assert ranked(4, config, a=SMALL, spot=SMALL) == ["spot", "a"]
+
+
+def test_whoever_cannot_be_ranked_is_told_why() -> None:
+    options = tuple(ScaleUpOption(group, count, (POD,)) for group, count in (("a", 1), ("b", 0), ("c", 1), ("d", 1)))
+    options += (ScaleUpOption("e", 1, ()),)
+    shapes = {"a": SMALL, "b": SMALL, "c": NodeShape("", Needs(Resources.parse(0, 1))), "e": SMALL}
+    free = RankingConfig(damper=Damper(cpu=0, mem_mib=0))
+    assert judge(free, lambda: 1, ScaleUp(options, shapes, {"a": "a pod cannot be read"})) == {
+        "a": "a pod cannot be read",
+        "b": "it would add no nodes",
+        "c": "its node has no cpu",
+        "d": "no node of this group was sent",
+        "e": "its rank is no number",
+    }
