@@ -43,7 +43,7 @@ async def test_a_call_carries_body_query_and_token() -> None:
         b'{"x":1}',
     )
     assert request.headers["Authorization"] == "Bearer secret"
-    assert request.headers["Content-Type"] == PATCH
+    assert request.headers["Content-Type"] == "application/merge-patch+json"
 
 
 async def test_without_a_token_none_is_shown() -> None:
