@@ -138,13 +138,13 @@ SEED_PERCENTILE: Final = parse_policy([{"percentile": {}}])
 
 PLAYERS: Final[Mapping[str, Player]] = {
     "default": play_policy(DEFAULT_CPU),
-    "fixed-peak": fixed_at_peak,
-    "fixed-p99.5": fixed_high_percentile,
-    "agent-last": agent_last_sample,
-    "agent-1m": agent_one_minute,
     "hpa-load": hpa_load,
     "hpa": hpa_utilisation,
     "vpa": vpa,
     "percentile": play_policy(SEED_PERCENTILE),
+    "agent-last": agent_last_sample,
+    "agent-1m": agent_one_minute,
+    "fixed-p99.5": fixed_high_percentile,
+    "fixed-peak": fixed_at_peak,
 }
 """Everything that can be played by name; ours first."""

@@ -30,6 +30,7 @@ def draw(played: Sequence[Played], path: Path) -> None:
     names = list(played[0].scores)
     for panel, one in zip(panels, played, strict=True):
         _draw_panel(panel, one, names[:2])
+    panels[-1].set_xlabel("hours, from where scoring begins")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False, fontsize=10)
     figure.savefig(path)
@@ -75,8 +76,6 @@ def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
-    if panel.get_subplotspec() is not None and panel.get_subplotspec().is_last_row():  # type: ignore[union-attr]
-        panel.set_xlabel("hours, from where scoring begins")
 
 
 def _most(values: Floats, edges: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:

@@ -1,0 +1,70 @@
+"""The command as it is typed: tables, JSON, a picture, recordings saved, and errors with status 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from scripts.autoscale.replay.command import replay
+
+PNG = b"\x89PNG"
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    app = typer.Typer()
+    app.command()(replay)
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "short.csv"
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{at * 60},{1 + at % 3}\n" for at in range(60)))
+    return str(path)
+
+
+def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
+    status, out, _ = run("--trace", trace, "--trace", trace, "--policy", "default", "--policy", "agent-last")
+    assert status == 0
+    assert out.count("short: 0.9 h scored every 5 s") == 2
+    assert "overall, 2 recordings at speed 1" in out
+    assert out.count("agent-last") == 3
+
+
+def test_json_is_one_document(trace: str) -> None:
+    status, out, _ = run("--trace", trace, "--policy", "vpa", "--json", "--speed", "2")
+    assert (status, list(json.loads(out)["overall"])) == (0, ["vpa"])
+
+
+def test_without_a_trace_the_projects_own_recordings_are_played_and_can_be_kept(tmp_path: Path) -> None:
+    status, out, _ = run("--policy", "fixed-peak", "--speed", "100", "--save", str(tmp_path / "kept"))
+    assert (status, sorted(path.stem for path in (tmp_path / "kept").iterdir())) == (
+        0,
+        ["diurnal", "noisy", "on-off", "spike", "step"],
+    )
+    assert "overall, 5 recordings at speed 100" in out
+
+
+def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path: Path) -> None:
+    for policies in (["--policy", "default"], ["--policy", "default", "--policy", "hpa-load"]):
+        picture = tmp_path / f"picture{len(policies)}.png"
+        assert run("--trace", trace, *policies, "--plot", str(picture))[0] == 0
+        assert picture.read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--trace", "/does/not/exist.csv"], "No such file or directory"),
+        (["--policy", "unheard-of"], "unheard-of: neither one of default, "),
+    ],
+)
+def test_what_cannot_be_played_is_said_with_status_2(arguments: list[str], problem: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert problem in err

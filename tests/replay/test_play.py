@@ -1,0 +1,129 @@
+"""Playing: every peer by its published rule on a demand small enough to follow, and the scores by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from protocol.smoothing.policy import PolicyError, parse_policy
+from scripts.autoscale.replay.generate import SHAPES, generate
+from scripts.autoscale.replay.peers import PLAYERS, play_policy
+from scripts.autoscale.replay.play import as_json, choose_players, play, totals
+from scripts.autoscale.replay.recording import Recording, Timeline, timeline
+from scripts.autoscale.replay.score import Score, overall, score
+
+
+def line(demand: list[float], step: float = 5.0, warm_up: int = 0) -> Timeline:
+    return Timeline("t", step, np.array(demand), warm_up, cap=8.0)
+
+
+def test_the_scores_are_cost_over_oracle_missing_demand_time_and_changes() -> None:
+    played = line([1.0, 1.0, 2.1, 1.9], step=900.0, warm_up=1)
+    found = score(played, np.array([9.0, 1.0, 1.0, 2.0]))
+    assert msgspec.structs.astuple(found) == pytest.approx((4.0 / 5.25, 100 * 1.1 / 5.0, 100 / 3, 1 / 0.75))
+
+
+def test_no_demand_at_all_costs_no_number_and_misses_nothing() -> None:
+    found = score(line([0.0, 0.0]), np.array([1.0, 1.0]))
+    assert (np.isnan(found.cost), found.insufficient_percent) == (True, 0.0)
+    assert np.isnan(overall([found]).cost)
+
+
+def test_overall_is_the_geometric_mean_of_costs_and_the_mean_of_the_rest() -> None:
+    found = overall([Score(1, 1, 2, 3), Score(4, 3, 4, 5)])
+    assert msgspec.structs.astuple(found) == pytest.approx((2.0, 2, 3, 4))
+
+
+def test_a_decision_takes_effect_on_the_next_step_in_whole_units_under_the_cap() -> None:
+    as_needed = play_policy(parse_policy([{"model": {}}]))
+    assert as_needed(line([1, 1.1, 20, 0, 0])).tolist() == [1, 1, 1.25, 8, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "demand", "step", "allocation"),
+    [
+        ("fixed-peak", [1, 2.1, 1], 5.0, [2.25, 2.25, 2.25]),
+        ("fixed-p99.5", [1, 1, 1], 5.0, [1.25, 1.25, 1.25]),
+        ("agent-last", [0.9, 1.8, 0.9], 5.0, [1, 1, 2]),
+        ("agent-last", [0.9, 1.8, 1.8, 1.8, 1.8, 1.8, 1.8], 1.0, [1, 1, 1, 1, 1, 1, 2]),
+        ("agent-1m", [0.9, 7.2, 7.2], 5.0, [1, 1, 1.75]),
+        ("hpa-load", [0.9, 1.8] + [0.9] * 62, 5.0, [1, 1] + [2] * 61 + [2]),
+        ("hpa", [0.8, 0.85, 0.95, 4, 4, 4, 4, 4, 4, 4], 15.0, [1, 1, 1, 1.25, 1.75, 2.25, 3, 3.75, 4.75, 4.75]),
+        ("vpa", [1, 1, 1], 60.0, [1, 1, 1]),
+    ],
+)
+def test_a_peer_follows_its_published_rule(
+    name: str, demand: list[float], step: float, allocation: list[float]
+) -> None:
+    assert PLAYERS[name](line(demand, step)).tolist() == allocation
+
+
+def test_the_vpa_follows_a_lasting_change_once_its_bounds_leave_current_behind() -> None:
+    allocation = PLAYERS["vpa"](line([1.0] * 1440 + [0.1] * 4 * 1440, step=60.0))
+    assert (allocation[1440], allocation[-1]) == (1.25, 0.25)
+
+
+def test_the_seeds_percentile_rule_grows_once_two_fifths_of_its_window_were_greater() -> None:
+    allocation = PLAYERS["percentile"](line([1.0] * 60 + [2.0] * 40))
+    assert np.flatnonzero(np.diff(allocation)).tolist() == [84]
+
+
+def test_every_policy_plays_every_generated_shape_and_none_exceeds_the_cap() -> None:
+    recordings = [generate(shape, 3) for shape in SHAPES]
+    played = play(recordings, PLAYERS, speed=200.0)
+    for one in played:
+        assert one.scores.keys() == PLAYERS.keys()
+        for name, allocation in one.allocations.items():
+            assert len(allocation) == len(one.timeline.demand)
+            assert allocation.min() >= 0.25
+            assert name.startswith("fixed") or allocation.max() <= one.timeline.cap
+
+
+def test_the_default_misses_less_than_the_original_agent_and_costs_less_than_a_fixed_size() -> None:
+    recordings = [generate(shape, 5) for shape in ("diurnal", "step", "spike", "on-off")]
+    names = ["default", "agent-last", "fixed-peak"]
+    found = totals(play(recordings, choose_players(names), speed=100.0))
+    assert found["default"].insufficient_percent < found["agent-last"].insufficient_percent
+    assert found["default"].cost < 0.7 * found["fixed-peak"].cost
+
+
+def test_a_policy_file_is_played_under_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("stages:\n- model: {slope: 2}\n")
+    players = choose_players([str(path), "fixed-peak"])
+    assert list(players) == ["mine", "fixed-peak"]
+    assert players["mine"](line([1, 1])).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "nor a readable file"),
+        ("stages: [", "not YAML"),
+        ("stages:\n- hold: {}\n", r"stages\[0\].hold: Object missing required field `window`"),
+    ],
+)
+def test_a_bad_policy_file_is_refused_with_file_and_path(text: str | None, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PolicyError, match=problem):
+        choose_players([str(path)])
+
+
+def test_json_holds_every_score_by_recording_and_policy() -> None:
+    recording = Recording("r", np.array([0.0, 600.0]), np.array([1.0, 1.0]))
+    document = json.loads(as_json(play([recording], choose_players(["fixed-peak"]), 1.0), 1.0))
+    figures = {"cost": 1.0, "insufficient_percent": 0.0, "throttled_percent": 0.0, "actions_per_hour": 0.0}
+    hours = timeline(recording).scored_hours
+    assert document == {
+        "speed": 1.0,
+        "recordings": [
+            {"name": "r", "step_seconds": 5.0, "scored_hours": hours, "scores": {"fixed-peak": figures}},
+        ],
+        "overall": {"fixed-peak": figures},
+    }

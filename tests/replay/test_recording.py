@@ -1,0 +1,99 @@
+"""Recordings: read with the line of what is wrong, laid on a grid, shrunk by speed, generated from a seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.autoscale.replay.generate import SHAPES, generate
+from scripts.autoscale.replay.recording import (
+    Recording,
+    RecordingError,
+    read_recording,
+    round_up,
+    round_up_all,
+    timeline,
+    write_recording,
+)
+
+
+def recording(seconds: list[float], cores: list[float]) -> Recording:
+    return Recording("r", np.array(seconds), np.array(cores))
+
+
+def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: Path) -> None:
+    plain, with_memory = tmp_path / "plain.csv", tmp_path / "memory.csv"
+    plain.write_text("seconds,cpu_cores\n100,1.5\n\n160,2\n")
+    with_memory.write_text("seconds,cpu_cores,mem_bytes\n0,1,1000\n60,2,2000\n")
+    first, second = read_recording(plain), read_recording(with_memory)
+    assert (first.name, first.seconds.tolist(), first.cores.tolist(), first.mem_bytes) == (
+        "plain",
+        [0, 60],
+        [1.5, 2],
+        None,
+    )
+    assert second.mem_bytes is not None
+    assert second.mem_bytes.tolist() == [1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected the columns"),
+        ("time,cpu\n1,2\n", "expected the columns"),
+        ("seconds,cpu_cores\n0,1\n1,x\n", r":3: expected numbers, got '1,x'"),
+        ("seconds,cpu_cores\n0,1\n1\n", ":3: expected 2 finite numbers of zero or more, got '1'"),
+        ("seconds,cpu_cores\n0,1\n1,-1\n", ":3: expected 2 finite numbers"),
+        ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 finite numbers"),
+        ("seconds,cpu_cores\n0,1\n", "two rows or more"),
+        ("seconds,cpu_cores\n0,0\n1,0\n", "a demand above zero somewhere"),
+        ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", "time does not advance after 5 s"),
+    ],
+)
+def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(RecordingError, match=problem):
+        read_recording(path)
+
+
+def test_a_value_holds_until_the_next_on_a_grid_of_five_seconds() -> None:
+    line = timeline(recording([0, 7, 60, 67], [1, 2, 3, 1]))
+    assert (line.step, line.demand.tolist()) == (5.0, [1, 1] + [2] * 10 + [3, 3])
+
+
+def test_the_unscored_span_is_a_day_or_ten_minutes_and_shrinks_with_speed() -> None:
+    coarse = recording([0, 300, 3 * 86_400], [1, 2, 4.4])
+    fine = recording(list(range(7200)), [1.0] * 7200)
+    assert [timeline(coarse, speed).warm_up for speed in (1, 20)] == [17_280, 864]
+    assert [(timeline(fine, speed).step, timeline(fine, speed).warm_up) for speed in (1, 2)] == [(1.0, 600), (1.0, 300)]
+    assert timeline(coarse).cap == 5.0
+    assert timeline(coarse, 20).scored_hours == pytest.approx(2 * 24 / 20, rel=0.001)
+
+
+def test_of_a_short_recording_the_first_tenth_is_not_scored() -> None:
+    assert timeline(recording([0, 3600], [1, 2])).warm_up == 72
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(0, 0.25), (0.25, 0.25), (0.26, 0.5), (3, 3), (0.1 + 0.2 + 0.45, 0.75)]
+)
+def test_sizes_are_whole_units_and_at_least_one(cores: float, expected: float) -> None:
+    assert (round_up(cores), round_up_all(np.array([cores])).tolist()) == (expected, [expected])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_seed_makes_the_same_recording_again_and_another_seed_another(shape: str, tmp_path: Path) -> None:
+    first, again, other = generate(shape, 1), generate(shape, 1), generate(shape, 2)
+    assert np.array_equal(first.cores, again.cores)
+    assert not np.array_equal(first.cores, other.cores)
+    assert 0 < first.cores.min() <= first.cores.max() <= 8
+    write_recording(first, tmp_path / "r.csv")
+    assert read_recording(tmp_path / "r.csv").cores == pytest.approx(first.cores, rel=1e-4)
+
+
+def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:
+    write_recording(Recording("r", np.array([0.0, 1]), np.array([1.0, 2]), np.array([10.0, 20])), tmp_path / "r.csv")
+    assert (tmp_path / "r.csv").read_text() == "seconds,cpu_cores,mem_bytes\n0,1,10\n1,2,20\n"
