@@ -80,10 +80,12 @@ async def test_certificates_in_the_settings_are_used(settings: Path, tmp_path: P
     certificate, key = make(tmp_path, "server")
     _write(settings, LOOPBACK[:-2] + f", tls: {{certificate: {certificate}, key: {key}}}}}\n")
     credentials = grpc.ssl_channel_credentials(_read(certificate))
-    async with serving(settings, FakeClock(), {}) as at:
-        async with grpc.aio.secure_channel(f"localhost:{at.port}", credentials) as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
-            assert groups_of(await call(QUESTION)) == ["small"]
+    async with (
+        serving(settings, FakeClock(), {}) as at,
+        grpc.aio.secure_channel(f"localhost:{at.port}", credentials) as channel,
+    ):
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+        assert groups_of(await call(QUESTION)) == ["small"]
 
 
 async def test_in_a_cluster_the_service_account_is_needed(settings: Path) -> None:

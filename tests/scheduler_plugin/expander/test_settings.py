@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,13 @@ def test_everything_may_be_said() -> None:
     assert settings.tls is not None
     assert settings.tls.files() == TlsFiles(Path("/tls/tls.crt"), Path("/tls/tls.key"), Path("/tls/ca.crt"))
     assert TlsSettings("c", "k").files() == TlsFiles(Path("c"), Path("k"), None)
+
+
+def test_the_documented_settings_are_valid() -> None:
+    document = (Path(__file__).parents[3] / "docs" / "expander.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
+    settings = parse_settings(example)
+    assert (settings.listen, settings.failures.rules()) == ("0.0.0.0:10296", FailureRules())
 
 
 @pytest.mark.parametrize(
