@@ -1,0 +1,65 @@
+"""``make bench``: prints all measurements; exits 0 when they could be made, whatever they show."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scripts.bench.agents import AgentCosts, Footprint, measure_agents
+from scripts.bench.client import BenchError
+from scripts.bench.services import Pair, measure_services
+
+
+def bench(
+    only: Annotated[str, typer.Option(help="services, agents, or both.", metavar="WHAT")] = "both",
+) -> None:
+    """Speed of the scheduler's hot paths beside a handler that decides nothing, and what an agent costs."""
+    if only not in ("both", "services", "agents"):
+        raise typer.BadParameter(f"expected services, agents or both, got {only!r}", param_hint="--only")
+    console = Console()
+    try:
+        if only != "agents":
+            console.print("Measuring the scheduler (about 20 s) ...")
+            console.print(_services(measure_services()))
+        if only != "services":
+            console.print("Measuring agents in a local cluster (about 2 minutes) ...")
+            console.print(_agents(measure_agents()))
+    except BenchError as error:
+        console.print(f"bench: {error}", style="red")
+        raise typer.Exit(1) from None
+
+
+def _services(pairs: list[Pair]) -> Table:
+    table = Table("figure", "ours", "decides nothing", "ratio", title="Scheduler, medians of rounds taken in turns")
+    for pair in pairs:
+        table.add_row(
+            pair.name, f"{pair.ours:.2f} {pair.unit}", f"{pair.yardstick:.2f} {pair.unit}", f"{pair.ratio:.2f}"
+        )
+    return table
+
+
+def _agents(costs: AgentCosts) -> Table:
+    table = Table("form", "VMs", "processes", "memory", "CPU", "CPU per VM", title="Agents")
+    for one in (costs.first, costs.few, costs.many):
+        table.add_row(*_row(one))
+    table.caption = f"each further VM of a node adds {costs.mib_per_further_vm:.2f} MiB"
+    return table
+
+
+def _row(one: Footprint) -> list[str]:
+    cpu = one.cpu_ms_per_second
+    return [
+        one.form,
+        str(one.vms),
+        str(one.processes),
+        f"{one.mem_mib:.1f} MiB",
+        f"{cpu:.1f} ms/s",
+        f"{cpu / one.vms:.2f} ms/s",
+    ]
+
+
+if __name__ == "__main__":
+    typer.run(bench)

@@ -1,0 +1,136 @@
+"""What an agent costs beside a VM: memory and CPU of real agents with light guests, in both forms."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.launch import launch
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.network.chooser import NetworkKind
+from protocol.units import Seconds
+from scripts.bench.client import BenchError
+
+SETTLE: Final = Seconds(20.0)
+"""How long agents run before they are measured: all have scraped, asked and settled by then."""
+
+SPAN: Final = Seconds(20.0)
+FEW: Final = 10
+MANY: Final = 110
+MIB: Final = 1024**2
+Form = Literal["sidecar", "node"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What all agents of a cluster cost together."""
+
+    form: Form
+    vms: int
+    processes: int
+    mem_mib: float
+    cpu_ms_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCosts:
+    """The figures that matter: the first VM's agent, and what each further VM adds to one that serves a node."""
+
+    first: Footprint
+    few: Footprint
+    many: Footprint
+
+    @property
+    def mib_per_further_vm(self) -> float:
+        """Resident memory that one more VM adds in the per-node form, in MiB."""
+        return (self.many.mem_mib - self.few.mem_mib) / (self.many.vms - self.few.vms)
+
+
+def _agents_below(root: int) -> list[int]:
+    """The agents among the descendants of a process."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        below = parents.get(waiting.pop(), [])
+        waiting += below
+        found += [pid for pid in below if _command(pid)[1:3] == [b"-m", b"agent"]]
+    return found
+
+
+def _command(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _resident(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def _cluster(spec: ClusterSpec, home: Path) -> AsyncIterator[int]:
+    """A running cluster; gives the process that owns everything in it."""
+    folder = ClusterFolder("bench", home / "bench")
+    cluster = await launch(folder, spec, attached=True)
+    try:
+        await cluster.follow(lambda _: None)
+        owner = folder.owner()
+        if owner is None:
+            raise BenchError("the cluster ended as soon as it was up")
+        yield owner
+    finally:
+        await cluster.end()
+
+
+async def _footprint(form: Form, vms: int) -> Footprint:
+    spec = ClusterSpec(
+        guests="simulated",
+        nodes=1,
+        node_cpu="64",
+        node_memory="256Gi",
+        agents=form,
+        network=NetworkKind.LOOPBACK,
+        vms=vms,
+    )
+    with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as home:
+        async with _cluster(spec, Path(home)) as owner:
+            await asyncio.sleep(SETTLE)
+            agents = _agents_below(owner)
+            if not agents:
+                raise BenchError("no agent runs in the cluster")
+            before, began = sum(map(_cpu_seconds, agents)), time.monotonic()
+            await asyncio.sleep(SPAN)
+            cpu = (sum(map(_cpu_seconds, agents)) - before) / (time.monotonic() - began)
+            mem = sum(map(_resident, agents)) / MIB
+    return Footprint(form, vms, len(agents), mem, cpu * 1000)
+
+
+def measure_agents() -> AgentCosts:
+    """Measures the sidecar of one VM, and the agent of a node with few and with many VMs."""
+
+    async def run() -> AgentCosts:
+        return AgentCosts(await _footprint("sidecar", 1), await _footprint("node", FEW), await _footprint("node", MANY))
+
+    return asyncio.run(run())
