@@ -38,6 +38,8 @@ class _Section(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 class _Cpu(_Section):
     target: Share | None = None
     pressure_deadband: Fraction | None = None
+    pressure_from: Fraction | None = None
+    pressure_full: Share | None = None
     reach: Annotated[float, msgspec.Meta(ge=1, le=100)] | None = None
 
 
@@ -103,6 +105,8 @@ def read_policy(text: str, base: Policy) -> Policy:
         raise PolicyError(field_message(error)) from None
     if policy.timing.tick_jitter >= policy.timing.tick:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
+    if policy.cpu.pressure_from >= policy.cpu.pressure_full:
+        raise PolicyError(f"cpu.pressureFrom: expected less than cpu.pressureFull ({policy.cpu.pressure_full:g})")
     return policy
 
 

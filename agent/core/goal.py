@@ -5,6 +5,8 @@ Rules that hold here:
 - A part never lowers another: the need is the greatest part of each resource.
 - The CPU that is busy can never exceed the CPU that is there, so being busy alone cannot show unmet demand: tasks that
   wait do (PSI), and how many of them there are says how far to reach: a step of load is met in one or two decisions.
+- Tasks that wait although most of the CPU is idle wait for something else (the host, or each other's locks): such
+  waiting counts only as far as the CPU is busy.
 - Evidence is scaled by the smaller of the CPU before and after the interval: what waited before a growth took effect
   must not be counted again after it.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
@@ -94,7 +96,9 @@ def _milli(cores: float) -> MilliCpu:
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
     """Cores that tasks waited for beyond the busy ones, and the evidence; None where nothing shows any."""
     if over.cpu_stall is not None:
-        beyond = max(0.0, over.cpu_stall - policy.pressure_deadband) / (1.0 - policy.pressure_deadband)
+        beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
+            busy / cores, policy.pressure_from, policy.pressure_full
+        )
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
         because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
@@ -102,6 +106,11 @@ def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: 
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
         return None
     return min(sample.load1 - busy, cores), f"saturated, load average {sample.load1:.2f} (no PSI)"
+
+
+def _between(value: float, low: float, high: float) -> float:
+    """How far ``value`` is on the way from ``low`` (0) to ``high`` (1)."""
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def _shown(count: float | None) -> str:

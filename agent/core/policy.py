@@ -20,11 +20,14 @@ class CpuPolicy:
     """How CPU demand becomes a need.
 
     ``target`` is the share of the CPU that should be busy (0..1]. Stall time up to ``pressure_deadband`` of an interval
-    is no evidence. One decision reaches at most ``reach`` times the present CPU beyond what is busy.
+    is no evidence; more of it counts from the busy share ``pressure_from`` on, and in full from ``pressure_full`` on.
+    One decision reaches at most ``reach`` times the present CPU beyond what is busy.
     """
 
     target: float = 0.85
     pressure_deadband: float = 0.1
+    pressure_from: float = 0.3
+    pressure_full: float = 0.7
     reach: float = 3.0
 
 

@@ -13,7 +13,7 @@ from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
 
 WHOLE = """
-cpu: {target: 0.7, pressureDeadband: 0.2, reach: 2}
+cpu: {target: 0.7, pressureDeadband: 0.2, pressureFrom: 0.4, pressureFull: 0.9, reach: 2}
 memory: {target: 0.8, kernelAllowance: 64Mi, pressureThreshold: 0.2, pressureStep: 0.5}
 shrink: {window: 5m, maxGap: 1500ms}
 timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedShrink: 9s, stale: 4s, scrape: 500ms}
@@ -22,7 +22,7 @@ timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedS
 
 def test_a_document_changes_what_it_names() -> None:
     assert read_policy(WHOLE, Policy()) == Policy(
-        cpu=CpuPolicy(target=0.7, pressure_deadband=0.2, reach=2.0),
+        cpu=CpuPolicy(0.7, 0.2, 0.4, 0.9, 2.0),
         memory=MemoryPolicy(0.8, Bytes(64 * 1024**2), 0.2, 0.5),
         shrink=ShrinkPolicy(Seconds(300.0), Seconds(1.5)),
         timing=Timing(
@@ -75,6 +75,7 @@ def test_json_is_yaml() -> None:
         ("shrink: {window: 0}", "shrink.window: expected 1 to 86400 seconds, got 0"),
         ("timing: {tick: 60s}", "timing.tick: expected 1 to 15 seconds, got '60s'"),
         ("timing: {tick: 2, tickJitter: 2}", "timing.tickJitter: expected less than timing.tick (2 s)"),
+        ("cpu: {pressureFrom: 0.8}", "cpu.pressureFrom: expected less than cpu.pressureFull (0.7)"),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),
         ("smoothing: best", "smoothing: expected window, default, or stages for cpu and memory, got 'best'"),

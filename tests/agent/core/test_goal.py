@@ -85,6 +85,12 @@ def test_what_is_busy_is_to_be_the_target_share() -> None:
     assert found.need == Resources(MilliCpu(1200), Bytes(found.mem.value if found.mem else 0))
 
 
+@pytest.mark.parametrize(("busy", "need"), [(0.2, None), (0.3, None), (0.5, 2000), (0.7, 3400)])
+def test_waiting_counts_only_as_far_as_the_cpu_is_busy(busy: float, need: int | None) -> None:
+    found = parts_of(QUIET, Rates(busy=busy, cpu_stall=1.0)).get("cpu waiting")
+    assert found == (None if need is None else MilliCpu(need))
+
+
 def test_waiting_within_the_deadband_is_no_evidence() -> None:
     assert "cpu waiting" not in parts_of(QUIET, Rates(busy=0.6, cpu_stall=0.1))
 
