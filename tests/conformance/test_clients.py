@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
-import kubernetes
+import kubernetes as typed_kubernetes
 import pytest
-from kubernetes import aio
-from kubernetes.dynamic import DynamicClient
+from kubernetes import aio as typed_aio
+from kubernetes.dynamic import DynamicClient as TypedDynamicClient
 
 from tests.conformance.cluster import Cluster, definition
 
+# The client's own annotations stop half-way (watches and configuration have none), so it is used as untyped.
+kubernetes: Any = typed_kubernetes
+aio: Any = typed_aio
+DynamicClient: Any = TypedDynamicClient
 
-def client_for(cluster: Cluster) -> kubernetes.client.ApiClient:
+
+def client_for(cluster: Cluster) -> Any:
     return kubernetes.config.new_client_from_config(str(cluster.kubeconfig))
 
 
 @asynccontextmanager
-async def async_client_for(cluster: Cluster) -> AsyncIterator[aio.client.ApiClient]:
+async def async_client_for(cluster: Cluster) -> AsyncIterator[Any]:
     client = await aio.config.new_client_from_config(str(cluster.kubeconfig))
     try:
         yield client
@@ -81,7 +87,7 @@ async def test_the_asynchronous_client_reads_and_binds(cluster: Cluster) -> None
         core = aio.client.CoreV1Api(client)
         target = aio.client.V1ObjectReference(kind="Node", name="node-1")
         binding = aio.client.V1Binding(metadata=aio.client.V1ObjectMeta(name="p"), target=target)
-        await core.create_namespaced_pod_binding("p", cluster.namespace, binding, _preload_content=False)
+        await core.create_namespaced_pod_binding_without_preload_content("p", cluster.namespace, binding)
         pods = await core.list_namespaced_pod(cluster.namespace, field_selector="spec.nodeName=node-1")
     assert [pod.metadata.name for pod in pods.items] == ["p"]
 

@@ -63,7 +63,8 @@ class Kubectl:
         return body
 
     def reading(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.command(*words), stdout=subprocess.PIPE, text=True, env=self._environment)
+        bounded = self.command(*words, "--request-timeout", "20s")
+        return subprocess.Popen(bounded, stdout=subprocess.PIPE, text=True, env=self._environment)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def test_small_things_are_created_by_word(kubectl: Kubectl) -> None:
 
 def test_get_watch_and_wait_follow(kubectl: Kubectl, cluster: Cluster) -> None:
     cluster.pod("p")
-    with kubectl.reading("get", "pods", "p", "-w", "--no-headers") as watching:
+    with kubectl.reading("get", "pods", "--field-selector", "metadata.name=p", "-w", "--no-headers") as watching:
         assert watching.stdout is not None
         first = watching.stdout.readline().split()
         condition = {"type": "Ready", "status": "True"}

@@ -5,7 +5,7 @@ Everything that cannot be read is refused here (400, 404, 406, 415), with a mess
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -17,6 +17,7 @@ from deploy.local.apiserver.catalog import Catalog
 from deploy.local.apiserver.errors import bad_request, no_such_path, not_acceptable, unsupported_media_type
 from deploy.local.apiserver.jsonvalue import JsonObject, NotJsonError, decode, field
 from deploy.local.apiserver.listing import ListOptions
+from deploy.local.apiserver.protobuf import PROTOBUF, decode_protobuf
 from deploy.local.apiserver.watching import WatchOptions
 
 JSON: Final = "application/json"
@@ -167,6 +168,32 @@ def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchO
     )
 
 
+class _JsonYaml(yaml.SafeLoader):
+    """YAML whose values are those of JSON: a date stays the text that it is."""
+
+
+_JsonYaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml(raw: bytes) -> Any:
+    return decode(raw) if raw.lstrip()[:1] == b"{" else yaml.load(raw, _JsonYaml)  # noqa: S506 - a safe loader
+
+
+def _json(raw: bytes) -> Any:
+    return decode(raw)
+
+
+_READERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    YAML: _yaml,
+    APPLY_PATCH: _yaml,
+    PROTOBUF: decode_protobuf,
+}
+"""By media type; everything else that is accepted is JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """The body of a request and the media type it came with."""
@@ -185,11 +212,11 @@ class Body:
         if kind not in accepted:
             raise unsupported_media_type(self.media_type, accepted)
         try:
-            return yaml.safe_load(self.raw) if kind.endswith("yaml") and not _looks_json(self.raw) else decode(self.raw)
+            return _READERS.get(kind, _json)(self.raw)
         except (yaml.YAMLError, NotJsonError) as error:
             raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 
-    def object(self, accepted: Sequence[str] = (JSON, YAML)) -> JsonObject:
+    def object(self, accepted: Sequence[str] = (JSON, YAML, PROTOBUF)) -> JsonObject:
         """The object that the body says. Raises a 400 for any other kind of value, else as ``value``."""
         value = self.value(accepted)
         if not isinstance(value, dict):
@@ -199,7 +226,3 @@ class Body:
     def optional_object(self) -> JsonObject:
         """As ``object``, and nothing where there is no body."""
         return self.object() if self.raw.strip() else {}
-
-
-def _looks_json(raw: bytes) -> bool:
-    return raw.lstrip()[:1] == b"{"
