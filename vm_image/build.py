@@ -90,7 +90,10 @@ def _make_image(work: Path, report: Report) -> None:
 
 def _make_base(work: Path, report: Report) -> None:
     """The root file system as a tar, by mmdebstrap; the longest step."""
+    temporary = work / "tmp"
+    temporary.mkdir()
     command = [
+        *host.contained(temporary),
         "mmdebstrap",
         f"--mode={'root' if host.is_root() else 'unshare'}",
         "--variant=minbase",
@@ -102,6 +105,7 @@ def _make_base(work: Path, report: Report) -> None:
     ]
     script = 'out=$1; shift; exec "$@" >"$out"'
     host.run(["sh", "-c", script, "sh", str(work / _BASE), *command], work / "mmdebstrap.log", report)
+    temporary.rmdir()
 
 
 def _make_boot(work: Path, base: Path) -> None:

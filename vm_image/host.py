@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ TOOLS: Final[Mapping[str, str]] = {
 """Program → the Debian package that has it."""
 
 _ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
-_GRACE_SECONDS: Final = 30
+_GRACE_SECONDS: Final = 3
 
 
 class BuildError(Exception):
@@ -59,6 +60,19 @@ def as_root() -> Sequence[str]:
     return () if is_root() else ("unshare", "--map-root-user", "--map-auto", "--")
 
 
+def contained(work: Path) -> Sequence[str]:
+    """The command prefix that lets nothing of a program outlive this process: no child, no mount, no file elsewhere.
+
+    Root needs a namespace for that, whose end is the end of all in it. Without root mmdebstrap makes its own, and its
+    temporary files stay in /tmp, which the users of that namespace can reach.
+    """
+    with_parent = ("setpriv", "--pdeathsig")
+    if not is_root():
+        return (*with_parent, "TERM", "--")
+    namespace = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+    return (*with_parent, "KILL", "--", *namespace, "env", f"TMPDIR={work}")
+
+
 def check_rootless() -> None:
     """Raises ``BuildError`` with the remedy where a user without root cannot have a user namespace."""
     if is_root():
@@ -80,7 +94,12 @@ def run(command: Sequence[str], log: Path, report: Report) -> None:
     with (
         log.open("a") as written,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         ) as process,
     ):
         try:
@@ -101,11 +120,14 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.communicate(timeout=_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    """Ends a step and all of its programs: they are asked, and killed where they do not listen."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def _has(program: str) -> bool:

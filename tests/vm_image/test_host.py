@@ -31,6 +31,20 @@ def test_root_acts_by_itself_and_a_user_in_a_namespace(monkeypatch: pytest.Monke
     assert host.as_root() == ("unshare", "--map-root-user", "--map-auto", "--")
 
 
+def test_a_step_that_does_not_listen_is_killed_with_all_of_its_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    monkeypatch.setattr(host, "_GRACE_SECONDS", 0.01)
+    script = "trap '' TERM; sh -c 'echo $$; echo I: working; exec tail -f /dev/null'"
+    with pytest.raises(KeyboardInterrupt, match="working"):
+        host.run(["sh", "-c", script], tmp_path / "log", interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "log").read_text().split()[0]), 0)
+
+
 def test_a_step_tells_its_progress_and_keeps_all_of_its_output(tmp_path: Path) -> None:
     told: list[str] = []
     script = "echo I: unpacking; echo noise; echo I: running --hook; echo I: done >&2"
