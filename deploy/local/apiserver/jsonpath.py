@@ -14,9 +14,9 @@ from typing import Any, Final
 from deploy.local.apiserver.jsonvalue import field
 
 _STEP: Final = re.compile(
-    r"""\.(?P<name>(?:[^.\[\]\\]|\\.)+)
+    r"""(?P<all>\.?\[\*\]|\.\*)
+      | \.(?P<name>(?:[^.\[\]\\]|\\.)+)
       | \[(?P<index>-?\d+)\]
-      | (?P<all>\.?\[\*\]|\.\*)
       | \[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]
       | \[\?\(@\.(?P<key>[\w.]+)\s*==\s*(?P<mark>['"])(?P<value>.*?)(?P=mark)\)\]
     """,

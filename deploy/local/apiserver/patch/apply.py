@@ -61,7 +61,8 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
     body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
-    for path in sorted((_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values()), reverse=True):
+    dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
+    for path in sorted(dropped, key=_items_first):
         _remove(body, path)
     kept = [_without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)]
     kept = [entry for place, entry in enumerate(kept) if entries[place] is not mine and entry]
@@ -143,6 +144,11 @@ def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path,
         else:
             result[place] = _merged(result[place], item, keys, (*path, step))
     return result
+
+
+def _items_first(path: Path) -> tuple[bool, Path]:
+    """A whole item goes before its fields: without its keys it could no longer be found."""
+    return (path[-1] != ITSELF, path)
 
 
 def _remove(body: JsonObject, path: Path) -> None:

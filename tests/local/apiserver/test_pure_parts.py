@@ -1,0 +1,281 @@
+"""Small pure parts, each by its cases: expressions, paths, selectors, ages, tokens, certificates' neighbours."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local.apiserver.catalog import version_rank
+from deploy.local.apiserver.cel import EvaluationError, UnknownExpressionError, compiled, evaluate
+from deploy.local.apiserver.columns import age
+from deploy.local.apiserver.errors import ApiError
+from deploy.local.apiserver.jsonpath import find
+from deploy.local.apiserver.names import complaint, completed
+from deploy.local.apiserver.patch.apply import Application, apply
+from deploy.local.apiserver.patch.fieldsets import dotted, from_fields, leaves, to_fields
+from deploy.local.apiserver.patch.listkeys import builtin_list_keys
+from deploy.local.apiserver.patch.merge import merge_patch
+from deploy.local.apiserver.patch.strategic import strategic_patch
+from deploy.local.apiserver.protobuf import decode_protobuf
+from deploy.local.apiserver.selectors import label_matcher, object_selector
+from deploy.local.apiserver.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
+
+SELF: dict[str, Any] = {
+    "min": "250m",
+    "max": 4,
+    "name": "vm-1",
+    "list": [1, 2, 3],
+    "inner": {"on": True},
+    "half": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 + 2 * 3 == 7", True),
+        ("-7 / 2", -3),
+        ("-7 % 2", -1),
+        ("7.0 / 2.0", 3.5),
+        ("self.max > 3 && self.max < 5", True),
+        ("self.max >= 4 ? 'big' : 'small'", "big"),
+        ("has(self.inner.on) && !has(self.inner.off)", True),
+        ("self.absent == 1 || true", True),
+        ("self.absent == 1 && false", False),
+        ("2 in self.list", True),
+        ("self.list[1] - 1", 1),
+        ("size(self.list) == self.list.size()", True),
+        ("self.list.all(x, x > 0) && self.list.exists(x, x == 3)", True),
+        ("self.list.map(x, x * 2)", [2, 4, 6]),
+        ("self.name.startsWith('vm') && self.name.endsWith('1') && self.name.contains('-')", True),
+        (r'self.name.matches("^[a-z]+-\\d$")', True),
+        ("quantity(string(self.min)).compareTo(quantity(string(self.max)))", -1),
+        ("quantity('1Gi').isGreaterThan(quantity('1000Mi'))", True),
+        ("isQuantity('1Gi') && !isQuantity('much')", True),
+        ("int('3') != 4 && double('0.5') == self.half && null != false", True),
+        ("[1, 2] == [1, 2]", True),
+        ("(1 <= 1) == (2 >= 2)", True),
+        ("self['name']", "vm-1"),
+    ],
+)
+def test_expressions_have_their_values(text: str, expected: object) -> None:
+    assert evaluate(compiled(text), {"self": SELF}) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1 +", "self.", "unheard(1)", "self.unheard(1)", "a b", "(1", "§", "has()", "self.1"]
+)
+def test_expressions_beyond_the_known_part_are_refused_early(text: str) -> None:
+    with pytest.raises(UnknownExpressionError):
+        compiled(text)
+
+
+@pytest.mark.parametrize("text", ["self.absent", "self.max / 0", "self.name < 1", "self.absent && true"])
+def test_expressions_without_a_value_say_so(text: str) -> None:
+    with pytest.raises(EvaluationError):
+        evaluate(compiled(text), {"self": SELF})
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (".a.b", [1]),
+        ("{.a.b}", [1]),
+        (".list[0].n", ["x"]),
+        (".list[-1].n", ["y"]),
+        (".list[*].n", ["x", "y"]),
+        (".list[?(@.n=='y')].v", [2]),
+        ('.list[?(@.n == "x")].v', [1]),
+        (".labels.dotted\\.name", ["d"]),
+        (".labels['dotted.name']", ["d"]),
+        (".labels.*", ["d"]),
+        (".absent.b", []),
+        (".list[9]", []),
+        (".a[*", []),
+        (".a.b[*]", []),
+        (".a[?(@.n=='y')]", []),
+    ],
+)
+def test_json_paths_find(path: str, expected: list[object]) -> None:
+    list_ = [{"n": "x", "v": 1}, {"n": "y", "v": 2}]
+    assert find(path, {"a": {"b": 1}, "list": list_, "labels": {"dotted.name": "d"}}) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (150, "2m30s"), (600, "10m"), (3660, "1h1m"), (90000, "1d")],
+)
+def test_ages_are_short(seconds: int, expected: str) -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    moment = (now - timedelta(seconds=seconds)).isoformat()
+    assert age(moment, now) == expected
+    assert age("whenever", now) == "<unknown>"
+
+
+def test_versions_are_preferred_in_kubernetes_order() -> None:
+    given_ = ["foo", "v1alpha1", "v2", "v1beta2", "v1", "v10", "v1beta1"]
+    assert sorted(given_, key=version_rank) == ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "fine"),
+    [
+        ("pods", "a.b-c", True),
+        ("pods", "A", False),
+        ("pods", "a" * 254, False),
+        ("namespaces", "a.b", False),
+        ("services", "a-b", True),
+        ("clusterroles.rbac.authorization.k8s.io", "system:node", True),
+        ("clusterroles.rbac.authorization.k8s.io", "a/b", False),
+    ],
+)
+def test_names_follow_the_rule_of_their_resource(resource: str, name: str, fine: bool) -> None:
+    assert (complaint(resource, name) is None) is fine
+
+
+@given(base=st.text(alphabet="abc-", max_size=80))
+def test_completed_names_fit(base: str) -> None:
+    name = completed(base, lambda alphabet: alphabet[0])
+    assert len(name) <= 63
+    assert name.endswith("bbbbb")
+
+
+def test_label_selectors_of_objects() -> None:
+    selects = object_selector(
+        {
+            "matchLabels": {"a": "1"},
+            "matchExpressions": [
+                {"key": "b", "operator": "In", "values": ["x", "y"]},
+                {"key": "c", "operator": "DoesNotExist"},
+                {"key": "d", "operator": "NotIn", "values": ["z"]},
+            ],
+        }
+    )
+    assert selects({"metadata": {"labels": {"a": "1", "b": "x"}}})
+    assert not selects({"metadata": {"labels": {"a": "1", "b": "x", "c": ""}}})
+    assert not selects({"metadata": {"labels": {"a": "1", "b": "x", "d": "z"}}})
+    assert not object_selector(None)({"metadata": {}})
+
+
+@pytest.mark.parametrize("text", ["a in ()x", "a in (b c)", "a=b,", ",a", "a=b c"])
+def test_unreadable_label_selectors_show_where(text: str) -> None:
+    if text == "a=b,":
+        assert label_matcher(text)({"metadata": {"labels": {"a": "b"}}})
+        return
+    with pytest.raises(ApiError) as refusal:
+        label_matcher(text)
+    assert (refusal.value.code, "unable to parse requirement" in refusal.value.message) == (400, True)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 9) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON_VALUES, max_size=3)
+
+
+@given(body=OBJECTS, patch=OBJECTS)
+def test_a_merge_patch_applied_twice_changes_nothing_more(body: dict[str, Any], patch: dict[str, Any]) -> None:
+    once = merge_patch(body, patch)
+    assert merge_patch(once, patch) == once
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return value
+
+
+@given(stated=OBJECTS, live=OBJECTS)
+def test_what_is_applied_is_there_and_applying_again_changes_nothing(
+    stated: dict[str, Any], live: dict[str, Any]
+) -> None:
+    application = Application("me", False, "v1", "now", builtin_list_keys)
+    once = apply({**live, "metadata": {}}, stated, application)
+    again = apply(once, stated, application)
+    assert again == once
+    for path in leaves(stated, builtin_list_keys):
+        assert dotted(path) == "" or path[0][2:] in once
+
+
+def test_no_longer_stated_fields_go_and_empty_parents_with_them() -> None:
+    application = Application("me", False, "v1", "now", builtin_list_keys)
+    containers = [{"name": "x", "image": "1"}, {"name": "y", "image": "1"}]
+    first = apply({}, {"spec": {"containers": containers, "deep": {"a": {"b": 1}}}}, application)
+    second = apply(first, {"spec": {"containers": containers[1:]}}, application)
+    assert second["spec"] == {"containers": [{"name": "y", "image": "1"}]}
+
+
+@given(body=OBJECTS)
+def test_field_sets_survive_their_written_form(body: dict[str, Any]) -> None:
+    fields = set(leaves(body, builtin_list_keys)) - {()}
+    assert set(from_fields(to_fields(fields))) - {()} == fields
+
+
+def test_a_strategic_patch_orders_and_retains() -> None:
+    body = {"spec": {"volumes": [{"name": "a"}, {"name": "b"}], "x": 1, "finalizers": ["p", "q"]}}
+    patch = {
+        "spec": {
+            "$setElementOrder/volumes": [{"name": "c"}, {"name": "a"}],
+            "volumes": [{"name": "c"}],
+            "$retainKeys": ["volumes"],
+        }
+    }
+    assert strategic_patch(body, patch) == {"spec": {"volumes": [{"name": "c"}, {"name": "a"}, {"name": "b"}]}}
+    assert strategic_patch(body, {"spec": {"$patch": "delete"}}) == {"spec": {}}
+    with pytest.raises(ApiError):
+        strategic_patch(body, {"spec": {"volumes": [{"image": "no key"}]}})
+    with pytest.raises(ApiError):
+        strategic_patch(body, {"$patch": "dance"})
+
+
+CLAIMS = TokenClaims(
+    "ns", Reference("robot", "u1"), ("me",), 1000, 2000, "id", Reference("pod", "u2"), Reference("node", "")
+)
+
+
+def test_tokens_say_what_was_signed_while_they_are_good() -> None:
+    token = sign(CLAIMS, b"key")
+    assert verify(token, b"key", 1500.0) == CLAIMS
+    for text, key, now in (
+        (token, b"other", 1500.0),
+        (token, b"key", 2000.0),
+        (token, b"key", 900.0),
+        (token[:-3] + "abc", b"key", 1500.0),
+        ("", b"key", 1500.0),
+        ("a.b", b"key", 1500.0),
+        ("é.é.é", b"key", 1500.0),
+    ):
+        with pytest.raises(InvalidTokenError):
+            verify(text, key, now)
+
+
+def text_field(number: int, raw: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(raw)]) + raw
+
+
+def test_protobuf_of_known_kinds_is_read() -> None:
+    meta = text_field(1, b"a") + text_field(11, text_field(1, b"k") + text_field(2, b"v")) + text_field(8, b"\x08\x01")
+    inner = text_field(1, meta) + text_field(2, text_field(1, b"x") + text_field(2, b"y")) + bytes([4 << 3, 1])
+    head = text_field(1, b"v1") + text_field(2, b"ConfigMap")
+    envelope = b"k8s\x00" + text_field(1, head) + text_field(2, inner)
+    meta_read = {"name": "a", "labels": {"k": "v"}, "creationTimestamp": "1970-01-01T00:00:01Z"}
+    assert decode_protobuf(envelope) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": meta_read,
+        "data": {"x": "y"},
+        "immutable": True,
+    }
+    codes = []
+    unknown = b"k8s\x00" + text_field(1, text_field(1, b"v1") + text_field(2, b"Pod"))
+    for raw in (b"{}", envelope[:-1], unknown):
+        with pytest.raises(ApiError) as refusal:
+            decode_protobuf(raw)
+        codes.append(refusal.value.code)
+    assert codes == [400, 400, 415]

@@ -1,0 +1,138 @@
+"""The store: order, staleness, the past, and what a restart finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.local.apiserver.history import Change, ChangeType, History, Key, Stored, TooOldError
+from deploy.local.apiserver.journal import Journal
+from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.store import StaleError, Store
+
+
+def key(name: str, namespace: str = "n") -> Key:
+    return Key("things", namespace, name)
+
+
+def body(name: str, **more: object) -> JsonObject:
+    return {"metadata": {"name": name, "uid": name}, **more}
+
+
+def store(limit: int = 100) -> Store:
+    return Store(Journal(None), limit)
+
+
+def names(found: list[Stored]) -> list[tuple[str, str]]:
+    return [(one.key.namespace, one.key.name) for one in found]
+
+
+def test_lists_are_in_the_order_of_namespace_and_name() -> None:
+    filled = store()
+    for namespace, name in (("b", "1"), ("a", "2"), ("ab", "0"), ("a", "1")):
+        filled.create(key(name, namespace), body(name))
+    assert names(filled.objects("things")) == [("a", "1"), ("a", "2"), ("ab", "0"), ("b", "1")]
+    assert names(filled.objects("things", "a")) == [("a", "1"), ("a", "2")]
+    assert list(filled.resources()) == ["things"]
+
+
+def test_only_the_newest_state_can_be_replaced_or_deleted() -> None:
+    filled = store()
+    first = filled.create(key("a"), body("a"))
+    second = filled.replace(first, body("a", spec=1))
+    with pytest.raises(StaleError) as stale:
+        filled.replace(first, body("a", spec=2))
+    with pytest.raises(StaleError):
+        filled.delete(first)
+    with pytest.raises(StaleError):
+        filled.create(key("a"), body("a"))
+    assert stale.value.actual is second
+    assert filled.get(key("a")) is second
+
+
+def test_the_past_can_be_listed_as_far_as_it_is_kept() -> None:
+    filled = store(limit=3)
+    first = filled.create(key("a"), body("a"))
+    moment = filled.revision
+    changed = filled.replace(first, body("a", spec=1))
+    other = filled.create(key("b", "m"), body("b"))
+    filled.delete(changed)
+    assert filled.list_at("things", "", moment) == [first]
+    assert filled.list_at("things", "m", moment) == []
+    assert filled.list_at("things", "", other.revision) == [other, changed]
+    filled.delete(other)
+    with pytest.raises(TooOldError) as too_old:
+        filled.list_at("things", "", moment)
+    assert too_old.value.floor > moment
+
+
+def test_observers_hear_of_every_change_in_order() -> None:
+    filled = store()
+    heard: list[tuple[ChangeType, int]] = []
+    filled.observe(lambda change: heard.append((change.type, change.revision)))
+    first = filled.create(key("a"), body("a"))
+    second = filled.replace(first, body("a", spec=1))
+    last = filled.delete(second)
+    assert heard == [
+        (ChangeType.ADDED, first.revision),
+        (ChangeType.MODIFIED, second.revision),
+        (ChangeType.DELETED, last.revision),
+    ]
+    assert last.revision > second.revision
+
+
+def test_a_place_in_the_history_ends_when_it_is_dropped() -> None:
+    history = History(limit=2, floor=10)
+
+    def change(revision: int) -> Change:
+        stored = Stored(key("a"), revision, body("a"), b"{}")
+        return Change(ChangeType.MODIFIED, stored, None, b"")
+
+    place = history.place_after(10)
+    for revision in (11, 12):
+        history.append(change(revision))
+    assert [one.revision for one in history.since(place)] == [11, 12]
+    history.append(change(15))
+    with pytest.raises(TooOldError):
+        history.since(place)
+    with pytest.raises(TooOldError):
+        history.place_after(10)
+    assert [one.revision for one in history.since(history.place_after(11))] == [12, 15]
+    assert history.since(history.place_after(15)) == []
+
+
+async def test_waiting_ends_with_a_change_a_call_or_the_time() -> None:
+    filled = store()
+    history = filled.history("things")
+    assert await history.wait(0, 0) is False
+    filled.create(key("a"), body("a"))
+    assert await history.wait(0, 0) is True
+    filled.wake_all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["put", "delete"])), max_size=30))
+def test_a_restart_finds_exactly_what_was_there(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]
+) -> None:
+    path: Path = tmp_path_factory.mktemp("journal") / "state.db"
+    filled = Store(Journal(path), 10)
+    for number, (name, what) in enumerate(steps):
+        there = filled.get(key(name))
+        if what == "put" and there is None:
+            filled.create(key(name), body(name, number=number))
+        elif what == "put" and there is not None:
+            filled.replace(there, body(name, number=number))
+        elif there is not None:
+            filled.delete(there)
+    before, revision = filled.objects("things"), filled.revision
+    filled.close()
+    again = Store(Journal(path), 10)
+    assert again.objects("things") == before
+    assert again.revision == revision
+    with pytest.raises(TooOldError):
+        again.history("things").place_after(revision - 1)
+    again.close()
