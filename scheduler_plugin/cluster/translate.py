@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -27,6 +28,9 @@ from scheduler_plugin.ledger import NodeFacts, NodePolicy, PodFacts, VmFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
+
+WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
+"""Phases of a VM in which its status may still say what an earlier guest had, and no guest has anything."""
 
 Amounts = dict[str, WireQuantity]
 
@@ -196,7 +200,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         version=int(version) if version.isascii() and version.isdigit() else 0,
         most=vm.bounds.max,
         use=vm.use,
-        actual=vm.actual,
+        actual=None if vm.phase in WITHOUT_GUEST else vm.actual,
         permit=vm.permit,
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
     )
@@ -214,4 +218,4 @@ def vm_path(name: ObjectName) -> str:
 
 def pod_path(name: ObjectName) -> str:
     """The path of one Pod."""
-    return f"/api/v1/namespaces/{name.namespace}/pods/{name.name}"
+    return f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods/{quote(name.name, safe='')}"
