@@ -12,10 +12,13 @@ from rich.markup import escape
 
 from deploy.local.kube.client import ApiError
 from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, flag, items, name_of, text, whole
+from protocol.units import Bytes, QuantityError
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError, explanation, open_site
 from scripts.autoscale.vms import vm_name
+
+_MIB = 1024**2
 
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")]
 
@@ -83,7 +86,7 @@ def _of_object(vm: Json) -> Iterator[str]:
 def _of_agent(agent: Json) -> Iterator[str]:
     yield f"Its agent: {text(agent, 'because')}."
     for part in items(agent, "parts"):
-        yield f"  - {text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}"
+        yield f"  - {text(part, 'name')} needs {_memory(text(part, 'need'))}: {text(part, 'because')}"
     if goal := child(agent, "goal"):
         yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
     if guard := text(agent, "shrink_guard"):
@@ -105,9 +108,10 @@ def _metrics(metrics: Json) -> Iterator[str]:
         yield "  It has no metrics of the guest."
         return
     busy, load = metrics.get("cores_busy"), metrics.get("load1")
-    memory = f"{text(metrics, 'mem_used') or '?'} of {text(metrics, 'mem_total') or '?'}"
+    memory = f"{_memory(text(metrics, 'mem_used')) or '?'} of {text(metrics, 'mem_total') or '?'}"
     stalls = f"stalled on CPU {_share(metrics, 'cpu_stall')} and on memory {_share(metrics, 'mem_stall')} of the time"
-    yield f"  The guest, {_ago(metrics, 'age_seconds')} ago: {busy} vCPU busy, load {load}, memory {memory}, {stalls}."
+    work = f"{_number(busy)} vCPU busy, load {_number(load)}, memory {memory}"
+    yield f"  The guest, {_ago(metrics, 'age_seconds')} ago: {work}, {stalls}."
 
 
 def _of_scheduler(pod: Json) -> Iterator[str]:
@@ -125,7 +129,20 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
 
 
 def _size(amounts: Json) -> str:
-    return f"{text(amounts, 'cpu')} vCPU, {text(amounts, 'mem')}" if amounts else "nothing yet"
+    return f"{text(amounts, 'cpu')} vCPU, {_memory(text(amounts, 'mem'))}" if amounts else "nothing yet"
+
+
+def _memory(quantity: str) -> str:
+    """Memory as people read it: whole MiB where it is no multiple of one."""
+    try:
+        amount = Bytes.parse(quantity)
+    except QuantityError:
+        return quantity
+    return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
+
+
+def _number(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, (int, float)) else "?"
 
 
 def _ago(source: Json, key: str) -> str:

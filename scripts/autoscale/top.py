@@ -23,6 +23,7 @@ from scripts.autoscale.site import Site, explanation, open_site
 _AT_ONCE: Final = 16
 """So many agents are asked at the same time."""
 _BAR: Final = 24
+_LEAST_WIDTH: Final = 132
 
 
 def top(
@@ -43,6 +44,7 @@ async def _top(every: float, name: str, kubeconfig: str, *, once: bool, as_json:
             print(json.dumps(await look(site), indent=2))
             return 0
         if once or not console.is_terminal:
+            console.width = max(console.width, _LEAST_WIDTH)
             console.print(picture(site.title, await look(site)))
             return 0
         with Live(picture(site.title, await look(site)), console=console, screen=True, auto_refresh=False) as live:
@@ -67,12 +69,15 @@ async def look(site: Site) -> Json:
 
 def picture(title: str, seen: Json) -> Group:
     """The tables (pure)."""
-    nodes = Table(
-        "node", "vCPU reserved", "", "memory reserved", "", "pressure", box=None, title=title, title_justify="left"
-    )
+    nodes = Table(box=None, title=title, title_justify="left")
+    for heading in ("node", "vCPU reserved", "", "memory reserved", "", "pressure"):
+        nodes.add_column(heading, no_wrap=True)
     for node in items(seen, "nodes"):
         nodes.add_row(*node_row(node))
-    vms = Table("VM", "node", "phase", "vCPU", "busy", "memory", "used", "permit", "last decision", box=None)
+    vms = Table(box=None)
+    for heading in ("VM", "node", "phase", "vCPU", "busy", "memory", "used", "permit"):
+        vms.add_column(heading, no_wrap=True)
+    vms.add_column("last decision", no_wrap=True, overflow="ellipsis")
     reserved = {text(pod, "vm"): pod for node in items(seen, "nodes") for pod in items(node, "pods")}
     for account in items(seen, "vms"):
         vms.add_row(*vm_row(account, reserved))

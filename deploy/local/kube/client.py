@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Every call has a deadline; a watch has one for silence. Nothing is retried here: callers are level-triggered.
-- Two errors leave this module: ``ApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable answer;
-  what was asked may or may not have happened).
+- Two errors leave this module: ``ApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
+  answer; what was asked may or may not have happened).
 """
 
 from __future__ import annotations

@@ -66,14 +66,15 @@ class Informer:
         pause = _FIRST_PAUSE
         while True:
             try:
-                version = await self._relist()
+                version = await self.refresh()
                 pause = _FIRST_PAUSE
                 await self._follow(version)
             except (ApiError, ApiUnavailableError):
                 await self._clock.sleep(Seconds(pause))
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _relist(self) -> str:
+    async def refresh(self) -> str:
+        """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""
         listed = await self._client.list(self._kind)
         found = {name_of(each): each for each in items(listed, "items")}
         for gone in self._objects.keys() - found.keys():

@@ -108,7 +108,7 @@ class NeonVmController:
         while True:
             name = await self._queue.take()
             try:
-                await self._reconcile(name)
+                await self.reconcile(name)
             except (ApiError, ApiUnavailableError) as error:
                 self._queue.failed(name)
                 vm = self._means.vms.get(name)
@@ -117,7 +117,8 @@ class NeonVmController:
             else:
                 self._queue.done(name)
 
-    async def _reconcile(self, name: ObjectName) -> None:
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one VM and does what is to be done now. Raises ``ApiError`` and ``ApiUnavailableError``."""
         vm = self._means.vms.get(name)
         if vm is None:
             return

@@ -1,0 +1,221 @@
+"""The scheduling loop against an extender that is a function: what it is asked, in which order, and what follows."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from deploy.local.kube.client import ApiClient
+from deploy.local.kube.events import Events
+from deploy.local.kube.informer import Informer
+from deploy.local.kube.objects import NODES, PODS, Json
+from deploy.local.scheduling.extender import Extender
+from deploy.local.scheduling.loop import Chance, SchedulingLoop, Watched
+from tests.local.clock import FakeClock, settle
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+def pending(name: str, **metadata: object) -> Json:
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}", **metadata}
+    return {"metadata": meta, "spec": {"schedulerName": "autoscale-scheduler"}, "status": {"phase": "Pending"}}
+
+
+def node(name: str, annotations: dict[str, str] | None = None) -> Json:
+    return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {}, "status": READY}
+
+
+class World:
+    """An API that only lists, and an extender with room for so many pods; everything asked is written down."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.clock = FakeClock()
+        self.pods: dict[str, Json] = {}
+        self.nodes: dict[str, Json] = {name: node(name) for name in nodes}
+        self.asked: list[str] = []
+        self.said: list[tuple[str, str]] = []
+        self.room = 99
+        self.refuse_binds = 0
+        self.hold_binds: asyncio.Event | None = None
+
+    def api(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if request.method == "POST":
+            event = json.loads(request.content)
+            self.said.append((event["reason"], event["message"]))
+            return httpx.Response(201, json={"metadata": {"name": "event"}})
+        if request.method == "PATCH":
+            return httpx.Response(200, json={})
+        held = self.pods if path.endswith("pods") else self.nodes
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": list(held.values())})
+
+    async def extend(self, request: httpx.Request) -> httpx.Response:
+        verb, body = request.url.path, json.loads(request.content)
+        if verb == "/bind":
+            return await self._bind(body)
+        self.asked.append(f"{verb} {body['Pod']['metadata']['name']} {','.join(body['NodeNames'])}")
+        assert body["Nodes"] is None
+        if verb == "/prioritize":
+            return httpx.Response(200, json=[{"Host": name, "Score": len(name)} for name in body["NodeNames"]])
+        fits = self.room > 0
+        failed = {} if fits else dict.fromkeys(body["NodeNames"], "Insufficient cpu")
+        return httpx.Response(200, json={"NodeNames": body["NodeNames"] if fits else [], "FailedNodes": failed})
+
+    async def _bind(self, body: dict[str, str]) -> httpx.Response:
+        self.asked.append(f"/bind {body['PodName']} {body['PodUID']} {body['Node']}")
+        if self.hold_binds is not None:
+            await self.hold_binds.wait()
+        if self.refuse_binds:
+            self.refuse_binds -= 1
+            return httpx.Response(200, json={"Error": "no room any more"})
+        bound = self.pods[body["PodName"]]
+        self.pods[body["PodName"]] = {**bound, "spec": {**dict(bound["spec"]), "nodeName": body["Node"]}}  # type: ignore[call-overload]
+        return httpx.Response(200, json={"Error": ""})
+
+
+class Stage:
+    """A running loop, and the watches that a test drives by hand."""
+
+    def __init__(self, world: World, pods: Informer, nodes: Informer) -> None:
+        self.world = world
+        self._informers = (pods, nodes)
+
+    async def look(self) -> None:
+        """The watches bring what has changed."""
+        for informer in self._informers:
+            await informer.refresh()
+        await settle()
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[Stage]:
+    transport = httpx.MockTransport(world.api)
+    extending = httpx.MockTransport(world.extend)
+    async with (
+        ApiClient(httpx.AsyncClient(transport=transport, base_url="http://api")) as client,
+        httpx.AsyncClient(transport=extending, base_url="http://extender") as http,
+    ):
+        pods, nodes = Informer(client, PODS, world.clock), Informer(client, NODES, world.clock)
+        chance = Chance(world.clock, lambda: 0.0, lambda best: best[0])
+        events = Events(client, "test", world.clock)
+        loop = SchedulingLoop(Watched(pods, nodes), Extender(http), events, chance)
+        task = asyncio.ensure_future(loop.run())
+        try:
+            stage = Stage(world, pods, nodes)
+            await stage.look()
+            yield stage
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+async def test_the_extender_is_asked_to_filter_prioritize_and_bind_and_the_pod_hears_of_it() -> None:
+    world = World(["n1", "n22"])
+    world.pods["a"] = pending("a")
+    async with running(world):
+        assert world.asked == ["/filter a n1,n22", "/prioritize a n1,n22", "/bind a uid-a n22"]
+        assert world.said == [("Scheduled", "Successfully assigned default/a to n22")]
+
+
+async def test_with_one_node_nobody_is_asked_for_scores() -> None:
+    world = World(["n1"])
+    world.pods["a"] = pending("a")
+    async with running(world):
+        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
+
+
+async def test_the_next_filter_does_not_wait_for_the_last_bind() -> None:
+    world = World(["n1"])
+    world.hold_binds = asyncio.Event()
+    world.pods = {"a": pending("a"), "b": pending("b")}
+    async with running(world):
+        assert world.asked == [
+            "/filter a n1",
+            "/filter b n1",
+            "/bind a uid-a n1",
+            "/bind b uid-b n1",
+        ] or world.asked == [
+            "/filter a n1",
+            "/bind a uid-a n1",
+            "/filter b n1",
+            "/bind b uid-b n1",
+        ]
+        assert world.said == []
+        world.hold_binds.set()
+        await settle()
+        assert [reason for reason, _ in world.said] == ["Scheduled", "Scheduled"]
+
+
+async def test_a_pod_without_room_is_tried_again_when_a_node_is_touched_and_not_before() -> None:
+    world = World(["n1"])
+    world.room = 0
+    world.pods["a"] = pending("a")
+    async with running(world) as stage:
+        assert world.said == [("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")]
+        await world.clock.pass_time(60)
+        assert world.asked == ["/filter a n1"]
+        world.room = 1
+        world.nodes["n1"] = node("n1", {"autoscaling.neon.tech/room-freed": "1"})
+        await stage.look()
+        assert world.asked == ["/filter a n1", "/filter a n1", "/bind a uid-a n1"]
+
+
+async def test_a_refused_bind_is_retried_after_a_second() -> None:
+    world = World(["n1"])
+    world.refuse_binds = 1
+    world.pods["a"] = pending("a")
+    async with running(world):
+        assert world.said == [("FailedScheduling", "binding rejected: no room any more")]
+        await world.clock.pass_time(0.9)
+        assert world.asked.count("/filter a n1") == 1
+        await world.clock.pass_time(0.2)
+        assert world.asked[-1] == "/bind a uid-a n1"
+        assert world.said[-1][0] == "Scheduled"
+
+
+async def test_pods_of_others_bound_pods_and_leaving_pods_are_left_alone() -> None:
+    world = World(["n1"])
+    foreign = pending("foreign")
+    foreign["spec"] = {"schedulerName": "default-scheduler"}
+    bound = pending("bound")
+    bound["spec"] = {"schedulerName": "autoscale-scheduler", "nodeName": "n1"}
+    world.pods = {
+        "foreign": foreign,
+        "bound": bound,
+        "leaving": pending("leaving", deletionTimestamp="2026-01-01T00:00:00Z"),
+    }
+    async with running(world):
+        assert world.asked == []
+
+
+async def test_a_pod_that_ends_makes_room_for_one_that_waits() -> None:
+    world = World(["n1"])
+    world.room = 0
+    ended = pending("old")
+    ended["spec"] = {"schedulerName": "autoscale-scheduler", "nodeName": "n1"}
+    world.pods = {"old": ended, "a": pending("a")}
+    async with running(world) as stage:
+        await world.clock.pass_time(2)
+        world.room = 1
+        del world.pods["old"]
+        await stage.look()
+        assert world.asked[-1] == "/bind a uid-a n1"
+
+
+async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
+    world = World(["n1"])
+    world.pods["a"] = pending("a")
+    answers = iter([httpx.Response(500, text="not ready"), httpx.Response(200, text="nonsense")])
+    real = world.extend
+
+    async def flaky(request: httpx.Request) -> httpx.Response:
+        answer = next(answers, None)
+        return answer if answer is not None else await real(request)
+
+    world.extend = flaky  # type: ignore[method-assign]
+    async with running(world):
+        await world.clock.pass_time(1)
+        await world.clock.pass_time(2)
+        assert [reason for reason, _ in world.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]
