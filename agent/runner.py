@@ -179,12 +179,13 @@ class Runner:
         self._take(PolicySet(policy))
 
     async def _scrape(self) -> None:
-        at = self._ports.clock.now()
+        """The first look comes within one interval, so that the agents of a node do not look in step."""
+        interval = self.state.policy.timing.scrape
+        at = Instant(self._ports.clock.now() + interval * self._ports.dice.roll())
         while True:
+            await self._ports.clock.wait(self._never, at)
             try:
                 self._take(Scraped(await self._ports.metrics.scrape()))
             except PortError as error:
                 self._take(ScrapeFailed(error.fault, error.reason))
-            now = self._ports.clock.now()
-            at = Instant(max(at + self.state.policy.timing.scrape, now))
-            await self._ports.clock.wait(self._never, at)
+            at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))

@@ -54,8 +54,7 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
 def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     """When ``patch`` may start; None while only an event can free it."""
     side, timing = state.vm, state.policy.timing
-    barred = side.patching is not None or side.stale_at is not None or state.scheduler.migrate or not vm.resizable
-    if barred:
+    if side.patching is not None or side.stale_at is not None or state.scheduler.migrate or not vm.resizable:
         return None
     waits = [state.begins_at, side.retry_at]
     if vm.unfinished_shrink and side.shrunk_at is not None and not vm.use.within(patch.target):

@@ -23,7 +23,8 @@ RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 class Vm:
     """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any.
 
-    ``ours`` is False while the VM runs in another pod than this agent's: during and after a migration.
+    ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is False while the
+    VM runs in another pod than this agent's: during and after a migration.
     """
 
     bounds: Bounds
@@ -62,7 +63,7 @@ def view(found: VirtualMachine, pod: str) -> Vm:
         actual=found.actual or found.use,
         slot_size=found.slot_size,
         version=int(version) if version.isdecimal() else 0,
-        resizable=found.phase in RESIZABLE_PHASES,
+        resizable=found.enabled and found.phase in RESIZABLE_PHASES,
         recorded_permit=found.permit,
         ours=found.pod_name in (None, pod),
     )

@@ -31,6 +31,8 @@ def wish(state: State, vm: Vm, now: Instant) -> Wish:
     unit = state.scheduler.compute_unit
     if state.scheduler.migrate:
         return Wish(vm.use, "migrating: nothing changes until the scheduler says so")
+    if not vm.resizable:
+        return Wish(vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing")
     if unit is None:
         return Wish(vm.use, "no compute unit yet: asking for what the VM has")
     sizes = Sizes(unit, vm.bounds, vm.slot_size)

@@ -116,5 +116,6 @@ def test_the_view_of_an_object_takes_an_order_as_obeyed_where_the_status_is_sile
     )
     seen = view(found, "vm-1-pod")
     assert seen == replace(vm(cu(2), version=12), recorded_permit=cu(3))
+    assert not view(replace(found, enabled=False), "vm-1-pod").resizable
     moved = view(replace(found, pod_name="other", phase="Migrating", resource_version="x"), "vm-1-pod")
     assert (moved.ours, moved.resizable, moved.version) == (False, False, 0)

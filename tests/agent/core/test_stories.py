@@ -344,7 +344,10 @@ def test_a_vm_that_cannot_be_resized_now_is_left_alone() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
     story.sees(replace(vm(cu(1), version=2), resizable=False)).answers(cu(2))
-    assert story.plans() == planned((), 8.0, "growing for cpu busy")
+    frozen = "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
+    assert story.plans() == planned((asks(cu(1), cu(2), 3),), None, frozen), "what it cannot use it gives back"
+    story.acts()
+    assert story.answers(cu(1)).plans() == planned((), 8.0, frozen)
 
 
 def test_losing_sight_of_the_vm_is_remembered_until_it_is_seen_again() -> None:
