@@ -25,6 +25,9 @@ ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
 ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
 """On a VirtualMachine: the permit that the scheduler has granted, written before it is answered."""
 
+ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
+"""On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
+
 ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
 """On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
 

@@ -6,7 +6,9 @@ import argparse
 import asyncio
 import logging
 import os
+import secrets
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, prob
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import SettingsError
 from scheduler_plugin.serving import Listener, ListenError, Tls, serve
 from scheduler_plugin.settings_file import SettingsFile
@@ -108,7 +111,8 @@ async def _run(options: argparse.Namespace) -> None:
         base_url=found.server, verify=found.tls, limits=CONNECTIONS, trust_env=False
     ) as client:
         api = HttpApi(client, found.token)
-        parts = assemble(api, clock, settings, telemetry)
+        identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        parts = assemble(ClusterWriter(api, identity), clock, settings, telemetry)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(parts.run(api)),

@@ -25,16 +25,18 @@ from scheduler_plugin.auth import TokenJudge
 from scheduler_plugin.chores import Chores
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import Settings
 from scheduler_plugin.desk import Desk
 from scheduler_plugin.extender import ExtenderRoutes
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.notices import Notices
 from scheduler_plugin.orders import Orders
 from scheduler_plugin.permit_writer import PermitWriter
 from scheduler_plugin.permits import AgentRoutes
-from scheduler_plugin.service import Service
+from scheduler_plugin.service import Hands, Service
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.views import nodes_view, vm_view
 
@@ -47,27 +49,24 @@ class Parts:
     """One scheduler, put together: what to serve and what to keep running."""
 
     desk: Desk
-    chores: Chores
-    permits: PermitWriter
+    hands: Hands
     service: Service
 
     async def run(self, api: KubernetesApi) -> None:
         """Everything that works in the background, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.desk.feed.run(api))
-            tasks.create_task(self.chores.run())
-            tasks.create_task(self.permits.run())
+            tasks.create_task(self.hands.run())
 
 
-def assemble(api: KubernetesApi, clock: Clock, settings: Settings, telemetry: Telemetry) -> Parts:
+def assemble(writer: ClusterWriter, clock: Clock, settings: Settings, telemetry: Telemetry) -> Parts:
     """Puts one scheduler together; nothing runs yet."""
-    ledger, orders, writer = Ledger(), Orders(), ClusterWriter(api)
-    feed = Feed(ledger, orders, clock, telemetry, settings)
+    ledger, orders = Ledger(), Orders()
+    feed = Feed(ledger, orders, telemetry, clock=clock, settings=settings, identity=writer.identity)
     desk = Desk(ledger, feed, orders, writer, clock, telemetry)
-    chores, permits = Chores(desk), PermitWriter(desk)
-    judge = TokenJudge(writer.review_token, clock.now)
+    hands = Hands(Chores(desk), PermitWriter(desk), Notices(desk))
     telemetry.watch_ledger(ledger)
-    return Parts(desk, chores, permits, Service(desk, chores, permits, judge))
+    return Parts(desk, hands, Service(desk, hands, TokenJudge(writer.review_token, clock.now)))
 
 
 def agents_app(service: Service) -> FastAPI:
@@ -122,19 +121,21 @@ def _bare(title: str) -> FastAPI:
 
 
 def _guarded(handler: Handler, service: Service) -> Handler:
+    desk, tokens = service.desk, dict[str, FileToken]()
+
     async def guarded(request: Request) -> Response:
-        path = service.desk.feed.settings.extender_token_file
-        if path is not None and not _shows_token(request, Path(path)):
+        path = desk.feed.settings.extender_token_file
+        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), desk.clock.now))):
             return Response(_ENCODER.encode({"error": "a bearer token is needed"}), 401, media_type="application/json")
         return await handler(request)
 
     return guarded
 
 
-def _shows_token(request: Request, path: Path) -> bool:
+def _shows(request: Request, token: FileToken) -> bool:
     try:
-        expected = path.read_text().strip()
-    except OSError:
+        expected = token()
+    except CredentialsError:
         return False
     shown = request.headers.get("authorization", "").removeprefix("Bearer ")
     return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())

@@ -11,6 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,7 @@ from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.desk import Desk
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.notices import Notices
 from scheduler_plugin.permit_writer import PermitWriter
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.preemption import Candidate, helped
@@ -50,13 +52,27 @@ class Granted:
     slot_size: Bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Who carries out what was decided."""
+
+    chores: Chores
+    permits: PermitWriter
+    notices: Notices
+
+    async def run(self) -> None:
+        """Works in the background for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for hand in (self.chores, self.permits, self.notices):
+                tasks.create_task(hand.run())
+
+
 class Service:
     """Verbs of kube-scheduler, and permits for agents."""
 
-    def __init__(self, desk: Desk, chores: Chores, permits: PermitWriter, judge: TokenJudge) -> None:
+    def __init__(self, desk: Desk, hands: Hands, judge: TokenJudge) -> None:
         self.desk = desk
-        self._chores = chores
-        self._permits = permits
+        self._chores, self._permits, self._notices = hands.chores, hands.permits, hands.notices
         self._judge = judge
 
     # For agents -------------------------------------------------------------------------------------------------
@@ -78,7 +94,10 @@ class Service:
         except NotReadyError as error:
             raise RefusedError(503, str(error), RETRY_AFTER) from None
         self.desk.order(decision.effects)
-        self._count(request.resources.within(decision.permit), decision.migrate)
+        is_whole = request.resources.within(decision.permit)
+        self._count(is_whole, decision.migrate)
+        if not is_whole and not decision.migrate:
+            self._notices.denied(vm, pod.uid, request.resources, decision.permit)
         if decision.persist is not None and not decision.persist.before_answer:
             self.desk.order((decision.persist,))
         elif decision.persist is not None and not await self._permits.store(decision.persist):

@@ -39,6 +39,7 @@ class Telemetry:
         self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
         self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
         self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
+        self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
         self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
         self.unreadable = self._counter("unreadable_objects", "Objects that broke a rule and were ignored", "kind")
         self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
@@ -105,6 +106,11 @@ class Telemetry:
         """The cluster has been read for the first time."""
         self.ready.set(1)
         LOG.info("ready nodes=%d claims=%d", nodes, claims)
+
+    def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
+        """Another process wrote a permit while this one was at work: two schedulers, or a person."""
+        self.rivals.inc()
+        LOG.error("a permit was written by somebody else vm=%s writer=%s: only one scheduler may run", vm, writer)
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
         """A permit's write ended; ``took`` where an agent waited for it."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
@@ -30,8 +31,11 @@ EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name})
 class Feed:
     """The mirrors of nodes, pods and VMs, joined with the settings and handed to the ledger."""
 
-    def __init__(self, ledger: Ledger, orders: Orders, clock: Clock, telemetry: Telemetry, settings: Settings) -> None:
+    def __init__(  # noqa: PLR0913 - what it joins is what it is
+        self, ledger: Ledger, orders: Orders, telemetry: Telemetry, *, clock: Clock, settings: Settings, identity: str
+    ) -> None:
         self.settings = settings
+        self._identity = identity
         self.nodes: Mirror[ClusterNode] = Mirror(NODES, self._node_changed, telemetry)
         self.pods: Mirror[PodFacts] = Mirror(PODS, self._pod_changed, telemetry)
         self.vms: Mirror[VirtualMachine] = Mirror(VMS, self._vm_changed, telemetry)
@@ -100,7 +104,17 @@ class Feed:
     def _vm_changed(self, change: Change[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
             return
+        self._watch_for_rivals(change)
         if change.after is None:
             self._orders.add(self._ledger.lose_vm(change.name))
         else:
             self._orders.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
+
+    def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
+        """Only one process may write permits at a time (architecture, decision 6); another one must be seen."""
+        before, after = change.before, change.after
+        if before is None or after is None or before.permit == after.permit:
+            return
+        writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
+        if writer != self._identity:
+            self._telemetry.rival_seen(change.name, writer)

@@ -6,6 +6,8 @@ Rules that hold here:
   as it was known before, never guessed and never a reason to stop.
 - What a watch missed, the next list tells: the difference between what was known and what is listed goes to the
   handler as if it had been watched. Losing an event therefore only delays.
+- What was read on its own may be newer than what a watch or list says next: an older version of an object never
+  replaces a newer one, and a list never removes what is younger than itself.
 - After 410 the resource version is worthless: list again. After anything else, resume from the last version.
 - No failure ends ``run``; consecutive failures wait longer, spread by chance.
 """
@@ -98,6 +100,7 @@ class Mirror(Generic[F]):
     report: WatchReport
     facts: dict[ObjectName, F] = field(default_factory=dict)
     heard_at: Instant | None = None
+    _versions: dict[ObjectName, int] = field(default_factory=dict)
     _version: str | None = None
     _failures: int = 0
 
@@ -118,17 +121,20 @@ class Mirror(Generic[F]):
 
     def learn(self, obj: JsonObject) -> F | None:
         """Takes an object that was read on its own, as if it had been watched; None where it cannot be read."""
-        name = object_name(obj)
+        name, version = object_name(obj), _number(_mapping(obj, "metadata").get("resourceVersion"))
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
             self.report.object_unreadable(self.kind.name, name, str(error))
             return None
-        self._put(name, fact)
+        if version >= self._versions.get(name, 0):
+            self._versions[name] = version
+            self._put(name, fact)
         return fact
 
     def forget(self, name: ObjectName) -> None:
         """Takes note that the object is gone."""
+        self._versions.pop(name, None)
         before = self.facts.pop(name, None)
         if before is not None:
             self.on_change(Change(name, before, None))
@@ -152,9 +158,10 @@ class Mirror(Generic[F]):
             if not metadata.get("continue"):
                 break
             query = {"limit": str(PAGE), "continue": str(metadata["continue"])}
-        for name in self.facts.keys() - seen:
-            self.forget(name)
         self._version = str(metadata.get("resourceVersion", ""))
+        for name in self.facts.keys() - seen:
+            if self._versions.get(name, 0) <= _number(self._version):
+                self.forget(name)
         self.report.watch_listed(self.kind.name, len(seen))
 
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
@@ -182,17 +189,25 @@ class Mirror(Generic[F]):
             code = event.subject.get("code")
             message = str(event.subject.get("message", "watch failed"))
             raise ApiRefusedError(code if isinstance(code, int) else 500, message)
+        version = _mapping(event.subject, "metadata").get("resourceVersion", self._version)
         if event.type == "DELETED":
-            self.forget(object_name(event.subject))
+            if self._versions.get(object_name(event.subject), 0) <= _number(version):
+                self.forget(object_name(event.subject))
         elif event.type != "BOOKMARK":
             self.learn(event.subject)
-        self._version = str(_mapping(event.subject, "metadata").get("resourceVersion", self._version))
+        self._version = str(version)
 
 
 def object_name(obj: JsonObject) -> ObjectName:
     """The namespace (empty for objects of the whole cluster) and name of any object."""
     metadata = _mapping(obj, "metadata")
     return ObjectName(str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+
+
+def _number(version: object) -> int:
+    """A resourceVersion in its order of age; 0 where it is no number, so that everything counts as new."""
+    text = str(version)
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _items(page: JsonObject) -> list[JsonObject]:

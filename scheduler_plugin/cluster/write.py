@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, ANNOTATION_ROOM_FREED
+from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED
 from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -30,26 +30,29 @@ TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S1
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people."""
+    """A warning Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people."""
 
     vm: VirtualMachine
     reason: str
     note: str
-    is_warning: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWriter:
-    """Writes and single reads; each raises ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``)."""
+    """Writes and single reads; each raises ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``).
+
+    ``identity`` names this process beside every permit that it writes.
+    """
 
     api: KubernetesApi
+    identity: str
 
     async def store_permit(self, vm: VirtualMachine, permit: Resources) -> JsonObject:
         """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
         metadata = {
             "uid": vm.uid,
             "resourceVersion": vm.resource_version,
-            "annotations": {ANNOTATION_PERMIT: encode_permit(permit)},
+            "annotations": {ANNOTATION_PERMIT: encode_permit(permit), ANNOTATION_PERMIT_WRITER: self.identity},
         }
         return await self.api.call(_patch(vm_path(vm.name), metadata))
 
@@ -76,14 +79,10 @@ class ClusterWriter:
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
-    async def tell(self, notice: Notice, stamp: str, name: str) -> None:
-        """Records an Event on a VM, under a name that is its own."""
-        namespace = notice.vm.name.namespace
-        await self.api.call(
-            ApiCall(
-                "POST", f"/api/v1/namespaces/{namespace}/events", WRITE_TIMEOUT, body=_event_body(notice, stamp, name)
-            )
-        )
+    async def tell(self, notice: Notice, stamp: str) -> None:
+        """Records an Event on a VM; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
+        path = f"/api/v1/namespaces/{notice.vm.name.namespace}/events"
+        await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=_event_body(notice, stamp)))
 
     async def review_token(self, token: str, audience: str) -> JsonObject:
         """The API server's TokenReview of ``token``."""
@@ -99,8 +98,9 @@ def _patch(path: str, metadata: JsonObject) -> ApiCall:
     return ApiCall("PATCH", path, WRITE_TIMEOUT, body={"metadata": metadata}, content_type=MERGE_PATCH)
 
 
-def _event_body(notice: Notice, stamp: str, name: str) -> JsonObject:
+def _event_body(notice: Notice, stamp: str) -> JsonObject:
     vm = notice.vm
+    name = f"{vm.name.name}.{''.join(filter(str.isdigit, stamp))}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -114,7 +114,7 @@ def _event_body(notice: Notice, stamp: str, name: str) -> JsonObject:
         },
         "reason": notice.reason,
         "message": notice.note,
-        "type": "Warning" if notice.is_warning else "Normal",
+        "type": "Warning",
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,

@@ -27,13 +27,14 @@ class Fault:
     """What goes wrong with the next calls that ``matches``, and how often (``times``).
 
     ``refuse`` is a status that is answered; otherwise the call is lost, before it is applied or after
-    (``is_applied``). ``hold`` delays the call until it is set.
+    (``is_applied``). ``hold`` delays the call until it is set; with ``is_stale`` its answer is from before.
     """
 
     matches: Callable[[ApiCall], bool]
     refuse: int | None = None
     is_applied: bool = False
     hold: asyncio.Event | None = None
+    is_stale: bool = False
     times: int = 1
 
 
@@ -113,8 +114,11 @@ class FakeCluster:
         fault = next((one for one in self.faults if one.times > 0 and one.matches(call)), None)
         if fault is not None:
             fault.times -= 1
+            stale = self._answer(call) if fault.is_stale else None
             if fault.hold is not None:
                 await fault.hold.wait()
+            if stale is not None:
+                return stale
             if fault.refuse is not None:
                 raise ApiRefusedError(fault.refuse, "refused by a fault")
             if fault.is_applied:
@@ -123,6 +127,9 @@ class FakeCluster:
                 raise ApiUnknownError("lost by a fault")
         if self.is_away:
             raise ApiUnknownError("the API is away")
+        return self._answer(call)
+
+    def _answer(self, call: ApiCall) -> JsonObject:
         return json.loads(json.dumps(self._apply(call)))  # type: ignore[no-any-return]  # JSON in, JSON out
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import Settings, parse_settings
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.telemetry import Telemetry
@@ -87,9 +88,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(cluster: FakeCluster, clock: FakeClock, settings: Settings | None = None) -> AsyncIterator[Running]:
+async def running(
+    cluster: FakeCluster, clock: FakeClock, settings: Settings | None = None, identity: str = "us"
+) -> AsyncIterator[Running]:
     """A scheduler that has been started; ready if the cluster answers."""
-    parts = assemble(cluster, clock, settings or parse_settings(SETTINGS), Telemetry(clock.now))
+    parts = assemble(
+        ClusterWriter(cluster, identity), clock, settings or parse_settings(SETTINGS), Telemetry(clock.now)
+    )
     transports = {
         "http://agents": httpx.ASGITransport(agents_app(parts.service)),
         "http://extender": httpx.ASGITransport(extender_app(parts.service)),

@@ -291,3 +291,42 @@ async def test_unknown_pods_are_404_and_zero_is_400(cluster: FakeCluster, clock:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(vm_pod("none"), 1, 1)).status_code == 404
         assert said(await scheduler.ask(POD, 0, 4)) == (400, {"error": "resources.vCPUs: expected more than zero"})
+
+
+async def test_a_denial_is_an_event_on_the_vm_but_not_every_time(cluster: FakeCluster, clock: FakeClock) -> None:
+    cluster.put(PODS, plain_pod("neighbour", "8500m", "1Gi", "n1"))
+    async with settled(cluster, clock) as scheduler:
+        for _ in range(3):
+            await scheduler.ask(POD, 4, 8)
+            await clock.advance(15)
+        (event,) = cluster.notices
+        shown = {key: event[key] for key in ("reason", "message", "type")}
+        assert shown == {
+            "reason": "GrowthDenied",
+            "message": "asked for 4 cpu, 8Gi, got 1500m cpu, 8Gi: "
+            "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more",
+            "type": "Warning",
+        }
+        assert event["involvedObject"]["uid"] == "vm-db"
+        cluster.faults.append(Fault(to("POST", "/events")))
+        await clock.advance(300)
+        await scheduler.ask(POD, 4, 8)
+        await clock.advance(300)
+        await scheduler.ask(POD, 9, 17)
+        await clock.advance(1)
+        assert len(cluster.notices) == 2, "the lost one is dropped, the next is written"
+
+
+async def test_a_second_scheduler_is_seen(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with settled(cluster, clock) as scheduler, running(cluster, clock, identity="rival") as rival:
+        await clock.advance(60)
+        assert (await scheduler.ask(POD, 2, 8)).status_code == 200
+        assert (await rival.ask(POD, 3, 8)).status_code == 200
+        await settle()
+        seen = [
+            line
+            for one in (scheduler, rival)
+            for line in (await one.probe("metrics")).text.splitlines()
+            if line.startswith("autoscale_rival_permit_writes_total")
+        ]
+        assert seen == ["autoscale_rival_permit_writes_total 1.0"] * 2

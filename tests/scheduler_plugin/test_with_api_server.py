@@ -15,6 +15,7 @@ from scheduler_plugin.app import agents_app, assemble, extender_app, probes_app
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
@@ -45,7 +46,7 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
     found = from_kubeconfig(handle.kubeconfig_path, clock.now)
     async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
         api = HttpApi(way, found.token)
-        parts = assemble(api, clock, parse_settings(SETTINGS), Telemetry(clock.now))
+        parts = assemble(ClusterWriter(api, "test"), clock, parse_settings(SETTINGS), Telemetry(clock.now))
         mounts = {
             "http://agents": httpx.ASGITransport(agents_app(parts.service)),
             "http://extender": httpx.ASGITransport(extender_app(parts.service)),

@@ -218,3 +218,41 @@ async def test_a_bookmark_moves_the_version_and_a_server_that_hangs_up_at_once_i
 async def test_what_a_watch_may_not_say_is_reported_and_tried_again(line: bytes, said: str) -> None:
     told = await story_of(Pages(line), FakeClock(), 0)
     assert told[3:] == [said]
+
+
+async def test_what_was_read_on_its_own_is_not_replaced_by_older_news(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with mirrored(cluster, clock) as (mirror, story):
+        story.take()
+        old = cluster.put(NODES, node("a", "2"))
+        new = cluster.put(NODES, node("a", "3"))
+        mirror.learn(new)
+        await settle()
+        assert mirror.learn(old) == "2", "the caller gets what it read"
+        assert story.take() == [("a", "1", "3")]
+
+
+async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeCluster) -> None:
+    clock, held = FakeClock(), asyncio.Event()
+    async with mirrored(cluster, clock) as (mirror, story):
+        cluster.cut_watches()
+        await settle()
+        cluster.put(NODES, node("b", "2"))
+        cluster.remove(NODES, "", "b")
+        cluster.forget_history()
+        cluster.faults.append(Fault(lambda call: call.path == NODES, hold=held, is_stale=True))
+        await clock.advance(2)
+        story.take()
+        mirror.learn(cluster.put(NODES, node("young", "4")))
+        held.set()
+        await settle()
+        assert story.take() == [("young", None, "4"), "listed 1", "synced"]
+
+
+async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(cluster: FakeCluster) -> None:
+    async with mirrored(cluster, FakeClock()) as (mirror, story):
+        story.take()
+        cluster.remove(NODES, "", "a")
+        mirror.learn(cluster.put(NODES, node("a", "5")))
+        await settle()
+        assert story.take() == [("a", "1", "5")]

@@ -1,0 +1,57 @@
+"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow.
+
+Rules that hold here:
+
+- A VM gets at most one event per ``QUIET``, the whole cluster at most five a second: events are for people.
+- An event that cannot be written is dropped; metrics and ``/explain`` say the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources, Seconds
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.cluster.write import Notice
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.orders import Pile
+from scheduler_plugin.telemetry import LOG
+
+QUIET: Final = Seconds(300.0)
+PAUSE: Final = Seconds(0.2)
+REMEMBERED: Final = 10_000
+"""Of at most so many VMs it is known when they last got an event; the oldest are forgotten first."""
+
+
+class Notices:
+    """Decides which events are worth writing, and writes them in the background."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._pile: Pile[ObjectName, Notice] = Pile()
+        self._told_at: dict[ObjectName, Instant] = {}
+
+    def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
+        """The VM did not get all that its agent asked for."""
+        now = self._desk.clock.now()
+        told_at = self._told_at.pop(vm.name, None)
+        if told_at is not None and now - told_at < QUIET:
+            self._told_at[vm.name] = told_at
+            return
+        self._told_at[vm.name] = now
+        if len(self._told_at) > REMEMBERED:
+            del self._told_at[next(iter(self._told_at))]
+        why = self._desk.ledger.explain(uid, now).denied_by or "its upper bound is reached"
+        self._pile.put(vm.name, Notice(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+
+    async def run(self) -> Never:
+        """Writes events for ever."""
+        while True:
+            notice = await self._pile.take()
+            try:
+                await self._desk.writer.tell(notice, self._desk.clock.timestamp())
+            except ApiError as error:
+                LOG.warning("event dropped vm=%s reason=%s error=%s", notice.vm.name, notice.reason, error)
+            await self._desk.clock.sleep(PAUSE)
