@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from deploy.local.clock import Clock
@@ -25,6 +26,15 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """One resource: how it is brought one step nearer, and what wakes its follower."""
+
+    name: str
+    step: Callable[[], Awaitable[None]]
+    stir: asyncio.Event
+
+
 class Resizer:
     """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed."""
 
@@ -33,9 +43,17 @@ class Resizer:
         self._clock = clock
         self._on_change = on_change
         self._wanted = starting
-        self._stirs = (asyncio.Event(), asyncio.Event())
+        self._followed = (
+            _Followed("cpu", self._step_cpu, asyncio.Event()),
+            _Followed("memory", self._step_memory, asyncio.Event()),
+        )
         self.state = GuestState(GuestPhase.BOOTING, starting.cpu, starting.mem)
-        self.fault = ""
+        self._faults: dict[str, str] = {}
+
+    @property
+    def fault(self) -> str:
+        """What the guest last refused and has not done since; empty where there is nothing."""
+        return "; ".join(self._faults.values())
 
     def want(self, size: Resources) -> None:
         """From now on the guest should have ``size``."""
@@ -46,13 +64,10 @@ class Resizer:
     async def run(self) -> None:
         """Works until the guest has ended, then returns."""
         async with asyncio.TaskGroup() as tasks:
-            followers = [tasks.create_task(self._follow(stir, step)) for stir, step in self._steps()]
+            followers = [tasks.create_task(self._follow(each)) for each in self._followed]
             await self._poll()
             for follower in followers:
                 follower.cancel()
-
-    def _steps(self) -> list[tuple[asyncio.Event, Callable[[], Awaitable[None]]]]:
-        return list(zip(self._stirs, (self._step_cpu, self._step_memory), strict=True))
 
     async def _poll(self) -> None:
         while self.state.phase is not GuestPhase.STOPPED:
@@ -63,8 +78,9 @@ class Resizer:
         try:
             state = await self._guest.state()
         except GuestError as error:
-            self._say(str(error))
+            self._say("state", str(error))
             return
+        self._say("state", "")
         if state != self.state:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
@@ -72,15 +88,15 @@ class Resizer:
                 self._stir()
             self._on_change()
 
-    async def _follow(self, stir: asyncio.Event, step: Callable[[], Awaitable[None]]) -> None:
+    async def _follow(self, followed: _Followed) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
-                await step()
-                self._say("")
+                await followed.step()
+                self._say(followed.name, "")
             except GuestError as error:
-                self._say(str(error))
-            stirred = await self._stirred(stir, Seconds(pause))
+                self._say(followed.name, str(error))
+            stirred = await self._stirred(followed.stir, Seconds(pause))
             pause = _FIRST_PAUSE if stirred else min(pause * 2, _LONGEST_PAUSE)
 
     async def _stirred(self, stir: asyncio.Event, pause: Seconds) -> bool:
@@ -108,11 +124,15 @@ class Resizer:
             await self._guest.set_memory(wanted)
             await self._look()
 
-    def _say(self, fault: str) -> None:
-        if fault != self.fault:
-            self.fault = fault
-            self._on_change()
+    def _say(self, about: str, fault: str) -> None:
+        if fault == self._faults.get(about, ""):
+            return
+        if fault:
+            self._faults[about] = fault
+        else:
+            del self._faults[about]
+        self._on_change()
 
     def _stir(self) -> None:
-        for stir in self._stirs:
-            stir.set()
+        for followed in self._followed:
+            followed.stir.set()

@@ -1,0 +1,144 @@
+"""The controller's judgement: for every situation of a VM, the whole plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from deploy.local.kube.objects import Json, items
+from deploy.local.neonvm.plan import Plan, plan
+from deploy.local.ports import GuestPhase
+from tests.local.neonvm.objects import WANTED, facts, has, runner, virtual_machine
+
+NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+NAMED: Json = {"phase": "Pending", "podName": "db-x"}
+LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def conditions(made: Plan) -> list[tuple[object, object, object]]:
+    return [(each["status"], each["reason"], each["message"]) for each in items(made.status, "conditions")]
+
+
+def bare(made: Plan) -> Json:
+    return {key: value for key, value in made.status.items() if key != "conditions"}
+
+
+def test_a_new_vm_is_held_before_anything_is_made_for_it() -> None:
+    assert plan(facts(virtual_machine(finalizers=[]))) == Plan({}, add_finalizer=True)
+
+
+def test_a_pods_name_is_written_down_before_the_pod_is_made() -> None:
+    expected = Plan({"phase": "Pending", "podName": "db-new", **NO_GUEST})
+    assert plan(facts(virtual_machine())) == expected
+
+
+def test_the_pod_is_made_under_the_name_that_was_written_down() -> None:
+    assert plan(facts(virtual_machine(NAMED))) == Plan({}, create_pod=True)
+
+
+def test_a_pod_that_waits_for_a_node_leaves_the_vm_pending() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner("Pending")))
+    assert bare(made) == {"phase": "Pending", "node": "n1"}
+    assert made.want is None
+
+
+def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
+    assert bare(made) == {
+        "phase": "Running",
+        "node": "n1",
+        "podIP": "10.0.0.9",
+        "extraNetIP": "10.1.0.1",
+        "cpus": "2",
+        "memorySize": "2Gi",
+    }
+    assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
+
+
+@pytest.mark.parametrize(("cpu", "mem"), [("1", "2Gi"), ("2", "2560Mi")])
+def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))
+    assert (made.status["phase"], made.status["cpus"], made.status["memorySize"]) == ("Scaling", cpu, mem)
+
+
+def test_a_refused_resize_is_said() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("1", "2Gi"), refused="no daemon"))
+    assert conditions(made) == [("True", "ResizeRefused", "no daemon")]
+
+
+def test_a_booting_guest_is_running_but_not_available() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("1", "1Gi", GuestPhase.BOOTING)))
+    assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest boots")])
+
+
+def test_a_guest_that_has_stopped_is_not_reported_as_having_anything() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("0", "0", GuestPhase.STOPPED)))
+    assert bare(made) == {"phase": "Pending", "node": "n1"}
+
+
+ENDED: Json = {"reason": "GuestEnded", "message": "QEMU died"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase", "again"),
+    [
+        ("Always", "Failed", True),
+        ("Always", "Succeeded", True),
+        ("OnFailure", "Failed", True),
+        ("OnFailure", "Succeeded", False),
+        ("Never", "Failed", False),
+    ],
+)
+def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: str, phase: str, again: bool) -> None:
+    made = plan(facts(virtual_machine(NAMED, policy), runner(phase, ENDED)))
+    assert bare(made) == {"phase": phase, **NO_GUEST}
+    assert (conditions(made), made.delete_pod) == ([("False", "GuestEnded", "QEMU died")], again)
+    after = plan(facts(virtual_machine({"phase": phase, "podName": "db-x", "restartCount": 2}, policy)))
+    fresh = Plan({"phase": "Pending", "podName": "db-new", "restartCount": 3, **NO_GUEST})
+    assert after == (fresh if again else Plan({}))
+
+
+def test_a_restart_waits_for_its_pause() -> None:
+    vm = virtual_machine({"phase": "Failed", "podName": "db-x"})
+    assert plan(facts(vm, due=False)) == Plan({}, wait_for_restart=True)
+
+
+def test_a_pod_that_vanished_while_it_ran_counts_as_failed() -> None:
+    made = plan(facts(virtual_machine({"phase": "Running", "podName": "db-x"})))
+    assert bare(made) == {"phase": "Failed", **NO_GUEST}
+    assert conditions(made) == [("False", "PodGone", "pod db-x is gone")]
+
+
+def test_a_pod_that_is_leaving_is_waited_for() -> None:
+    assert plan(facts(virtual_machine(NAMED), runner(leaving=True), has("2", "2Gi"))) == Plan({})
+
+
+def test_an_unusable_spec_is_said_and_nothing_is_done() -> None:
+    found = replace(facts(virtual_machine(NAMED), runner()), machine=None, fault="spec.guest.cpus: expected …")
+    made = plan(found)
+    assert conditions(made) == [("False", "InvalidSpec", "spec.guest.cpus: expected …")]
+    assert made == Plan(made.status)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (runner(), Plan({}, delete_pod=True)),
+        (runner(leaving=True), Plan({})),
+        (None, Plan({}, remove_finalizer=True)),
+    ],
+)
+def test_a_deleted_vm_goes_after_its_pod(pod: Json | None, expected: Plan) -> None:
+    assert plan(facts(virtual_machine(NAMED, **LEAVING), pod)) == expected
+
+
+def test_a_deleted_vm_that_others_hold_is_none_of_our_business() -> None:
+    assert plan(facts(virtual_machine(NAMED, finalizers=["other"], **LEAVING))) == Plan({})
+
+
+def test_a_condition_keeps_its_time_while_it_stays() -> None:
+    old = [{"type": "Available", "status": "True", "lastTransitionTime": "then"}]
+    vm = virtual_machine({**NAMED, "conditions": old})
+    stays = plan(facts(vm, runner(), has("2", "2Gi")))
+    turns = plan(facts(vm, runner(), has("2", "2Gi", GuestPhase.BOOTING)))
+    assert [each.get("lastTransitionTime") for each in items(stays.status, "conditions")] == ["then"]
+    assert [each.get("lastTransitionTime") for each in items(turns.status, "conditions")] == [None]
