@@ -1,0 +1,68 @@
+"""A real local cluster in a test: real processes on loopback, looked at through its API and through ``/proc``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from deploy.local.clock import SystemClock
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.launch import LaunchedCluster, launch
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kube.informer import Informer
+from deploy.local.kube.kubeconfig import client_from_kubeconfig
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json
+from protocol.messages import ObjectName
+
+PATIENCE = 30.0
+
+
+def folder_in(tmp_path: Path, name: str) -> ClusterFolder:
+    """A cluster's folder that no other test run uses."""
+    return ClusterFolder(f"{name}-{os.getpid()}", tmp_path / f"{name}-{os.getpid()}")
+
+
+def processes_of(folder: ClusterFolder) -> set[int]:
+    """Every live process that was started for this cluster: they all inherit where clusters are kept."""
+    mark = f"AUTOSCALE_HOME={folder.root.parent}".encode()
+    found = set()
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdigit() and mark in (each / "environ").read_bytes().split(b"\0"):
+                found.add(int(each.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+@asynccontextmanager
+async def cluster(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
+    """A cluster that is up, and ended afterwards."""
+    launched = await launch(folder, spec, attached=True)
+    try:
+        await launched.follow(lambda _: None)
+        yield launched
+    finally:
+        await launched.end()
+
+
+async def seen(folder: ClusterFolder, vm: ObjectName, holds: Callable[[Json], bool]) -> Json:
+    """The VM, as soon as ``holds`` is true of it; learnt by watching."""
+    found: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
+        informer = Informer(client, VIRTUAL_MACHINES, SystemClock())
+
+        def look(name: ObjectName, now: Json | None) -> None:
+            if name == vm and now is not None and not found.done() and holds(now):
+                found.set_result(now)
+
+        informer.listen(lambda change: look(change.name, change.new))
+        watching = asyncio.ensure_future(informer.run())
+        try:
+            return await asyncio.wait_for(found, PATIENCE)
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))

@@ -1,0 +1,74 @@
+"""What a cluster is asked to be, and what it is then."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster.loads import IDLE, load_of, waves
+from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.kubelet.node_object import NodeSpec
+from protocol.messages import ObjectName
+from protocol.units import Resources, Seconds
+from tests.local.cluster.living import folder_in
+
+VM = ObjectName("default", "vm-1")
+
+
+def test_nodes_are_numbered_and_alike() -> None:
+    size = Resources.parse(4, "8Gi")
+    spec = ClusterSpec(nodes=2, node_cpu="4", node_memory="8Gi")
+    assert spec.node_specs == [NodeSpec("node-1", size), NodeSpec("node-2", size)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (ClusterSpec(nodes=0), "at least one node"),
+        (ClusterSpec(node_cpu="many"), "the size of the nodes"),
+    ],
+)
+def test_impossible_nodes_are_refused(spec: ClusterSpec, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem):
+        _ = spec.node_specs
+
+
+@pytest.mark.parametrize(
+    ("spec", "form"),
+    [
+        (ClusterSpec(), "sidecar"),
+        (ClusterSpec(guests="simulated", vms=8), "sidecar"),
+        (ClusterSpec(guests="simulated", vms=9), "node"),
+        (ClusterSpec(guests="simulated", vms=9, agents="sidecar"), "sidecar"),
+        (ClusterSpec(guests="simulated", agents="node"), "node"),
+    ],
+)
+def test_agents_are_sidecars_until_there_would_be_too_many(spec: ClusterSpec, form: str) -> None:
+    assert spec.agent_form[0] == form
+
+
+def test_agents_per_node_cannot_reach_real_guests() -> None:
+    with pytest.raises(SpecError, match="--agents sidecar"):
+        _ = ClusterSpec(agents="node").agent_form
+
+
+def test_a_load_is_idle_waves_or_a_recording() -> None:
+    assert load_of("")(VM) == load_of("idle")(VM) == IDLE
+    shifted = [load_of("waves")(ObjectName("default", f"vm-{number}")).at(Seconds(0.0)) for number in range(9)]
+    assert len(set(shifted)) > 1
+    with pytest.raises(StepFailedError, match="not idle, waves or a readable recording"):
+        load_of("/no/such/file")
+
+
+def test_waves_rise_from_idle_to_more_than_two_cores() -> None:
+    demands = [waves(0).at(Seconds(float(at))).cpu for at in range(0, 180, 5)]
+    assert (demands[0], max(demands) > 2.0, demands[-1]) == (0.02, True, 0.02)
+
+
+def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, "kept")
+    assert (folder.exists(), folder.runs(), folder.owner()) == (False, False, None)
+    folder.write_spec(ClusterSpec(vms=7))
+    assert folder.read_spec() == ClusterSpec(vms=7)
+    folder.remove()
+    assert not folder.exists()

@@ -1,0 +1,111 @@
+"""A whole cluster of real processes with light guests: it works, it survives, and it leaves nothing behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.local.cluster.control import NoAnswerError, knock
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.launch import launch
+from deploy.local.cluster.progress import Step, StepFailedError, StepState
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.guests.qemu_command import DAEMON_PORT
+from deploy.local.kube.objects import Json, text, whole
+from protocol.messages import ObjectName
+from protocol.units import MilliCpu
+from tests.local.cluster.living import cluster, folder_in, processes_of, seen
+
+VM = ObjectName("default", "vm-1")
+LIGHT = ClusterSpec(guests="simulated", vms=1, load="idle", network="loopback")
+
+
+class ReachedError(Exception):
+    """A cluster has come as far as a test wants it."""
+
+
+def cpus(vm: Json) -> MilliCpu:
+    return MilliCpu.parse(text(vm, "status", "cpus") or 0)
+
+
+def runs(vm: Json) -> bool:
+    return bool(cpus(vm)) and text(vm, "status", "phase") in {"Running", "Scaling"}
+
+
+async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
+    """Asks so much of the VM's guest."""
+    door = await knock(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{door.port}", trust_env=False) as http:
+        (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
+
+
+async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, "whole")
+    async with cluster(folder, LIGHT):
+        vm = await seen(folder, VM, runs)
+        with pytest.raises(AlreadyRunsError):
+            await launch(folder, LIGHT, attached=True)
+        await press(folder, vm, 3.0)
+        assert cpus(await seen(folder, VM, lambda now: cpus(now) >= MilliCpu(3000))) <= MilliCpu(4000)
+        answer = await knock(folder, "status")
+        agent = next(part for part in answer.parts if part.name.startswith("agent "))
+        assert {"api-server", "scheduler"} < {part.name for part in answer.parts}
+        os.kill(agent.pid, signal.SIGKILL)
+        await press(folder, vm, 3.9)
+        await seen(folder, VM, lambda now: cpus(now) == MilliCpu(4000))
+        owner = folder.owner()
+        assert owner is not None
+        os.kill(owner, signal.SIGKILL)
+    with pytest.raises(NoAnswerError):
+        await knock(folder, "status")
+    async with cluster(folder, LIGHT):
+        again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
+        assert text(again, "status", "podName") != text(vm, "status", "podName")
+    assert processes_of(folder) == set()
+
+
+STEPS = ["network", "guests", "API server", "scheduler", "nodes", "agents"]
+
+
+async def interrupt(folder: ClusterFolder, spec: ClusterSpec, step: str) -> None:
+    """Ends a cluster when it begins ``step``."""
+
+    def watch(said: Step) -> None:
+        if (said.name, said.state) == (step, StepState.BEGUN):
+            raise ReachedError
+
+    launched = await launch(folder, spec, attached=True)
+    try:
+        with pytest.raises(ReachedError):
+            await launched.follow(watch)
+    finally:
+        await launched.end()
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_an_interrupt_at_any_step_leaves_no_process(step: str, tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, step.replace(" ", "-").lower())
+    await interrupt(folder, LIGHT, step)
+    assert processes_of(folder) == set()
+    assert not folder.runs()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("step", STEPS)
+async def test_an_interrupt_at_any_step_leaves_no_namespace(step: str, tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, step.replace(" ", "-").lower())
+    before = set(os.listdir("/run/netns"))  # noqa: PTH208 - names are compared
+    await interrupt(folder, ClusterSpec(guests="simulated", vms=1, network="namespaces"), step)
+    assert set(os.listdir("/run/netns")) - before == set()  # noqa: PTH208 - names are compared
+    assert processes_of(folder) == set()
+
+
+async def test_what_cannot_be_is_said_with_a_remedy_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, "wrong")
+    launched = await launch(folder, ClusterSpec(guests="qemu", network="loopback"), attached=True)
+    with pytest.raises(StepFailedError, match="choose namespaces, hub or auto"):
+        await launched.follow(lambda _: None)
+    assert await launched.wait() == 1
+    assert processes_of(folder) == set()
