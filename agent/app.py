@@ -88,7 +88,7 @@ def _maker(settings: Settings, means: Means, api: KubernetesApi, clients: Client
     scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE)
 
     def make(charge: Charge, policy: Policy) -> Runner:
-        url = settings.metrics_url.replace("{pod_ip}", charge.pod_ip or "0.0.0.0")
+        url = settings.metrics_url.replace("{pod_ip}", _host(charge.pod_ip or ""))
         ports = Ports(
             metrics=NodeExporter(clients.guests, url, SCRAPE_DEADLINE),
             scheduler=scheduler,
@@ -99,6 +99,11 @@ def _maker(settings: Settings, means: Means, api: KubernetesApi, clients: Client
         return Runner(charge, ports, policy, time.time_ns(), means.log)
 
     return make
+
+
+def _host(address: str) -> str:
+    """An address as a URL writes it."""
+    return f"[{address}]" if ":" in address else address
 
 
 def _client(verify: ssl.SSLContext) -> httpx.AsyncClient:

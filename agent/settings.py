@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,9 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "AGENT_LISTEN": ("0.0.0.0:9101", "where to serve /metrics /healthz /readyz /explain"),
     "AGENT_CONFIG": ("", "policy file (YAML), read again when it changes"),
 }
+
+
+_URL: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
 
 
 class SettingsError(ValueError):
@@ -100,6 +104,8 @@ def _whom(found: Mapping[str, str]) -> tuple[Charge | None, str | None]:
             vm_namespace = found["VM_NAMESPACE"] or found["POD_NAMESPACE"]
             needed = {"VM_NAMESPACE": vm_namespace, "VM_NAME": found["VM_NAME"], "POD_NAME": found["POD_NAME"]}
             _need(needed)
+            if "{pod_ip}" in found["METRICS_URL"]:
+                raise SettingsError("METRICS_URL: only the per-node form knows {pod_ip}")
             pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
             return Charge(ObjectName(vm_namespace, found["VM_NAME"]), pod), None
         case "node":
@@ -116,8 +122,8 @@ def _need(values: Mapping[str, str]) -> None:
 
 
 def _url(name: str, found: Mapping[str, str]) -> str:
-    if not found[name].startswith(("http://", "https://")):
-        raise SettingsError(f"{name}: expected http://… or https://…, got {found[name]!r}")
+    if _URL.fullmatch(found[name].replace("{pod_ip}", "address")) is None:
+        raise SettingsError(f"{name}: expected http://HOST… or https://HOST…, got {found[name]!r}")
     return found[name]
 
 

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - Only pods of this node with the opt-in label are asked for: an agent's traffic does not grow with the cluster.
-- A pod that is ending keeps its agent until it is gone: its VM may be migrating away.
+- A pod counts from when it has an address, because its guest is reached there, until it is gone or has ended. One that
+  is ending keeps its agent: its VM may be migrating away.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _apply(charges: dict[ObjectName, Charge], kind: str, pod: _Pod) -> None:
 
 def _charge(pod: _Pod) -> tuple[ObjectName, Charge] | None:
     vm = pod.metadata.labels.get(LABEL_VM_NAME)
-    if vm is None or pod.status.phase in ENDED:
+    if vm is None or pod.status.podIP is None or pod.status.phase in ENDED:
         return None
     name = ObjectName(pod.metadata.namespace, pod.metadata.name)
     return name, Charge(ObjectName(pod.metadata.namespace, vm), name, pod.status.podIP)

@@ -56,7 +56,9 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         (SIDECAR | {"AGENT_LISTEN": "9101"}, ""),
         (SIDECAR | {"AGENT_LISTEN": "0.0.0.0:http"}, "AGENT_LISTEN: expected HOST:PORT, got '0.0.0.0:http'"),
         (SIDECAR | {"AGENT_LISTEN": ":99999"}, "AGENT_LISTEN: expected HOST:PORT, got ':99999'"),
-        (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://… or https://…"),
+        (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://HOST… or https://HOST…"),
+        (SIDECAR | {"KUBERNETES_API_URL": "https://"}, "KUBERNETES_API_URL: expected http://HOST… or https://HOST…"),
+        (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: only the per-node form knows"),
     ],
 )
 def test_what_is_missing_or_makes_no_sense_is_said_by_its_name(environment: dict[str, str], message: str) -> None:

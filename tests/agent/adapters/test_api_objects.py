@@ -52,6 +52,9 @@ class Cluster:
         body = {"metadata": {"name": name, "labels": known}, "spec": spec}
         (await self.http.post(PODS, json=body)).raise_for_status()
 
+    async def has_address(self, pod: str, address: str) -> None:
+        await self.patched(f"{PODS}/{pod}/status", {"status": {"podIP": address, "phase": "Running"}})
+
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
@@ -126,20 +129,21 @@ async def test_an_object_that_breaks_its_rules_is_an_error_with_the_path() -> No
     assert caught.value.reason.startswith("the VirtualMachine makes no sense: spec.guest.cpus: ")
 
 
-async def test_the_nodes_vms_are_its_enabled_pods(cluster: Cluster) -> None:
+async def test_the_nodes_vms_are_its_enabled_pods_that_have_an_address(cluster: Cluster) -> None:
     await cluster.has_pod("one", "node-1", "vm-1")
     await cluster.has_pod("two", "node-2", "vm-2")
     await cluster.has_pod("three", "node-1")
     await cluster.has_pod("four", "node-1", "vm-4", labels={})
+    for number, pod in enumerate(("one", "two", "three", "four")):
+        await cluster.has_address(pod, f"10.0.0.{number}")
     sets = NodePods(cluster.api, "node-1").sets()
-    one = Charge(ObjectName("default", "vm-1"), ObjectName("default", "one"))
+    one = Charge(ObjectName("default", "vm-1"), ObjectName("default", "one"), "10.0.0.0")
     assert await anext(sets) == frozenset({one})
     await cluster.has_pod("five", "node-1", "vm-5")
-    five = Charge(ObjectName("default", "vm-5"), ObjectName("default", "five"))
+    assert await anext(sets) == frozenset({one})
+    await cluster.has_address("five", "10.0.0.5")
+    five = Charge(ObjectName("default", "vm-5"), ObjectName("default", "five"), "10.0.0.5")
     assert await anext(sets) == frozenset({one, five})
-    await cluster.patched(f"{PODS}/five/status", {"status": {"podIP": "10.0.0.5", "phase": "Running"}})
-    seen = await anext(sets)
-    assert {charge.pod_ip for charge in seen} == {None, "10.0.0.5"}
     await cluster.patched(f"{PODS}/five/status", {"status": {"phase": "Succeeded"}})
     assert await anext(sets) == frozenset({one})
     (await cluster.http.delete(f"{PODS}/one?gracePeriodSeconds=0")).raise_for_status()

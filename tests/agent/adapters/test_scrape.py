@@ -32,7 +32,8 @@ async def test_asks_only_for_what_it_needs_and_reads_it() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(str(request.url.query, "ascii"))
-        return httpx.Response(200, content=b"node_load1 0.5\n")
+        assert request.headers["Accept-Encoding"] == "identity"
+        return httpx.Response(200, stream=Chunks(b"node_load1 0.5\n"))
 
     assert await exporter(client(answer)).scrape() == GuestSample(load1=0.5)
     wanted = ["cpu", "stat", "loadavg", "meminfo", "pressure"]
@@ -44,7 +45,7 @@ async def test_an_exporter_that_refuses_a_selection_is_asked_for_everything_from
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request.url.query)
-        return httpx.Response(400 if request.url.query else 200, content=b"node_load1 0.5\n")
+        return httpx.Response(400 if request.url.query else 200, stream=Chunks(b"node_load1 0.5\n"))
 
     guest = exporter(client(answer))
     with pytest.raises(PortError, match="answer 400"):
