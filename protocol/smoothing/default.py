@@ -9,18 +9,20 @@ from typing import Final
 
 from protocol.smoothing.policy import Policy, parse_policy
 
+CPU_SEGMENTS: Final[tuple[dict[str, object], ...]] = (
+    {"every": "250m"},
+    {"at": "1500m", "every": "500m"},
+    *({"at": size, "every": f"{size * 1000 // 3}m"} for size in (3, 6, 12, 24, 48, 96)),
+)
+"""Steps of a quarter vCPU for small VMs, of about a third of the size for large ones."""
+
 DEFAULT_CPU_STAGES: Final[tuple[dict[str, object], ...]] = (
-    {"sustain": {"over": 2.4}},
-    {"histogram": {"percentile": 0.76, "margin": 1.0, "halfLife": "30m", "use": "floor"}},
-    {"surge": {"factor": 1.2, "window": 34}},
-    {"hold": {"window": 95, "keep": 0.67}},
-    {"hold": {"window": 20, "keep": 0.93}},
-    {
-        "quantize": {
-            "segments": [{"every": 0.25}, {"at": 1.5, "every": 0.5}, {"at": 3, "every": 1}, {"at": 6, "every": 2}]
-        }
-    },
-    {"hysteresis": {"ratio": 0.17}},
+    {"sustain": {"over": 2.25}},
+    {"surge": {"factor": 1.2, "window": 5}},
+    {"hold": {"window": 210, "keep": 0.5, "extra": "100m"}},
+    {"hold": {"window": 20}},
+    {"quantize": {"segments": CPU_SEGMENTS}},
+    {"hysteresis": {"ratio": 0.3}},
 )
 """CPU in vCPUs."""
 
