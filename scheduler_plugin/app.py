@@ -65,7 +65,6 @@ def assemble(writer: ClusterWriter, clock: Clock, settings: Settings, telemetry:
     feed = Feed(ledger, orders, telemetry, clock=clock, settings=settings, identity=writer.identity)
     desk = Desk(ledger, feed, orders, writer, clock, telemetry)
     hands = Hands(Chores(desk), PermitWriter(desk), Notices(desk))
-    telemetry.watch_ledger(ledger)
     return Parts(desk, hands, Service(desk, hands, TokenJudge(writer.review_token, clock.now)))
 
 
@@ -89,7 +88,7 @@ def probes_app(desk: Desk) -> FastAPI:
     app, ledger = _bare("probes"), desk.ledger
 
     async def metrics(_: Request) -> Response:
-        return Response(desk.telemetry.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await desk.telemetry.page(ledger), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def healthz(_: Request) -> Response:
         return Response("ok\n", media_type="text/plain")

@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -21,6 +22,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.nodes import NodeBook
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 
@@ -49,6 +51,8 @@ class Telemetry:
             registry=self.registry,
             buckets=SECONDS,
         )
+        self._sums = _Sums()
+        self.registry.register(self._sums)
         self.ready = self._gauge("ready", "1 once the cluster has been read")
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
         self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
@@ -59,19 +63,16 @@ class Telemetry:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"autoscale_{name}", text, registry=self.registry)
 
-    def watch_ledger(self, ledger: Ledger) -> None:
-        """Shows the ledger's sums in every scrape from now on."""
-        self.registry.register(_LedgerCollector(ledger, self._watch_ages))
-
-    def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
+    async def page(self, ledger: Ledger) -> bytes:
+        """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
+        self._sums.take(ledger, self._watch_ages())
+        return await asyncio.to_thread(generate_latest, self.registry)
 
     def _watch_ages(self) -> dict[str, float]:
         return {kind: self._now() - heard for kind, heard in self._heard.items()}
 
     def watch_heard(self, kind: str) -> None:
-        """A watch was opened or said something."""
+        """See ``WatchReport``."""
         self._heard[kind] = self._now()
 
     def watch_listed(self, kind: str, count: int) -> None:
@@ -119,41 +120,45 @@ class Telemetry:
             self.persist_seconds.observe(took)
 
 
-class _LedgerCollector(Collector):
-    """The sums of every node at the moment of the scrape."""
+class _Sums(Collector):
+    """The sums of every node as they were when the scrape began."""
 
-    def __init__(self, ledger: Ledger, watch_ages: Callable[[], dict[str, float]]) -> None:
-        self._ledger = ledger
+    def __init__(self) -> None:
+        self._nodes: list[tuple[str, int, tuple[Resources, ...]]] = []
+        self._waiting = 0
+        self._watch_ages: dict[str, float] = {}
+
+    def take(self, ledger: Ledger, watch_ages: dict[str, float]) -> None:
+        """Copies what the ledger says now."""
+        self._nodes = [(name, len(book.claims), _amounts(book)) for name, book in ledger.nodes.items()]
+        self._waiting = ledger.waiting
         self._watch_ages = watch_ages
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """One family per amount, with labels node and resource (``cpu`` in vCPUs, ``memory`` in bytes)."""
-        families = {
-            name: GaugeMetricFamily(f"autoscale_node_{name}", text, labels=("node", "resource"))
+        nodes = self._nodes
+        families = [
+            GaugeMetricFamily(f"autoscale_node_{name}", text, labels=("node", "resource"))
             for name, text in _AMOUNTS.items()
-        }
+        ]
         claims = GaugeMetricFamily("autoscale_node_claims", "Pods with a claim", labels=("node",))
-        for name, book in self._ledger.nodes.items():
-            pressure = book.pressure
-            shown: dict[str, Resources] = {
-                "total": book.room.total,
-                "reserved": book.reserved,
-                "watermark": book.room.watermark,
-                "pressure_logical": pressure.logical,
-                "pressure_capacity": pressure.capacity,
-                "pressure_excess": pressure.excess,
-                "forced": book.forced,
-            }
-            for amount, resources in shown.items():
-                families[amount].add_metric((name, "cpu"), resources.cpu.as_cores)
-                families[amount].add_metric((name, "memory"), resources.mem.value)
-            claims.add_metric((name,), len(book.claims))
-        yield from (*families.values(), claims)
-        yield GaugeMetricFamily("autoscale_waiting_pods", "Pods that no node had room for", self._ledger.waiting)
+        for node, count, amounts in nodes:
+            claims.add_metric((node,), count)
+            for family, amount in zip(families, amounts, strict=True):
+                family.add_metric((node, "cpu"), amount.cpu.as_cores)
+                family.add_metric((node, "memory"), amount.mem.value)
         ages = GaugeMetricFamily("autoscale_watch_age_seconds", "Since a watch was last heard", labels=("kind",))
-        for kind, age in self._watch_ages().items():
+        for kind, age in self._watch_ages.items():
             ages.add_metric((kind,), age)
-        yield ages
+        waiting = GaugeMetricFamily("autoscale_waiting_pods", "Pods that no node had room for", self._waiting)
+        return (*families, claims, waiting, ages)
+
+
+def _amounts(book: NodeBook) -> tuple[Resources, ...]:
+    """In the order of ``_AMOUNTS``."""
+    room, pressure = book.room, book.pressure
+    levels = (room.total, book.reserved, room.watermark)
+    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced)
 
 
 _AMOUNTS: Final = {

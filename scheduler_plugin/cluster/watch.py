@@ -21,7 +21,7 @@ from typing import Final, Generic, Never, Protocol, TypeVar
 import msgspec
 
 from protocol.messages import ObjectName
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 from scheduler_plugin.backoff import Backoff
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import (
@@ -64,6 +64,9 @@ class Change(Generic[F]):
 class WatchReport(Protocol):
     """Who is told how a watch is doing."""
 
+    def watch_heard(self, kind: str) -> None:
+        """A watch was opened or said something."""
+
     def watch_listed(self, kind: str, count: int) -> None:
         """A list was taken in whole."""
 
@@ -99,7 +102,6 @@ class Mirror(Generic[F]):
     on_change: Callable[[Change[F]], None]
     report: WatchReport
     facts: dict[ObjectName, F] = field(default_factory=dict)
-    heard_at: Instant | None = None
     _versions: dict[ObjectName, int] = field(default_factory=dict)
     _version: str | None = None
     _failures: int = 0
@@ -171,12 +173,13 @@ class Mirror(Generic[F]):
             "resourceVersion": self._version or "",
             "timeoutSeconds": str(int(WATCH_LENGTH * (1 + clock.jitter()))),
         }
-        began = self.heard_at = clock.now()
+        began = clock.now()
+        self.report.watch_heard(self.kind.name)
         async with api.stream(ApiCall("GET", self.kind.path, WATCH_SILENCE, query=query)) as lines:
             async for line in lines:
                 self._event(line)
                 self._failures = 0
-                self.heard_at = clock.now()
+                self.report.watch_heard(self.kind.name)
         if clock.now() - began < SHORTEST_WATCH:
             raise ApiUnknownError(f"the server ended the watch of {self.kind.name} at once")
 
