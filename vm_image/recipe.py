@@ -64,6 +64,7 @@ class GuestFile:
 GUEST_FILES: Final = (
     GuestFile("rootfs/init.sh", "sbin/init", 0o755),
     GuestFile("rootfs/cpu.sh", "usr/lib/autoscale/cpu.sh", 0o755),
+    GuestFile("rootfs/cpu-now.sh", "usr/lib/autoscale/cpu-now.sh"),
     GuestFile("rootfs/daemon.sh", "usr/lib/autoscale/daemon.sh", 0o755),
     GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
     GuestFile("rootfs/dhcp.sh", "usr/lib/autoscale/dhcp.sh", 0o755),

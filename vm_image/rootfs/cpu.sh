@@ -1,44 +1,35 @@
 #!/bin/sh
 # cpu.sh MILLI: gives the guest so many thousandths of a CPU. Whole CPUs go on- and offline; a quota on the database's
-# control group holds it to the fraction. cpu.sh without an argument prints what the guest has.
+# control group holds it to the fraction.
 # A quota is lowered before CPUs go and raised after they came, so that no moment offers more than the larger size.
 set -eu
+wanted=$1
 cpus=/sys/devices/system/cpu
 limit=/sys/fs/cgroup/work/cpu.max
 period=100000
+# shellcheck source=vm_image/rootfs/cpu-now.sh
+. /usr/lib/autoscale/cpu-now.sh
 
-online() { busybox nproc; }
-
-if [ $# -eq 0 ]; then
-    read -r quota _ <$limit
-    case $quota in
-    max) echo $(($(online) * 1000)) ;;
-    *) echo $((quota * 1000 / period)) ;;
-    esac
-    exit
-fi
-
-milli=$1
 set -- $cpus/cpu[0-9]*
 present=$#
-case $milli in '' | *[!0-9]* | ??????*) echo "CPU is a whole number of thousandths of a CPU, not \"$milli\""; exit 1 ;; esac
-if [ "$milli" -lt 10 ] || [ "$milli" -gt $((present * 1000)) ]; then
-    echo "CPU must be between 10 and $((present * 1000)) thousandths, not $milli"
+case $wanted in '' | *[!0-9]* | ??????*) echo "CPU is a whole number of thousandths of a CPU, not \"$wanted\""; exit 1 ;; esac
+if [ "$wanted" -lt 10 ] || [ "$wanted" -gt $((present * 1000)) ]; then
+    echo "CPU must be between 10 and $((present * 1000)) thousandths, not $wanted"
     exit 1
 fi
-whole=$(((milli + 999) / 1000))
+whole=$(((wanted + 999) / 1000))
 quota=max
-[ $((milli % 1000)) -eq 0 ] || quota=$((milli * period / 1000))
+[ $((wanted % 1000)) -eq 0 ] || quota=$((wanted * period / 1000))
 grows=no
-[ "$whole" -le "$(online)" ] || grows=yes
+[ "$whole" -le "$online" ] || grows=yes
 
 [ "$grows" = yes ] || echo "$quota $period" >$limit
 number=1
 while [ $number -lt "$present" ]; do
-    wanted=0
-    [ $number -ge $whole ] || wanted=1
+    plugged=0
+    [ $number -ge $whole ] || plugged=1
     read -r is <$cpus/cpu$number/online
-    [ "$is" = "$wanted" ] || echo "$wanted" >$cpus/cpu$number/online
+    [ "$is" = "$plugged" ] || echo "$plugged" >$cpus/cpu$number/online
     number=$((number + 1))
 done
 [ "$grows" = no ] || echo "$quota $period" >$limit

@@ -11,10 +11,17 @@ answer() {
     exit
 }
 
+get_cpu() {
+    # shellcheck source=vm_image/rootfs/cpu-now.sh
+    . /usr/lib/autoscale/cpu-now.sh
+    # shellcheck disable=SC2154 # the sourced file sets it
+    answer "200 OK" "$milli"
+}
+
 put_cpu() {
     # One order at a time: two that overlap would leave a mixture of both.
     if said=$(flock /run/autoscale.cpu sh /usr/lib/autoscale/cpu.sh "$(busybox head -c "${length:-0}")" 2>&1); then
-        answer "200 OK" "$(sh /usr/lib/autoscale/cpu.sh)"
+        get_cpu
     fi
     answer "400 Bad Request" "$said"
 }
@@ -28,17 +35,18 @@ get_ready() {
     answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
 }
 
+return=$(printf '\r')
 read -r method path _
 while read -r header value; do
-    value=${value%"$(printf '\r')"}
+    value=${value%"$return"}
     case $header in
     [Cc]ontent-[Ll]ength:) length=$value ;;
-    '' | "$(printf '\r')") break ;;
+    '' | "$return") break ;;
     esac
 done
 
 case "$method $path" in
-"GET /cpu") answer "200 OK" "$(sh /usr/lib/autoscale/cpu.sh)" ;;
+"GET /cpu") get_cpu ;;
 "PUT /cpu") put_cpu ;;
 "GET /ready") get_ready ;;
 *" /cpu" | *" /ready") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;

@@ -21,7 +21,8 @@ from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
 
 _ASK_SECONDS: Final = 5.0
-"""An answer about the CPU takes 0.1 s, switching CPUs up to 0.6 s; eight guests on two cores are ten times slower."""
+_SWITCH_SECONDS: Final = 15.0
+"""An answer about the CPU takes 0.1 s, switching CPUs up to 1.7 s; eight guests on two cores are ten times slower."""
 _READY_SECONDS: Final = 2.0
 _MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.05)
@@ -96,7 +97,7 @@ class QemuGuest:
         """Switches CPUs in the guest and sets the quota for the fraction. Raises ``GuestError``."""
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
-        answer = await self._ask("PUT", "/cpu", str(use.value))
+        answer = await self._ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
 
