@@ -1,0 +1,78 @@
+"""Child processes: kept running, ended for good, and never outliving their owner."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from deploy.local.process import Keeper, Program, end, start
+from tests.local.clock import FakeClock, settle
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def python(code: str, log: Path) -> Program:
+    return Program([sys.executable, "-c", code], log, environment={"GREETING": "hello"})
+
+
+async def test_a_program_gets_its_environment_and_its_output_goes_to_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "program.log"
+    process = await start(python("import os; print(os.environ['GREETING'])", log))
+    assert await process.wait() == 0
+    assert log.read_text() == "hello\n"
+
+
+def test_the_way_into_a_network_comes_first_and_the_order_to_die_last(tmp_path: Path) -> None:
+    program = Program(["sleep", "1"], tmp_path / "log", ["nsenter", "--net=x"])
+    assert program.argv == ["nsenter", "--net=x", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "1"]
+
+
+async def test_ending_a_process_that_has_ended_is_nothing_special(tmp_path: Path) -> None:
+    process = await start(python("", tmp_path / "log"))
+    await process.wait()
+    await end(process)
+    assert process.returncode == 0
+
+
+async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path) -> None:
+    clock, codes, ended = FakeClock(), list[int](), asyncio.Event()
+
+    def note(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    keeper = Keeper(python("raise SystemExit(3)", tmp_path / "log"), clock, note)
+    running = asyncio.ensure_future(keeper.run())
+    for times in (1, 2):
+        await asyncio.wait_for(ended.wait(), 20)
+        ended.clear()
+        await settle()
+        assert (codes, keeper.restarts, keeper.pid) == ([3] * times, times, None)
+        await clock.pass_time(15)
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says_why(tmp_path: Path) -> None:
+    clock, codes = FakeClock(), list[int]()
+    program = Program(["sleep", "1"], tmp_path / "log", ["/no/such/program"])
+    running = asyncio.ensure_future(Keeper(program, clock, codes.append).run())
+    await settle()
+    assert codes == [127]
+    assert "/no/such/program cannot be started" in program.log.read_text()
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def test_a_keeper_that_is_cancelled_ends_its_program(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    code = f"import pathlib,signal; pathlib.Path({str(began)!r}).touch(); signal.pause()"
+    keeper = Keeper(python(code, tmp_path / "log"), FakeClock(), lambda _: None)
+    running = asyncio.ensure_future(keeper.run())
+    while keeper.pid is None:
+        await settle()
+    pid = keeper.pid
+    running.cancel()
+    await asyncio.wait((running,))
+    assert not lives(pid)

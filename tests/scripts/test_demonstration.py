@@ -1,0 +1,123 @@
+"""The demonstration's verdict, pgbench's words, and the pictures."""
+
+import pytest
+from rich.console import Console
+
+from protocol.units import Bytes, Resources, Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, outcome_of, tps_of
+from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
+from scripts.autoscale.demonstration.screen import Screen, bar, line, sparkline
+from scripts.autoscale.demonstration.watcher import Glance
+
+SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
+
+
+def seen(*sizes: tuple[float, Resources], transactions: int = 900, failed: int = 0) -> Observations:
+    found = Observations(guests="QEMU", network="namespaces", load_began=Seconds(10.0), load_ended=Seconds(30.0))
+    for at, size in sizes:
+        found.saw(Seconds(at), size)
+    found.transactions, found.failed = transactions, failed
+    found.tps.append(LoadPoint(11.0, 120.0))
+    return found
+
+
+def test_a_vm_that_grew_and_shrank_without_a_failed_transaction_is_a_success() -> None:
+    outcome = report(seen((2.0, SMALL), (12.5, LARGE), (45.0, SMALL)), Seconds(50.0))
+    assert outcome.success
+    assert (outcome.started_at, outcome.grew_to, outcome.shrank_to) == (1.0, 4.0, 1.0)
+    assert (outcome.transactions, outcome.failed, outcome.reaction_seconds) == (900, 0, 2.5)
+    assert outcome.sizes[1] == SizePoint(12.5, 4.0, 1024**3)
+    assert outcome.problems == []
+
+
+@pytest.mark.parametrize(
+    ("observed", "problem"),
+    [
+        (seen((2.0, SMALL)), "the VM did not grow: it had 1 vCPU before the load and never more"),
+        (
+            seen((2.0, SMALL), (12.0, LARGE)),
+            "the VM did not shrink: it reached 4 cpu, 1Gi and has 4 cpu, 1Gi at the end",
+        ),
+        (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), failed=3), "3 transactions failed"),
+        (seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0), "no transaction was run"),
+        (Observations(load_problem="no KVM"), "no KVM"),
+        (Observations(), "it ended before the load had run"),
+    ],
+)
+def test_anything_less_is_not_and_the_reason_is_said(observed: Observations, problem: str) -> None:
+    outcome = report(observed, Seconds(50.0))
+    assert not outcome.success
+    assert problem in outcome.problems
+
+
+def test_simulated_guests_claim_no_transactions() -> None:
+    observed = seen((2.0, SMALL), (12.0, LARGE), (40.0, SMALL), transactions=0)
+    observed.is_simulated = True
+    outcome = report(observed, Seconds(50.0))
+    assert (outcome.success, outcome.note) == (True, "simulated guests play a load: no transactions were run")
+
+
+def test_the_growth_before_the_load_is_not_its_reaction() -> None:
+    outcome = report(seen((2.0, SMALL), (5.0, LARGE), (8.0, SMALL), (13.0, LARGE), (40.0, SMALL)), Seconds(50.0))
+    assert outcome.reaction_seconds == 3.0
+
+
+def test_pgbench_reports_progress_in_lines() -> None:
+    assert tps_of("progress: 18.0 s, 118.5 tps, lat 70.629 ms stddev 62.562, 0 failed") == 118.5
+    assert tps_of("starting vacuum...end.") is None
+
+
+def test_pgbench_is_believed_about_transactions_and_broken_connections_count_as_failed() -> None:
+    good = ["number of transactions actually processed: 1140", "number of failed transactions: 0 (0.000%)"]
+    assert outcome_of(good, 0) == Outcome(1140, 0, "")
+    broken = ["pgbench: error: client 3 aborted in command 8 (SQL) of script 0", *good, "Run was aborted; …"]
+    assert outcome_of(broken, 2) == Outcome(1140, 1, "pgbench ended with exit code 2: Run was aborted; …")
+    assert outcome_of([], 1).problem == "pgbench ended with exit code 1: it said nothing"
+
+
+def test_bars_show_what_is_used_and_what_is_allocated() -> None:
+    assert bar(1.0, 2.0, 4.0, 8) == "██▒▒····"
+    assert bar(None, 4.0, 4.0, 4) == "▒▒▒▒"
+    assert bar(9.0, 1.0, 4.0, 4) == "████"
+    assert bar(1.0, 1.0, 0.0, 4) == "····"
+
+
+def test_sparklines_scale_to_the_greatest() -> None:
+    assert sparkline([0.0, 2.0, 4.0]) == "▁▅█"
+    assert sparkline([]) == ""
+    assert sparkline([0.0]) == "▁"
+
+
+GLANCE = Glance("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
+
+
+def test_a_plain_line_says_everything_in_one() -> None:
+    assert line(Seconds(12.0), "load", GLANCE, 99.6) == "  12.0 s  load      1 vCPU 256Mi, 0.5 busy, 100 tps"
+    assert line(Seconds(1.0), "boot", Glance("Pending", "", None, None, False, None, None, ""), None).endswith(
+        "no size yet"
+    )
+
+
+def test_without_a_terminal_there_is_a_line_for_every_change_and_now_and_then() -> None:
+    console = Console(width=200, force_terminal=False, record=True)
+    with Screen(console, "demo") as screen:
+        for tenths in range(60):
+            screen.show(Seconds(tenths / 10), "load", GLANCE, None)
+        screen.decided(Seconds(6.0), "the load has ended")
+    said = console.export_text().splitlines()
+    assert [each.split(" s  ")[0].strip() for each in said] == ["0.0", "3.0", "6.0"]
+
+
+def test_in_a_terminal_there_is_a_picture() -> None:
+    console = Console(width=100, force_terminal=True, record=True)
+    screen = Screen(console, "demo")
+    screen.decisions.append("4 cpu, 1Gi: growing for cpu busy")
+    console.print(screen._picture(Seconds(3.0), "load", GLANCE, 12.0))
+    said = console.export_text()
+    for expected in (
+        "demo · 3 s · load · Running on n1",
+        "0.5 busy of 1 (at most 4)",
+        "growing for cpu busy",
+        "12 trans",
+    ):
+        assert expected in said

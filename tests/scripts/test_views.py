@@ -1,0 +1,111 @@
+"""What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
+
+from deploy.local.kube.objects import Json
+from scripts.autoscale.explain import story
+from scripts.autoscale.top import marked, node_row, vm_row
+from scripts.autoscale.vms import vm_name
+from tests.local.neonvm.objects import virtual_machine
+
+STATUS: Json = {"phase": "Running", "node": "n1", "cpus": "2", "memorySize": "2Gi"}
+AGENT: Json = {
+    "because": "growing for cpu busy",
+    "parts": [{"name": "memory used", "need": "249407828", "because": "0.17 GiB in use"}],
+    "goal": {"cpu": "3", "mem": "2Gi"},
+    "compute_unit": {"cpu": "500m", "mem": "512Mi"},
+    "shrink_guard": "no proof yet",
+    "metrics": {
+        "age_seconds": 0.4,
+        "cores_busy": 1.9,
+        "load1": 2.0,
+        "mem_used": "1Gi",
+        "mem_total": "2Gi",
+        "cpu_stall": 0.5,
+    },
+    "permit": {"cpu": "2", "mem": "2Gi"},
+    "denied": {
+        "by": "scheduler",
+        "wanted": {"cpu": "3", "mem": "2Gi"},
+        "granted": {"cpu": "2", "mem": "2Gi"},
+        "since_seconds": 12.2,
+        "times": 3,
+    },
+    "troubles": [{"with_": "metrics", "reason": "time-out", "since_seconds": 3.0}],
+}
+SCHEDULER: Json = {
+    "pods": [
+        {
+            "pod": "default/db-x",
+            "node": "n1",
+            "state": "bound",
+            "reserved": {"cpu": "2", "mem": "2Gi"},
+            "reservedBecause": {"permit": {"cpu": "2", "mem": "2Gi"}},
+            "denied": {"cpu": "1", "mem": "0"},
+            "deniedBy": "node n1 has 0 cpu free",
+            "deniedForSeconds": 12.0,
+            "nodeTotal": {"cpu": "7500m", "mem": "15Gi"},
+            "nodeReserved": {"cpu": "7500m", "mem": "3Gi"},
+            "migrating": True,
+        }
+    ]
+}
+
+
+def test_the_story_of_a_vm_answers_every_question() -> None:
+    told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
+    for expected in (
+        "default/db has 2 vCPU and 2Gi; it is Running on n1.",
+        "It may have 500m to 4 vCPU and 1 to 8 slots of 1Gi; asked of it now: 2 vCPU and 2 slots.",
+        "Its agent: growing for cpu busy.",
+        "- memory used needs 238Mi: 0.17 GiB in use",
+        "Together that is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
+        "The guest, 0 s ago: 1.90 vCPU busy, load 2.00, memory 1Gi of 2Gi, ",
+        "stalled on CPU 50% and on memory ? of the time.",
+        "DENIED by the scheduler: it wanted 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",
+        "TROUBLE with metrics for 3 s: time-out",
+        "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
+        "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
+        "The node has 7500m vCPU, 15Gi for VMs; 7500m vCPU, 3Gi are reserved.",
+        "The VM is being migrated.",
+    ):
+        assert expected in told
+
+
+def test_what_cannot_be_asked_is_said() -> None:
+    told = "\n".join(story(virtual_machine(), None, None))
+    assert "default/db has ? vCPU and ?; it is new on no node." in told
+    assert "Its agent does not answer" in told
+    assert "The scheduler knows no pod of it" in told
+
+
+def test_a_refused_resize_shows_in_the_story() -> None:
+    refused = [{"type": "Available", "reason": "ResizeRefused", "message": "no daemon"}]
+    told = "\n".join(story(virtual_machine({**STATUS, "conditions": refused}), {"because": "x"}, {"pods": []}))
+    assert "Available: ResizeRefused: no daemon" in told
+    assert "It has no metrics of the guest." in told
+
+
+def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
+    node: Json = {
+        "name": "n1",
+        "reserved": {"cpu": "4", "mem": "1Gi"},
+        "total": {"cpu": "8", "mem": "2Gi"},
+        "watermark": {"cpu": "7200m", "mem": "1Gi"},
+        "pressure": {"excess": {"cpu": "0", "mem": "1Gi"}},
+    }
+    name, cpu, cpus, _, memory, pressure = node_row(node)
+    assert (name, cpus, memory, pressure) == ("n1", "4.00/8.00", "1.00/2.00", "0 cpu 1Gi")
+    assert cpu == "████████████·········│··"
+    assert marked("····", 1.0, 0.0) == "····"
+
+
+def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
+    account: Json = {"vm": virtual_machine(STATUS), "agent": AGENT}
+    row = ("default/db", "n1", "Running", "2", "1.90", "2Gi", "1024Mi", "2 2Gi", "growing for cpu busy")
+    assert vm_row(account, {}) == row
+    silent = ("default/db", "-", "Pending", "-", "-", "-", "-", "1 1Gi", "-")
+    permits: dict[str, Json] = {"default/db": {"permit": {"cpu": "1", "mem": "1Gi"}}}
+    assert vm_row({"vm": virtual_machine(), "agent": None}, permits) == silent
+
+
+def test_vms_are_named_with_or_without_their_namespace() -> None:
+    assert (str(vm_name("db")), str(vm_name("prod/db"))) == ("default/db", "prod/db")
