@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from scheduler_plugin.app import agents_app, assemble, extender_app
 from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.still_cluster import StillCluster
@@ -76,7 +77,7 @@ async def _run(kind: str, listening: socket.socket, cluster: StillCluster) -> No
         return
     clock = SystemClock()
     telemetry = Telemetry(clock.now)
-    parts = assemble(cluster, clock, parse_settings(SETTINGS), telemetry)
+    parts = assemble(ClusterWriter(cluster, "bench"), clock, parse_settings(SETTINGS), telemetry)
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = asyncio.create_task(parts.run(cluster))
     try:
