@@ -59,7 +59,7 @@ def test_simulated_guests_claim_no_transactions() -> None:
 
 def test_the_growth_before_the_load_is_not_its_reaction() -> None:
     outcome = report(seen((2.0, SMALL), (5.0, LARGE), (8.0, SMALL), (13.0, LARGE), (40.0, SMALL)), Seconds(50.0))
-    assert outcome.reaction_seconds == 3.0
+    assert (outcome.reaction_seconds, outcome.seconds_until_first_growth) == (3.0, 5.0)
 
 
 def test_pgbench_reports_progress_in_lines() -> None:

@@ -19,10 +19,10 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
-_POLICY: Final = '{"shrink": {"window": "15s"}}'
+_POLICY: Final = '{"shrink": {"window": "20s"}}'
 """A demonstration has no minute to wait for the proof that less is enough; everything else is the default."""
 _BOOT: Final = Seconds(120.0)
-_SETTLE: Final = Seconds(22.0)
+_SETTLE: Final = Seconds(20.0)
 _MAKE_ROOM: Final = Seconds(60.0)
 _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)

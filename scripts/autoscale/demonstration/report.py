@@ -117,11 +117,17 @@ def report(seen: Observations, total: Seconds) -> Report:
         failed=seen.failed,
         reaction_seconds=round(grown - began, 2) if grown is not None and began is not None else None,
         seconds_total=round(total, 1),
-        seconds_until_first_growth=round(grown, 1) if grown is not None else None,
+        seconds_until_first_growth=_first_growth(seen),
         sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in seen.sizes],
         load=list(seen.tps),
         note="simulated guests play a load: no transactions were run" if seen.is_simulated else "",
     )
+
+
+def _first_growth(seen: Observations) -> float | None:
+    """When it first had more CPU than at its start, for whatever reason."""
+    grown = seen.first_growth(Seconds(0.0), seen.sizes[0][1]) if seen.sizes else None
+    return None if grown is None else round(grown, 1)
 
 
 def _problems(
