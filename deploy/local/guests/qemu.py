@@ -70,17 +70,13 @@ class QemuGuest:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
         if self._alive() is not None:
             return
-        spec, made_by = self._spec, self._made_by
-        spec.state_dir.mkdir(parents=True, exist_ok=True)
-        files = Files.of(spec.state_dir)
-        if not files.disk.exists():
-            await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
+        try:
+            self._machine = await self._launched()
+        except OSError as error:
+            raise GuestError(
+                f"{self._spec.vm}: the guest cannot be started in {self._spec.state_dir}: {error}"
+            ) from error
         self._ready = False
-        self._machine = await made_by.hypervisor.launch(
-            str(spec.vm),
-            lambda fd: [*launcher(spec.network.enter), *qemu_command(spec, made_by.image, made_by.accelerator, fd)],
-            files.log,
-        )
 
     async def state(self) -> GuestState:
         """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
@@ -123,6 +119,19 @@ class QemuGuest:
         if self._machine is not None:
             await self._machine.end()
             self._machine = None
+
+    async def _launched(self) -> Machine:
+        """A machine on the VM's disk, which is made where there is none. Raises ``GuestError`` and ``OSError``."""
+        spec, made_by = self._spec, self._made_by
+        spec.state_dir.mkdir(parents=True, exist_ok=True)
+        files = Files.of(spec.state_dir)
+        if not files.disk.exists():
+            await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
+        return await made_by.hypervisor.launch(
+            str(spec.vm),
+            lambda fd: [*launcher(spec.network.enter), *qemu_command(spec, made_by.image, made_by.accelerator, fd)],
+            files.log,
+        )
 
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None

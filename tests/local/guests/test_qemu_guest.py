@@ -175,3 +175,17 @@ async def test_a_guest_that_cannot_be_launched_can_be_started_again(tmp_path: Pa
     await world.guest.start()
     assert isinstance(world.guest, QemuGuest)
     assert (await world.guest.state()).phase is GuestPhase.BOOTING
+
+
+async def test_a_state_directory_that_cannot_be_made_is_a_fault_of_the_guest(
+    tmp_path: Path, daemon: FakeGuestDaemon
+) -> None:
+    world = World(occupied(tmp_path), daemon)
+    with pytest.raises(GuestError, match=r"default/db: the guest cannot be started in .*: .*exists"):
+        await world.guest.start()
+
+
+def occupied(folder: Path) -> Path:
+    """A path that is taken by a file."""
+    (folder / "db").write_text("")
+    return folder / "db"
