@@ -9,12 +9,15 @@ from typing import Final
 
 from protocol.smoothing.policy import Policy, parse_policy
 
-CPU_SEGMENTS: Final[tuple[dict[str, object], ...]] = (
-    {"every": "250m"},
+CPU_SEGMENTS: Final[tuple[dict[str, str], ...]] = (
+    {"at": "0", "every": "250m"},
     {"at": "1500m", "every": "500m"},
-    *({"at": size, "every": f"{size * 1000 // 3}m"} for size in (3, 6, 12, 24, 48, 96)),
+    {"at": "3", "every": "1"},
+    {"at": "6", "every": "2"},
+    {"at": "12", "every": "4"},
+    {"at": "24", "every": "8"},
 )
-"""Steps of a quarter vCPU for small VMs, of about a third of the size for large ones."""
+"""Steps of a quarter vCPU for small VMs, and of a sixth to a third of the size for larger ones."""
 
 DEFAULT_CPU_STAGES: Final[tuple[dict[str, object], ...]] = (
     {"sustain": {"over": 2.25}},

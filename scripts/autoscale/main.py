@@ -6,6 +6,7 @@ import typer
 
 from scripts.autoscale import bench, demo, explain, local, top
 from scripts.autoscale.replay.command import replay
+from scripts.autoscale.replay.many_values import ManyValues
 
 
 def app() -> typer.Typer:
@@ -21,7 +22,7 @@ def app() -> typer.Typer:
     root.command("demo")(demo.demo)
     root.command("top")(top.top)
     root.command("bench")(bench.bench)
-    root.command("replay")(replay)
+    root.command("replay", cls=ManyValues)(replay)
     root.command("explain")(explain.explain)
     return root
 

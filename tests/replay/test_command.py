@@ -10,13 +10,14 @@ import typer
 from typer.testing import CliRunner
 
 from scripts.autoscale.replay.command import replay
+from scripts.autoscale.replay.many_values import ManyValues, repeated
 
 PNG = b"\x89PNG"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
     app = typer.Typer()
-    app.command()(replay)
+    app.command(cls=ManyValues)(replay)
     result = CliRunner().invoke(app, list(arguments))
     return result.exit_code, result.stdout, result.stderr
 
@@ -34,6 +35,30 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
     assert out.count("short: 0.9 h scored every 5 s") == 2
     assert "overall, 2 recordings at speed 1" in out
     assert out.count("agent-last") == 3
+
+
+def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -> None:
+    folder = str(Path(trace).parent)
+    status, out, _ = run("--trace", folder, trace, "--policy", "default", "fixed-peak", "--json")
+    assert (status, len(json.loads(out)["recordings"])) == (0, 2)
+    (tmp_path / "empty").mkdir()
+    assert (
+        run("--trace", str(tmp_path / "empty"))[2]
+        == f"autoscale replay: {tmp_path}/empty: no CSV file in this folder\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--trace", "a", "b", "--json"], ["--trace", "a", "--trace", "b", "--json"]),
+        (["--trace=a", "b", "--speed", "2"], ["--trace=a", "--trace", "b", "--speed", "2"]),
+        (["--policy", "x", "--trace", "a"], ["--policy", "x", "--trace", "a"]),
+        (["a"], ["a"]),
+    ],
+)
+def test_an_option_may_be_followed_by_several_values(typed: list[str], meant: list[str]) -> None:
+    assert list(repeated(typed)) == meant
 
 
 def test_json_is_one_document(trace: str) -> None:

@@ -15,7 +15,13 @@ from protocol.smoothing.policy import PolicyError
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
-from scripts.autoscale.replay.recording import Recording, RecordingError, read_recording, write_recording
+from scripts.autoscale.replay.recording import (
+    Recording,
+    RecordingError,
+    files_of,
+    read_recording,
+    write_recording,
+)
 from scripts.autoscale.replay.score import Score
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
@@ -25,14 +31,12 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     trace: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A recording, seconds,cpu_cores[,mem_bytes]; repeatable. Ours, generated, where none is given."
+            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, where none is given."
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"A policy file, or one of {', '.join(PLAYERS)}; repeatable. All of these where none is given."
-        ),
+        typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),
     ] = None,
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -45,7 +49,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
     try:
         players = choose_players(policy or [])
-        recordings = [read_recording(path) for path in trace or []] or [generate(shape, seed) for shape in SHAPES]
+        recordings = [read_recording(path) for path in files_of(trace or [])] or [
+            generate(shape, seed) for shape in SHAPES
+        ]
         if save is not None:
             _save(recordings, save)
         played = play(recordings, players, speed)

@@ -72,7 +72,7 @@ def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     )
     panel.set_ylabel("vCPU")
     panel.set_xlim(0, max(hours[-1], 1e-9))
-    panel.set_ylim(0, 1.08 * max(float(most.max()), float(given.max())))
+    panel.set_ylim(bottom=0)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)

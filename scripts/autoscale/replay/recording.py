@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -65,6 +66,17 @@ class Timeline:
     def scored_hours(self) -> float:
         """How long the scored part is."""
         return (len(self.demand) - self.warm_up) * self.step / 3600
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files among ``paths`` and every CSV file of the folders among them. Raises ``RecordingError``."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        if not found:
+            raise RecordingError(f"{path}: no CSV file in this folder")
+        files.extend(found)
+    return files
 
 
 def read_recording(path: Path) -> Recording:
