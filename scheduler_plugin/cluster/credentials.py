@@ -177,9 +177,3 @@ def _show_certificate(context: ssl.SSLContext, folder: Path, user: _User) -> Non
             file.write(pair)
             file.flush()
             context.load_cert_chain(file.name)
-
-
-def default_kubeconfig(environment: Mapping[str, str]) -> Path | None:
-    """The file named by KUBECONFIG, if any."""
-    named = environment.get("KUBECONFIG")
-    return Path(named) if named else None

@@ -182,3 +182,40 @@ async def test_a_wake_up_that_got_lost_is_sent_again(cluster: FakeCluster, clock
         assert "annotations" not in cluster.get(NODES, "", "n1")["metadata"]
         await clock.advance(2)
         assert "annotations" in cluster.get(NODES, "", "n1")["metadata"]
+
+
+async def test_a_pod_that_is_gone_when_its_conflict_is_read_gives_the_room_back(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with running(cluster, clock) as scheduler:
+        pod = waiting_pod(cluster, "p")
+        await settle()
+        cluster.faults.append(Fault(to("POST", "/binding"), refuse=409))
+        cluster.faults.append(Fault(to("GET", "/pods/p"), refuse=404))
+        assert await scheduler.bind(pod, "n1") == "pod default/p is gone: 409: refused by a fault"
+        assert scheduler.reserved("n1") == "0 cpu, 0"
+
+
+async def test_a_pod_that_cannot_be_read_keeps_its_room_and_is_read_again(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with running(cluster, clock) as scheduler:
+        pod = waiting_pod(cluster, "p")
+        await settle()
+        cluster.faults.append(Fault(to("POST", "/binding"), refuse=409))
+        cluster.faults.append(Fault(to("GET", "/pods/p"), refuse=403, times=2))
+        assert "cannot be read just now" in await scheduler.bind(pod, "n1")
+        assert scheduler.reserved("n1") == "6 cpu, 1Gi"
+        await clock.advance(2)
+        assert scheduler.reserved("n1") == "0 cpu, 0", "a conflict is certain: this call bound nothing"
+
+
+async def test_a_wake_up_that_is_refused_is_not_repeated(cluster: FakeCluster, clock: FakeClock) -> None:
+    async with running(cluster, clock) as scheduler:
+        first, second = waiting_pod(cluster, "first"), waiting_pod(cluster, "second")
+        await scheduler.bind(first, "n1")
+        await scheduler.filter(second, "n1")
+        cluster.faults.append(Fault(to("PATCH", "/nodes/n1"), refuse=403))
+        cluster.remove(PODS, "default", "first")
+        await clock.advance(5)
+        assert len(cluster.made("PATCH", "/nodes/n1")) == 1

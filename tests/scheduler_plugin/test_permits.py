@@ -330,3 +330,25 @@ async def test_a_second_scheduler_is_seen(cluster: FakeCluster, clock: FakeClock
             if line.startswith("autoscale_rival_permit_writes_total")
         ]
         assert seen == ["autoscale_rival_permit_writes_total 1.0"] * 2
+
+
+async def test_a_pod_whose_vm_is_not_known_yet_is_asked_to_come_again(cluster: FakeCluster, clock: FakeClock) -> None:
+    ghost = vm_pod("ghost", "n1")
+    cluster.put(PODS, ghost)
+    async with settled(cluster, clock) as scheduler:
+        answer = await scheduler.ask(ghost, 1, 4)
+        assert said(answer) == (
+            503,
+            {"error": "VirtualMachine default/ghost of pod default/ghost-pod is not known yet"},
+        )
+
+
+async def test_a_node_that_is_not_known_yet_is_waited_for(cluster: FakeCluster, clock: FakeClock) -> None:
+    cluster.put(VMS, vm("far"))
+    cluster.put(PODS, vm_pod("far", "n9"))
+    async with settled(cluster, clock) as scheduler:
+        answer = await scheduler.ask(vm_pod("far", "n9"), 1, 4)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        cluster.put(NODES, node("n9"))
+        await settle()
+        assert (await scheduler.ask(vm_pod("far", "n9"), 1, 4)).status_code == 200
