@@ -86,7 +86,11 @@ def read_request(case: Case) -> dict[str, Any]:
     asked: ScaleUp = decode_scale_up(bytes.fromhex(case.input["hex"]))
     return {
         "options": [
-            [option.group, option.nodes, [[pod.key.rpartition("/")[2], *_amounts(pod.needs.resources)] for pod in option.pods]]
+            [
+                option.group,
+                option.nodes,
+                [[pod.key.rpartition("/")[2], *_amounts(pod.needs.resources)] for pod in option.pods],
+            ]
             for option in asked.options
         ],
         "nodes": {group: [shape.machine, *_amounts(shape.offers.resources)] for group, shape in asked.shapes.items()},

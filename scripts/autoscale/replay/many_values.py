@@ -15,7 +15,7 @@ class ManyValues(TyperCommand):
     """A command whose options in ``MANY`` may be followed by several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeats the option before each further value. The context's type is private to typer: it is only passed on."""
+        """Repeats the option before each further value. The context's type is private to typer."""
         return super().parse_args(ctx, list(repeated(args)))
 
 
