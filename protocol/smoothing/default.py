@@ -25,13 +25,13 @@ DEFAULT_CPU_STAGES: Final[tuple[dict[str, object], ...]] = (
     {"hold": {"window": 210, "keep": 0.5, "extra": "100m"}},
     {"hold": {"window": 20}},
     {"quantize": {"segments": CPU_SEGMENTS}},
-    {"hysteresis": {"ratio": 0.3}},
+    {"hysteresis": {"ratio": 0.3, "patience": "30m"}},
 )
 """CPU in vCPUs."""
 
 DEFAULT_MEMORY_STAGES: Final[tuple[dict[str, object], ...]] = (
     {"hold": {"window": "5m"}},
-    {"hysteresis": {"ratio": 0.1}},
+    {"hysteresis": {"ratio": 0.1, "patience": "30m"}},
 )
 """Memory in bytes: what is needed at once, and back only after five minutes without a greater need."""
 

@@ -1,17 +1,31 @@
 """Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below what there is.
 
-``inputs`` shifts the input of the curves before this stage: shrink only where ``current > f(input + inputs)``, and then
-to ``f(input)``. ``outputs`` and ``ratio`` say the same of values: shrink only where current is above the value
-by more than ``outputs``, and the value is below ``(1 - ratio)`` of current.
+Rules that hold here:
+
+- ``inputs`` shifts the input of the curves before this stage: shrink only where ``current > f(input + inputs)``, and
+  then to ``f(input)``. ``outputs`` and ``ratio`` say the same of values: shrink only where current is above the value
+  by more than ``outputs``, and the value is below ``(1 - ratio)`` of current.
+- By itself such an offset would keep a little too much for ever. ``patience`` is the time decay that ends it (S0.4):
+  when a whole window of that length never needed what there is, shrink to the most that it did need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from protocol.smoothing.stage import Sample, Stage
-from protocol.units import Instant
+import msgspec
+
+from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.window import WindowMax
+from protocol.units import Instant, Seconds
+
+
+class HysteresisState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the window of patience remembers, as ages in seconds; empty without patience."""
+
+    entries: list[tuple[float, float, float | None]] = []
+    seen_for: float | None = None
 
 
 class Hysteresis(Stage):
@@ -20,35 +34,61 @@ class Hysteresis(Stage):
     ``shifted`` maps a sample and the value that reaches the stage to that estimate: see ``by_inputs``, ``by_outputs``.
     """
 
-    __slots__ = ("_reason", "_shifted", "_threshold")
+    __slots__ = ("_patience", "_reason", "_shifted", "_threshold", "_waited")
     name: ClassVar[str] = "hysteresis"
 
-    def __init__(self, shifted: Callable[[float, float], float], reason: str) -> None:
+    def __init__(self, shifted: Callable[[float, float], float], reason: str, patience: Seconds | None = None) -> None:
         self._shifted = shifted
         self._reason = reason
         self._threshold = 0.0
+        self._patience = None if patience is None else WindowMax(patience)
+        self._waited = False
 
     @classmethod
-    def by_inputs(cls, curve: Callable[[float], float], inputs: float) -> Hysteresis:
+    def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
         """Delays shrinking by so many units of the input of ``curve``."""
-        return cls(lambda raw, _: curve(raw + inputs), f"the value for {inputs:g} more of input")
+        return cls(lambda raw, _: curve(raw + inputs), f"the value for {inputs:g} more of input", patience)
 
     @classmethod
-    def by_outputs(cls, outputs: float, ratio: float) -> Hysteresis:
+    def by_outputs(cls, outputs: float, ratio: float, patience: Seconds | None = None) -> Hysteresis:
         """Delays shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of what there is."""
         return cls(
             lambda _, value: max(value + outputs, value / (1 - ratio)),
             f"{outputs:g} more and {1 / (1 - ratio):.3g} times",
+            patience,
         )
 
-    def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - hysteresis knows no time
-        """The value where it grows or is well below; otherwise what there is."""
+    def step(self, now: Instant, value: float, sample: Sample) -> float:
+        """The value where it grows or is well below; otherwise what there is, until patience ends."""
         current = sample.current
         self._threshold = self._shifted(sample.value, value)
+        most = self._most(now, value)
+        self._waited = False
         if current is None or value >= current or current > self._threshold:
             return value
-        return current
+        self._waited = most is not None and most < current
+        return most if most is not None and self._waited else current
+
+    def _most(self, now: Instant, value: float) -> float | None:
+        """The most of a whole window of patience; None before one has passed, and without patience."""
+        if self._patience is None:
+            return None
+        self._patience.add(value, now)
+        return self._patience.max() if self._patience.is_full(now) else None
 
     def explain(self) -> str:
         """The level above which current must be before anything shrinks."""
+        if self._waited:
+            return "nothing more was needed for as long as patience lasts"
         return f"shrinks only from above {self._threshold:.6g} ({self._reason})"
+
+    def snapshot(self, now: Instant) -> Mapping[str, object]:
+        """The window of patience, as ages."""
+        window = self._patience
+        return {} if window is None else {"entries": window.entries(now), "seen_for": window.seen_for(now)}
+
+    def restore(self, state: Mapping[str, object], now: Instant) -> None:
+        """Takes up a snapshot."""
+        read = read_state(state, HysteresisState, self.name)
+        if self._patience is not None:
+            self._patience.restore(read.entries, read.seen_for, now)

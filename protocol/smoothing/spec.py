@@ -124,6 +124,7 @@ class HysteresisSpec(Spec, frozen=True):
     inputs: Level | None = None
     outputs: Level = Level(0)
     ratio: float = 0.0
+    patience: Span | None = None
 
     def __post_init__(self) -> None:
         check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
@@ -131,8 +132,9 @@ class HysteresisSpec(Spec, frozen=True):
 
     def build(self, before: Sequence[Stage]) -> Stage:
         """The hysteresis over the curves in front of it."""
+        patience = None if self.patience is None else Seconds(self.patience)
         if self.inputs is None:
-            return Hysteresis.by_outputs(self.outputs, self.ratio)
+            return Hysteresis.by_outputs(self.outputs, self.ratio, patience)
         curves = [stage for stage in before if isinstance(stage, Curve)]
         check(len(curves) == len(before), "only model, segments and quantize in front of a hysteresis of inputs")
 
@@ -141,7 +143,7 @@ class HysteresisSpec(Spec, frozen=True):
                 value = stage.at(value)
             return value
 
-        return Hysteresis.by_inputs(curve, self.inputs)
+        return Hysteresis.by_inputs(curve, self.inputs, patience)
 
 
 class HoldSpec(Spec, frozen=True):

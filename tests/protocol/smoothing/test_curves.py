@@ -12,7 +12,7 @@ from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.quantize import MAX_RUNGS, Quantize
 from protocol.smoothing.stage import Sample, StateError
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 
 NOW = Instant(0.0)
 levels = st.floats(0, 1e6, allow_nan=False)
@@ -94,6 +94,21 @@ def test_hysteresis_of_outputs_needs_both_a_difference_and_a_ratio(
     value: float, current: float | None, expected: float
 ) -> None:
     assert Hysteresis.by_outputs(0.5, 0.1).step(NOW, value, Sample(value, current)) == expected
+
+
+def test_patience_ends_what_hysteresis_would_hold_for_ever() -> None:
+    stage = Hysteresis.by_outputs(0.0, 0.5, patience=Seconds(100.0))
+    steps = [(0.0, 4.0), (50.0, 3.0), (160.0, 2.5), (240.0, 2.5), (261.0, 2.5), (262.0, 2.2)]
+    assert [stage.step(Instant(at), value, Sample(value, 4.0)) for at, value in steps] == [4, 4, 3, 3, 2.5, 2.5]
+    assert stage.explain() == "nothing more was needed for as long as patience lasts"
+    assert stage.step(Instant(263.0), 1.9, Sample(1.9, 4.0)) == 1.9
+    assert stage.explain() == "shrinks only from above 3.8 (0 more and 2 times)"
+
+
+def test_hysteresis_without_patience_has_nothing_to_keep() -> None:
+    stage = Hysteresis.by_outputs(1.0, 0.0)
+    stage.restore(stage.snapshot(NOW), NOW)
+    assert stage.step(NOW, 2.0, Sample(2.0, 2.5)) == 2.5
 
 
 def test_curves_say_what_they_do() -> None:

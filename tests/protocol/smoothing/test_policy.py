@@ -29,7 +29,7 @@ stages:
 - percentile:
 - quantize: {base: 100m, step: 100m, ratio: 2, maxStep: 1}
 - quantize: {segments: [{every: 250m}]}
-- hysteresis: {outputs: 100m, ratio: 0.1}
+- hysteresis: {outputs: 100m, ratio: 0.1, patience: 1h}
 """
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import BUCKETS, GROWTH, DecayingHistogram, HistogramStage
 from protocol.smoothing.hold import Hold
+from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import MAX_SAMPLES, Percentile, Thresholds, percentile_index
 from protocol.smoothing.stage import Sample, Stage, StateError
 from protocol.units import Instant, Seconds
@@ -151,13 +152,14 @@ STAGES: list[Callable[[], Stage]] = [
     lambda: HistogramStage(Seconds(60.0), 0.9, 1.15, 0.01, "floor"),
     lambda: Sustain(Seconds(3.0)),
     lambda: Surge(1.5, Seconds(10.0)),
+    lambda: Hysteresis.by_outputs(0.5, 0.2, patience=Seconds(40.0)),
 ]
 samples = st.lists(
     st.tuples(st.integers(1, 20), st.integers(0, 8), st.one_of(st.none(), st.integers(1, 8))), max_size=30
 )
 
 
-@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge"])
+@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge", "hysteresis"])
 @given(before=samples, after=samples)
 def test_a_stage_taken_up_again_on_another_clock_goes_on_as_if_nothing_had_happened(
     make: Callable[[], Stage], before: list[tuple[int, int, int | None]], after: list[tuple[int, int, int | None]]
@@ -174,7 +176,7 @@ def test_a_stage_taken_up_again_on_another_clock_goes_on_as_if_nothing_had_happe
         assert resumed.step(Instant(now + shift), value, Sample(value, current)) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge"])
+@pytest.mark.parametrize("make", STAGES, ids=["hold", "percentile", "histogram", "sustain", "surge", "hysteresis"])
 def test_a_state_of_another_shape_is_refused_with_the_stage(make: Callable[[], Stage]) -> None:
     stage = make()
     with pytest.raises(StateError, match=f"^{stage.name}: "):
