@@ -91,6 +91,20 @@ def test_the_default_misses_less_than_the_original_agent_and_costs_less_than_a_f
     assert found["default"].cost < 0.7 * found["fixed-peak"].cost
 
 
+@pytest.mark.parametrize(
+    ("shapes", "speed", "most"),
+    [
+        (["diurnal", "step", "spike", "on-off"], 20.0, Score(1.65, 1.5, 2.0, 17)),
+        (["diurnal", "step", "spike", "on-off"], 1.0, Score(1.25, 0.2, 0.5, 3)),
+        (["noisy"], 1.0, Score(2.2, 2.8, 6.0, 70)),
+    ],
+)
+def test_the_default_keeps_to_its_figures_on_our_own_recordings(shapes: list[str], speed: float, most: Score) -> None:
+    found = totals(play([generate(shape, 1) for shape in shapes], choose_players(["default"]), speed))["default"]
+    figures, limits = msgspec.structs.astuple(found), msgspec.structs.astuple(most)
+    assert [figure <= limit for figure, limit in zip(figures, limits, strict=True)] == [True] * 4, found
+
+
 def test_a_policy_file_is_played_under_its_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("stages:\n- model: {slope: 2}\n")
