@@ -13,13 +13,15 @@ from pathlib import Path
 import msgspec
 
 from tests.vectors.case import VectorFileError, load_cases
-from tests.vectors.families import FAMILIES
+from tests.vectors.families import families
 from tests.vectors.registry import Outcome, run_case
 
 
 def run_files(paths: Sequence[Path]) -> list[Outcome]:
     """The outcome of every case of every file, in file order."""
-    return [run_case(case, FAMILIES) for path in paths for case in load_cases(path)]
+    cases = [case for path in paths for case in load_cases(path)]
+    known = families(case.family for case in cases)
+    return [run_case(case, known) for case in cases]
 
 
 def report(outcomes: Sequence[Outcome]) -> list[str]:

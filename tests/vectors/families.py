@@ -1,13 +1,20 @@
-"""Every family that the project answers, by name. A new family is a module with a ``FAMILY`` and a line here."""
+"""Every family that the project answers, by name. A new family is a module with a ``FAMILY`` and a name here.
+
+A family is imported when a file asks for it: smoothing needs neither service to be answered.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Final
 
-from tests.vectors import neon, ranking, smoothing
 from tests.vectors.registry import Family
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    family.name: family for family in (smoothing.FAMILY, ranking.FAMILY, neon.FAMILY)
-}
+NAMES: Final = ("smoothing", "ranking", "neon")
+"""The families there are, each the module of that name beside this one."""
+
+
+def families(names: Iterable[str]) -> dict[str, Family]:
+    """Those of ``names`` that the project answers."""
+    return {name: import_module(f"tests.vectors.{name}").FAMILY for name in sorted(set(names)) if name in NAMES}
