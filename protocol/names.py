@@ -31,6 +31,13 @@ ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
 """On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
 
+LABEL_MACHINE: Final = "node.kubernetes.io/instance-type"
+LABEL_MACHINE_OLD: Final = "beta.kubernetes.io/instance-type"
+"""On a Node: its instance type, and the name under which old clusters say it."""
+
+GPU_SUFFIX: Final = "/gpu"
+"""Vendors call their GPUs ``VENDOR/gpu`` among a node's amounts and a pod's requests."""
+
 SCHEDULER_NAME: Final = "autoscale-scheduler"
 """The ``schedulerName`` of pods that our extender places."""
 

@@ -18,13 +18,18 @@ from typing import Annotated, Any, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from protocol.field_errors import shown
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
+from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger import Level, NodePolicy
 
 CONFIG_KEY: Final = "config.yaml"
+
+BELOW: Final = "below"
+"""Our kind of error whose message begins with the rest of the path (``document`` where there is none)."""
 
 
 class SettingsError(ValueError):
@@ -41,7 +46,7 @@ class Settings:
 
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
-    between two wake-ups through one node.
+    between two wake-ups through one node. ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
     """
 
     scheduler_name: str
@@ -52,6 +57,7 @@ class Settings:
     extender_token_file: str | None
     lazy_writes_per_second: float
     wake_interval: Seconds
+    ranking: RankingConfig
 
     def policy_of(self, node: str) -> NodePolicy:
         """How ``node`` is kept (S4.6, S4.8)."""
@@ -80,12 +86,20 @@ def _fraction(value: object) -> Fraction:
     return Fraction(str(value))
 
 
+def _ranking(value: object) -> RankingConfig:
+    try:
+        return parse_ranking(value)
+    except RankingConfigError as error:
+        raise PydanticCustomError(BELOW, "{said}", {"said": str(error)}) from None
+
+
 A = TypeVar("A", bound=Amount)
 Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
 Mem = Annotated[Bytes, _quantity(Bytes)]
 Watermark = Annotated[Fraction, BeforeValidator(_fraction)]
 CpuUnit = Annotated[MilliCpu, _quantity(MilliCpu), AfterValidator(_above_zero)]
 MemUnit = Annotated[Bytes, _quantity(Bytes), AfterValidator(_above_zero)]
+Ranking = Annotated[RankingConfig, BeforeValidator(_ranking)]
 NodeName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -184,6 +198,7 @@ class _Settings(_Section):
     extender: _Extender = _Extender()
     permits: _Permits = _Permits()
     waiting: _Waiting = _Waiting()
+    ranking: Ranking = RankingConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -229,6 +244,8 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    if kind == BELOW:
+        return f"{path}.{message}".lstrip(".").replace(".document: ", ": ", 1)
     said = _SAID.get(kind, message).removeprefix("Value error, ")
     return f"{path.lstrip('.') or 'settings'}: {said}"
 
@@ -247,4 +264,5 @@ def _settings(found: _Settings) -> Settings:
         extender_token_file=found.extender.token_file,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
+        ranking=found.ranking,
     )

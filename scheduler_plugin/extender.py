@@ -49,7 +49,7 @@ class _FilterResult(msgspec.Struct, frozen=True, rename="pascal"):
     error: str = ""
 
 
-class _Score(msgspec.Struct, frozen=True, rename="pascal"):
+class _Score(msgspec.Struct, frozen=True, rename="pascal", gc=False):
     host: str
     score: int
 
@@ -142,7 +142,7 @@ class ExtenderRoutes:
             self._count("prioritize", "error")
             return _failed(error)
         self._count("prioritize", "done")
-        return _json([_Score(name, score) for name, score in scores])
+        return _json(list(map(_Score, names, scores)))
 
     async def bind(self, request: Request) -> Response:
         """``/bind``: Reserve, then the binding itself."""

@@ -7,15 +7,19 @@ Rules that hold here:
   (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
 - Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 not enough free cpu"); ``shortage``
   gives the numbers of one node.
+- How good a node is, is said by ``protocol.ranking`` alone: here a node's room is only put into its terms (S2.8b).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.units import Resources
+from protocol.ranking.config import RankingConfig
+from protocol.ranking.node_score import Draw, NodeUse, choose_target
+from protocol.ranking.rank import preferred_vcpus, unfitness
+from protocol.units import MilliCpu, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Room:
     """What placement may know of one node.
 
     ``total`` is what pods may reserve there at most, ``free`` what of it is left, ``watermark`` the level above which
-    the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod.
+    the node is under pressure. A node that is not ``is_open`` is cordoned: it takes no new pod. ``price`` is per hour.
     """
 
     node: str
@@ -32,6 +36,7 @@ class Room:
     free: Resources
     watermark: Resources
     is_open: bool
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +99,38 @@ class Filtered:
     never: dict[str, str]
 
 
-def filter_nodes(rooms: Mapping[str, Room], names: Iterable[str], claim: Resources) -> Filtered:
+def filter_nodes(rooms: Mapping[str, Room], names: Sequence[str], claim: Resources) -> Filtered:
     """``verdict`` for every node of ``names``, in their order."""
-    found = Filtered([], {}, {})
-    for name in names:
-        judged = verdict(rooms.get(name), claim)
-        if isinstance(judged, Fits):
-            found.fits.append(name)
-        elif isinstance(judged, Refused):
-            found.refused[name] = judged.message
-        else:
-            found.never[name] = judged.message
+    return sort_out(names, {name: verdict(rooms.get(name), claim) for name in names})
+
+
+def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
+    """``names`` by what was found of them, in their order; those without a verdict are not known."""
+    fits = [name for name in names if verdicts.get(name) is FITS]
+    found = Filtered(fits, {}, {})
+    if len(fits) < len(names):
+        for name in names:
+            judged = verdicts.get(name, UNKNOWN_NODE)
+            if isinstance(judged, Refused):
+                found.refused[name] = judged.message
+            elif isinstance(judged, NeverFits):
+                found.never[name] = judged.message
     return found
 
 
-HIGHEST_SCORE: Final = 10
-"""The extender's scale; kube-scheduler takes whole numbers only."""
-
-EMPTY_NODE_SCORE: Final = 0.5
-"""The worth of an empty node, where one filled to its watermark is worth 1 and a full one 0."""
+def unfitness_of(total: MilliCpu, preferred: float) -> float:
+    """How far a node with ``total`` to reserve is from the preferred number of vCPUs (S2.3)."""
+    return unfitness(preferred, max(total.as_cores, 0.001))
 
 
-def score(room: Room | None, claim: Resources) -> int:
-    """How good the node would be with ``claim`` on it, 0-10: best at the watermark, the worse resource decides (S2.8b).
-
-    Filling a node to its watermark keeps other nodes free; above it every VM there would soon have to move.
-    """
-    if room is None or verdict(room, claim) is not FITS:
-        return 0
-    cpu = _worth(room.reserved.cpu.value + claim.cpu.value, room.watermark.cpu.value, room.total.cpu.value)
-    mem = _worth(room.reserved.mem.value + claim.mem.value, room.watermark.mem.value, room.total.mem.value)
-    return max(1, round(min(cpu, mem) * HIGHEST_SCORE))
-
-
-def _worth(filled: int, watermark: int, total: int) -> float:
-    """0..1 in plain numbers, for speed: rises to 1 at the watermark, falls to 0 at the total (>= ``filled``)."""
-    if filled <= watermark:
-        return EMPTY_NODE_SCORE + (1 - EMPTY_NODE_SCORE) * filled / max(1, watermark)
-    return (total - filled) / (total - watermark)
+def best_target(rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw) -> str | None:
+    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark."""
+    preferred = preferred_vcpus(len(rooms), ranking)
+    uses = {
+        name: NodeUse(
+            room.reserved + claim, room.watermark, room.total, room.price, unfitness_of(room.total.cpu, preferred)
+        )
+        for name, room in rooms.items()
+        if verdict(room, claim) is FITS
+    }
+    return choose_target(uses, ranking.score, draw)

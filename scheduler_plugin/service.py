@@ -21,6 +21,7 @@ from protocol.units import Bytes, Seconds
 from scheduler_plugin.auth import Identity, TokenJudge, may_speak_for
 from scheduler_plugin.chores import Chores
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.desk import Desk
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
@@ -136,20 +137,18 @@ class Service:
         """Where the pod fits (advisory). Raises ``LedgerError``."""
         return self.desk.ledger.filter(pod, nodes)
 
-    def scores(self, pod: PodFacts, nodes: list[str]) -> list[tuple[str, int]]:
-        """How good each node would be, 0-10. Raises ``LedgerError``."""
+    def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
+        """How good each node would be, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
         return self.desk.ledger.scores(pod, nodes)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """Where the pod would fit; nothing changes. Unknown nodes are taken as empty. Raises ``LedgerError``."""
         self._require_ready()
-        policy_of = self.desk.feed.settings.policy_of
+        settings, known = self.desk.feed.settings, self.desk.ledger.rooms
         rooms = {
-            node.name: self.desk.ledger.rooms.get(node.name)
-            or NodeBook(node.name, node.facts(policy_of(node.name))).room
-            for node in nodes
+            node.name: known.get(node.name) or NodeBook(node.name, node_facts(node, settings)).room for node in nodes
         }
-        return filter_nodes(rooms, rooms, self.desk.ledger.claim_of(pod))
+        return filter_nodes(rooms, list(rooms), self.desk.ledger.claim_of(pod))
 
     def preempt(self, pod: PodFacts, candidates: list[Candidate]) -> list[str]:
         """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""

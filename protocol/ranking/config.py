@@ -12,9 +12,11 @@ from typing import Final
 
 import msgspec
 
+from protocol.field_errors import field_message
+
 
 class RankingConfigError(ValueError):
-    """A ranking section that cannot be used; the message ends with the path of the bad value."""
+    """A ranking section that cannot be used; the message begins with the path of the bad value."""
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -108,4 +110,4 @@ def parse_ranking(document: object) -> RankingConfig:
     try:
         return msgspec.convert({} if document is None else document, RankingConfig)
     except msgspec.ValidationError as error:
-        raise RankingConfigError(str(error)) from None
+        raise RankingConfigError(field_message(error)) from None

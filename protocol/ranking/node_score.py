@@ -3,18 +3,17 @@
 Rules that hold here:
 
 - The scarcer resource decides. The score peaks where the curve says, never above the watermark, and falls beyond.
-- A node that would hold more than it has scores 0, which says: do not place.
-- Smaller nodes score in proportion to the largest, so that large VMs keep room to grow.
-- Existing nodes are paid for already; a price only separates nodes of the same score. What is then still equal is left
-  to chance, which is injected.
+- A node that would hold more than it has, and one that would be full, scores 0.
+- Existing nodes are paid for already; a price only separates nodes of the same score, and unfitness those of the same
+  price. What is then still equal is left to chance, which is injected, or is kube-scheduler's for nodes of equal score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from protocol.ranking.config import ScoreCurve
 from protocol.units import Resources
@@ -24,8 +23,8 @@ K = TypeVar("K")
 Draw = Callable[[int, int], int]
 """A whole number drawn uniformly from a closed range: ``random.Random(...).randint``."""
 
-EXTENDER_MAX: Final = 10
-"""The greatest score that kube-scheduler takes from an extender."""
+Standing = tuple[int, float, float]
+"""How much a node is wanted, the most wanted sorting first: its score below zero, its price, its unfitness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +41,39 @@ class NodeUse:
     unfitness: float = 1.0
 
 
-def fraction(used: int, watermark: int, total: int, largest: int, curve: ScoreCurve) -> float:
-    """The score (0..1) of one resource of a node, which has ``total`` of it; the largest node has ``largest``.
+def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
+    """The score (0..1) of one resource of a node, which has ``total`` of it.
 
     Plain numbers of one unit: this runs for every node of every pending pod.
     """
-    if total <= 0 or largest <= 0 or used > total:
+    if total <= 0 or used > total:
         return 0.0
-    peak, used_part = min(curve.peak, watermark / total), used / total
-    size = min(1.0, total / largest)
-    if used_part < peak:
-        return size * (curve.empty + (1 - curve.empty) * used_part / peak)
-    if used_part == peak:
-        return size
-    return size * (curve.full + (1 - curve.full) * (1 - used_part) / (1 - peak))
+    peak, part = watermark / total, used / total
+    peak = min(peak, curve.peak)
+    if part < peak:
+        return curve.empty + (1 - curve.empty) * part / peak
+    if part == peak:
+        return 1.0
+    return curve.full + (1 - curve.full) * (1 - part) / (1 - peak)
 
 
-def node_score(use: NodeUse, largest: Resources, curve: ScoreCurve) -> int:
-    """The score of a node, 0..100, where the largest node known has ``largest`` to reserve."""
+def percent(cpu: float, mem: float) -> int:
+    """The score of a node, 0..100, from those of its resources."""
+    return int(100 * (min(mem, cpu)) + 1e-9)
+
+
+def node_score(use: NodeUse, curve: ScoreCurve) -> int:
+    """The score of a node, 0..100."""
     used, mark, total = use.reserved, use.watermark, use.total
-    cpu = fraction(used.cpu.value, mark.cpu.value, total.cpu.value, largest.cpu.value, curve)
-    mem = fraction(used.mem.value, mark.mem.value, total.mem.value, largest.mem.value, curve)
-    return int(100 * min(cpu, mem) + 1e-9)
+    return percent(
+        fraction(used.cpu.value, mark.cpu.value, total.cpu.value, curve),
+        fraction(used.mem.value, mark.mem.value, total.mem.value, curve),
+    )
+
+
+def standing(use: NodeUse, curve: ScoreCurve) -> Standing:
+    """How much the node is wanted."""
+    return -node_score(use, curve), use.price, use.unfitness
 
 
 def extender_score(score: int) -> int:
@@ -71,42 +81,28 @@ def extender_score(score: int) -> int:
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 
-def spread(score: int, draw: Draw) -> int:
-    """A number drawn from 1 to the score; 0 stays 0. Makes equal schedulers choose differently."""
-    return draw(1, score) if score > 0 else 0
+def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
+    """The extender's score (0..10) for each different standing of the nodes to choose from.
 
-
-def prioritize(nodes: Mapping[str, NodeUse], largest: Resources, curve: ScoreCurve) -> dict[str, int]:
-    """The extender's score (0..10) of every node.
-
-    Of the nodes that share an extender score, only those best by score, price and unfitness keep it; the others get
-    one less, but never 0. Nodes that end up equal are kube-scheduler's to choose from: it does so at random.
+    Of those that share an extender score only the best keeps it; the others get one less, but never 0. Nodes that end
+    up equal are kube-scheduler's to choose from: it does so at random.
     """
-    keys = {name: _preference(use, largest, curve) for name, use in nodes.items()}
-    best: dict[int, tuple[float, float, float]] = {}
-    for key in keys.values():
-        level = extender_score(int(-key[0]))
-        best[level] = min(best.get(level, key), key)
-    return {name: _lowered(key, best) for name, key in keys.items()}
+    scores: dict[Standing, int] = {}
+    above = 0
+    for each in sorted(set(standings)):
+        level = extender_score(-each[0])
+        scores[each] = level - 1 if level == above > 1 else level
+        above = level
+    return scores
 
 
-def _preference(use: NodeUse, largest: Resources, curve: ScoreCurve) -> tuple[float, float, float]:
-    """Sorts nodes, the most wanted first."""
-    return -node_score(use, largest, curve), use.price, use.unfitness
-
-
-def _lowered(key: tuple[float, float, float], best: Mapping[int, tuple[float, float, float]]) -> int:
-    level = extender_score(int(-key[0]))
-    return level if level <= 1 or key == best[level] else level - 1
-
-
-def choose_target(nodes: Mapping[K, NodeUse], largest: Resources, curve: ScoreCurve, draw: Draw) -> K | None:
+def choose_target(nodes: Mapping[K, NodeUse], curve: ScoreCurve, draw: Draw) -> K | None:
     """Where a VM should move: the best score, then price, then unfitness, then chance.
 
     A node that the VM would lift above its watermark is no target: it would only pass the pressure on. None where no
     node is left.
     """
-    keys = {name: _preference(use, largest, curve) for name, use in nodes.items() if use.reserved.within(use.watermark)}
+    keys = {name: standing(use, curve) for name, use in nodes.items() if use.reserved.within(use.watermark)}
     if not keys:
         return None
     best = min(keys.values())

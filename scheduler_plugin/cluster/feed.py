@@ -15,17 +15,24 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
+from protocol.ranking.prices import Needs, node_price
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, vm_facts
 from scheduler_plugin.cluster.watch import Change, Mirror
 from scheduler_plugin.config import Settings
-from scheduler_plugin.ledger import Ledger, PodFacts
+from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.orders import Orders
 from scheduler_plugin.telemetry import Telemetry
 
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name})
+
+
+def node_facts(node: ClusterNode, settings: Settings) -> NodeFacts:
+    """What the ledger is told of a node: its policy and its price are the settings' (S2.1)."""
+    price = node_price((node.name, node.machine), Needs(node.allocatable, node.gpus), settings.ranking)
+    return node.facts(settings.policy_of(node.name), price)
 
 
 class Feed:
@@ -40,6 +47,7 @@ class Feed:
         self.pods: Mirror[PodFacts] = Mirror(PODS, self._pod_changed, telemetry)
         self.vms: Mirror[VirtualMachine] = Mirror(VMS, self._vm_changed, telemetry)
         self._ledger = ledger
+        ledger.rank_by(settings.ranking)
         self._orders = orders
         self._clock = clock
         self._telemetry = telemetry
@@ -52,11 +60,12 @@ class Feed:
                 tasks.create_task(mirror.run(api, self._clock, partial(self.listed, mirror.kind.name)))
 
     def use(self, settings: Settings) -> None:
-        """New settings: every node's compute unit, watermark and reserve at once (S4.6, S4.8)."""
+        """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
         self.settings = settings
+        self._ledger.rank_by(settings.ranking)
         if self._ledger.is_ready:
             for node in self.nodes.facts.values():
-                self._orders.add(self._ledger.see_node(node.facts(settings.policy_of(node.name))))
+                self._orders.add(self._ledger.see_node(node_facts(node, settings)))
 
     def listed(self, kind: str) -> None:
         """A mirror has listed everything; once all have, the ledger takes in the lists."""
@@ -64,7 +73,7 @@ class Feed:
         if self._listed != EVERY_KIND:
             return
         is_first = not self._ledger.is_ready
-        nodes = [node.facts(self.settings.policy_of(node.name)) for node in self.nodes.facts.values()]
+        nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         self._orders.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now()))
         if is_first:
@@ -90,8 +99,7 @@ class Feed:
         if change.after is None:
             self._orders.add(self._ledger.lose_node(change.name.name))
         else:
-            policy = self.settings.policy_of(change.name.name)
-            self._orders.add(self._ledger.see_node(change.after.facts(policy)))
+            self._orders.add(self._ledger.see_node(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:
         if not self._ledger.is_ready:

@@ -10,7 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME, VM_GROUP, VM_PLURAL, VM_VERSION
+from protocol.names import GPU_SUFFIX, LABEL_MACHINE, LABEL_MACHINE_OLD, LABEL_VM_NAME, VM_GROUP, VM_PLURAL, VM_VERSION
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
@@ -86,15 +86,17 @@ class _Node(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node as the API has it, before the settings say how it is to be kept."""
+    """A node as the API has it, before the settings say how it is to be kept. ``machine`` is its instance type."""
 
     name: str
     allocatable: Resources
-    is_open: bool = field(default=True)
+    is_open: bool = True
+    machine: str = ""
+    gpus: int = 0
 
-    def facts(self, policy: NodePolicy) -> NodeFacts:
-        """The node with its policy, for the ledger."""
-        return NodeFacts(self.name, self.allocatable, policy, self.is_open)
+    def facts(self, policy: NodePolicy, price: float) -> NodeFacts:
+        """The node with its policy and its price per hour, for the ledger."""
+        return NodeFacts(self.name, self.allocatable, policy, self.is_open, price)
 
 
 T = TypeVar("T")
@@ -126,7 +128,19 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
 def _cluster_node(found: _Node) -> ClusterNode:
     status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
     held = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
-    return ClusterNode(found.metadata.name, _amounts(*held), not spec.unschedulable)
+    labels = found.metadata.labels or {}
+    return ClusterNode(
+        name=found.metadata.name,
+        allocatable=_amounts(*held),
+        is_open=not spec.unschedulable,
+        machine=labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD, ""),
+        gpus=_gpus(*held),
+    )
+
+
+def _gpus(path: str, held: Amounts | None) -> int:
+    gpus = [(name, count) for name, count in (held or {}).items() if name.endswith(GPU_SUFFIX)]
+    return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
 def read_pod(obj: JsonObject) -> PodFacts:

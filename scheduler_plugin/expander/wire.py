@@ -10,10 +10,11 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
+from protocol.names import GPU_SUFFIX, LABEL_MACHINE, LABEL_MACHINE_OLD
 from protocol.ranking.prices import Needs
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.expander.messages import (
@@ -27,13 +28,6 @@ from scheduler_plugin.expander.messages import (
     ResponseMessage,
 )
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
-
-MACHINE_LABEL: Final = "node.kubernetes.io/instance-type"
-OLD_MACHINE_LABEL: Final = "beta.kubernetes.io/instance-type"
-"""Where a node said its machine type before it had the newer label."""
-
-GPU_SUFFIX: Final = "/gpu"
-"""Vendors call their GPUs ``VENDOR/gpu``."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,7 +97,7 @@ class _Reader:
 
     def _shape(self, node: NodeMessage) -> NodeShape:
         labels = node.metadata.labels
-        machine = labels.get(MACHINE_LABEL) or labels.get(OLD_MACHINE_LABEL) or ""
+        machine = labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD) or ""
         return NodeShape(machine, Needs(*self._amounts(node.status.capacity or node.status.allocatable)))
 
     def _pod(self, body: bytes) -> PodNeeds:

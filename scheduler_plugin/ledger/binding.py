@@ -15,7 +15,7 @@ from scheduler_plugin.ledger.books import Books
 from scheduler_plugin.ledger.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
-from scheduler_plugin.placement import FITS, Filtered, Refused, filter_nodes, shortage, verdict
+from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, verdict
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
@@ -35,7 +35,7 @@ def filter_pod(books: Books, pod: PodFacts, names: list[str]) -> Filtered:
     held = books.claims.get(pod.uid)
     if held is None:
         needed = claim_of(books, pod)
-        found = filter_nodes(books.rooms, names, needed)
+        found = books.surveys.of(needed).filter(names)
         if not found.fits and not books.is_gone(pod.uid):
             books.waiting.add(pod.uid, needed)
         return found

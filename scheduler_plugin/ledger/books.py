@@ -20,6 +20,7 @@ from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from scheduler_plugin.ledger.permits import VmAccount
+from scheduler_plugin.ledger.survey import Surveys
 from scheduler_plugin.ledger.waiting import WaitingPods
 from scheduler_plugin.placement import Room
 
@@ -36,6 +37,7 @@ class Books:
         self.uids: dict[ObjectName, str] = {}
         self.vms: dict[ObjectName, VmAccount] = {}
         self.rooms: dict[str, Room] = {}
+        self.surveys = Surveys(self.rooms)
         self.waiting = WaitingPods()
         self._revision = 0
         self._gone: dict[str, None] = {}
@@ -151,6 +153,7 @@ class Books:
         for name, before in self._touched.items():
             book = self.nodes[name]
             book.forced = book.over if outside else book.forced.at_most(book.over)
+            self.surveys.changed(name)
             if book.facts is None:
                 self.rooms.pop(name, None)
                 if not book.claims:

@@ -61,12 +61,16 @@ class NodePolicy:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned)."""
+    """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned).
+
+    ``price`` is per hour in the currency of the settings; only ratios of prices matter (S2.1).
+    """
 
     name: str
     allocatable: Resources
     policy: NodePolicy
     is_open: bool = True
+    price: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from protocol.messages import AgentRequest, ObjectName
+from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.books import Books
@@ -24,7 +25,7 @@ from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.ledger.outcomes import Decision, Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
 from scheduler_plugin.ledger.requests import decide
-from scheduler_plugin.placement import Filtered, Room, score
+from scheduler_plugin.placement import Filtered, Room
 
 Effects = tuple[Effect, ...]
 
@@ -103,11 +104,14 @@ class Ledger:
         self._require_ready()
         return binding.filter_pod(self._books, pod, names)
 
-    def scores(self, pod: PodFacts, names: list[str]) -> list[tuple[str, int]]:
-        """Each node's score for the pod, 0-10. Raises ``NotReadyError``."""
+    def rank_by(self, ranking: RankingConfig) -> None:
+        """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""
+        self._books.surveys.rank_by(ranking)
+
+    def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
+        """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
         self._require_ready()
-        needed = binding.claim_of(self._books, pod)
-        return [(name, score(self._books.rooms.get(name), needed)) for name in names]
+        return self._books.surveys.of(binding.claim_of(self._books, pod)).scores(names)
 
     def reserve(self, pod: PodFacts, node: str) -> Reservation:
         """Bind: reserves room or refuses. Raises ``NotReadyError``, and ``UnknownPodError`` for a pod that is gone."""

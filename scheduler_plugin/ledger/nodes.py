@@ -63,6 +63,7 @@ class NodeBook:
             free=total.minus_or_zero(self.reserved),
             watermark=watermark,
             is_open=self.facts is not None and self.facts.is_open,
+            price=0.0 if self.facts is None else self.facts.price,
         )
 
     def replace(self, taken: Resources, given: Resources) -> None:
@@ -70,4 +71,4 @@ class NodeBook:
         self.reserved = self.reserved - taken + given
         room = self.room
         free = room.total.minus_or_zero(self.reserved)
-        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open)
+        self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price)

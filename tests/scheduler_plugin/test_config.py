@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import Bytes, ComputeUnit, MilliCpu
 from scheduler_plugin.config import SettingsError, parse_settings
 from scheduler_plugin.ledger import Level, NodePolicy
@@ -100,6 +101,26 @@ schedulername: typo
 )
 def test_what_is_no_settings_at_all_is_refused(text: str, said: str) -> None:
     assert problems(text)[0] == said
+
+
+def test_what_nodes_cost_and_how_they_are_scored() -> None:
+    assert parse_settings(BASE).ranking == parse_settings(BASE + "ranking:").ranking == RankingConfig()
+    text = "ranking: {nodePrices: {m5.xlarge: 0.192}, score: {peak: 0.9}}"
+    expected = RankingConfig(node_prices={"m5.xlarge": 0.192}, score=ScoreCurve(peak=0.9))
+    assert parse_settings(BASE + text).ranking == expected
+
+
+@pytest.mark.parametrize(
+    ("ranking", "problem"),
+    [
+        ("{prices: {cpu: dear}}", "ranking.prices.cpu: expected float, got str"),
+        ("{nodePrices: {m5.xlarge: -1}}", "ranking: expected nodePrices of zero or more"),
+        ("{prise: {}}", "ranking: object contains unknown field prise"),
+        ("[]", "ranking: expected object, got array"),
+    ],
+)
+def test_a_bad_ranking_is_refused_with_its_path(ranking: str, problem: str) -> None:
+    assert problems(f"{BASE}ranking: {ranking}") == [problem]
 
 
 def test_what_is_no_yaml_is_refused() -> None:

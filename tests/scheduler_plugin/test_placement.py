@@ -1,12 +1,14 @@
-"""One verdict for filter and bind, and a score that fills nodes to their watermark (S4.10, S2.8b)."""
+"""One verdict for filter and bind, and where a VM should move (S4.10, S2.8b)."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
+from random import Random
 
-from protocol.units import Resources
+import pytest
+
+from protocol.ranking.config import PreferredSize, RankingConfig
+from protocol.units import MilliCpu, Resources
 from scheduler_plugin.placement import (
     CORDONED,
     CPU_TOO_SMALL,
@@ -18,9 +20,10 @@ from scheduler_plugin.placement import (
     Filtered,
     Room,
     Verdict,
+    best_target,
     filter_nodes,
-    score,
     shortage,
+    unfitness_of,
     verdict,
 )
 from tests.scheduler_plugin.ledger.fleet import amount
@@ -64,43 +67,37 @@ def test_a_shortage_says_the_numbers() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("reserved", "expected"),
-    [
-        (amount(0), 6),
-        (amount(3), 8),
-        (amount(7), 10),
-        (amount(8), 5),
-        (amount(9), 1),
-        (amount(9.5), 0),
-        (amount(7, 8), 5),
-        (amount(8, 7), 5),
-    ],
-)
-def test_a_node_is_best_when_filled_to_its_watermark(reserved: Resources, expected: int) -> None:
-    assert score(room(reserved), amount(1)) == expected
+RANKING = RankingConfig(preferred_sizes=(PreferredSize(vcpus=10),))
 
 
-def test_unknown_and_closed_nodes_score_nothing() -> None:
-    assert score(None, amount(1)) == 0
-    assert score(room(amount(0), is_open=False), amount(1)) == 0
+def chosen(rooms: dict[str, Room], claim: Resources) -> set[str | None]:
+    """Every node that chance may choose."""
+    draw = Random(5).randint
+    return {best_target(rooms, claim, RANKING, draw) for _ in range(50)}
 
 
-def test_a_watermark_at_the_total_leaves_a_full_node_the_best() -> None:
-    assert score(room(amount(9), watermark=10), amount(1)) == 10
+def test_a_vm_moves_to_the_node_that_it_fills_best_below_its_watermark() -> None:
+    rooms = {
+        "empty": room(amount(0)),
+        "best": room(amount(6)),
+        "lifted above its watermark": room(amount(8)),
+        "full": room(amount(10)),
+        "closed": room(amount(6), is_open=False),
+    }
+    assert chosen(rooms, amount(1)) == {"best"}
 
 
-def test_a_node_without_any_room_is_worth_nothing_to_anybody() -> None:
-    assert score(room(amount(0), total=0, watermark=0), amount(0)) == 5
+def test_between_equal_targets_the_price_decides_then_the_fit_then_chance() -> None:
+    dear, cheap = replace(room(amount(5)), price=2.0), replace(room(amount(5)), price=1.0)
+    small = replace(room(amount(2), total=5, watermark=4), price=1.0)
+    assert chosen({"dear": dear, "cheap": cheap}, amount(1)) == {"cheap"}
+    assert chosen({"unfit": small, "cheap": replace(cheap, reserved=amount(5))}, amount(1)) == {"cheap"}
+    assert chosen({"a": cheap, "b": cheap, "dear": dear}, amount(1)) == {"a", "b"}
 
 
-PARTS = st.integers(0, 12)
+def test_a_vm_that_fits_nowhere_stays() -> None:
+    assert chosen({"n1": room(amount(8)), "n2": room(amount(10))}, amount(1)) == {None}
 
 
-@given(reserved=st.tuples(PARTS, PARTS), claim=st.tuples(PARTS, PARTS), watermark=st.integers(0, 10))
-def test_a_score_is_given_exactly_where_the_pod_fits(
-    reserved: tuple[int, int], claim: tuple[int, int], watermark: int
-) -> None:
-    where = room(amount(*reserved), watermark=watermark)
-    fits = verdict(where, amount(*claim)) is FITS
-    assert (1 <= score(where, amount(*claim)) <= 10) is fits
+def test_a_node_without_any_room_is_as_unfit_as_can_be_told() -> None:
+    assert unfitness_of(MilliCpu(0), 1.0) == 1000

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from protocol.messages import ObjectName
-from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources
+from protocol.ranking.config import ScoreCurve
+from protocol.ranking.node_score import NodeUse, extender_score, node_score
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.placement import FITS, Room, score
+from scheduler_plugin.placement import FITS
 from tests.vectors.bench import MOST, node_facts, size
 from tests.vectors.case import Case
 from tests.vectors.registry import Answer, Check, Declined
@@ -19,41 +21,25 @@ NOW: Final = Instant(0)
 _CALL: Final = re.compile(r"(?P<verb>\w+)\((?P<arguments>[^)]*)\)(?:=(?P<outcome>.*))?")
 
 
-def node_score(case: Case) -> object:
-    """The score of a node with the pod on it, on the extender's scale (S2.8b)."""
+def score_of(case: Case) -> object:
+    """The score of a node with the pod on it, 0..100 (S2.8b)."""
     given = case.input
-    if (given["min_usage_score"], given["max_usage_score"]) != (0.5, 0.0) or not given["peak"]:
-        raise Declined("an empty node is worth half of one at its watermark, whatever the watermark (S2.8b)")
     cpu, mem = given["cpu_with_pod"], given["mem_with_pod"]
     if any(each["total"] != each["max_seen"] for each in (cpu, mem)):
         raise Declined("a small node is worth as much as a large one: price breaks ties, not size (S2.8b)")
-    if case.expected["score"] == 0 and not case.expected["over_budget"]:
-        raise Declined("a node on which the pod fits never scores 0, which would mean that it does not (S2.8b)")
-    total, reserved = _amounts(cpu, mem, "total"), _amounts(cpu, mem, "reserved")
-    pod = reserved.at_most(size(1))
-    before = reserved - pod
-    watermark = Resources(total.cpu.scaled(given["peak"]), total.mem.scaled(given["peak"]))
-    return score(Room("n1", total, before, total.minus_or_zero(before), watermark, is_open=True), pod)
+    curve = ScoreCurve(empty=given["min_usage_score"], full=given["max_usage_score"], peak=given["peak"])
+    total = _amounts(cpu, mem, "total")
+    return node_score(NodeUse(_amounts(cpu, mem, "reserved"), total, total), curve)
 
 
 def _amounts(cpu: Mapping[str, int], mem: Mapping[str, int], which: str) -> Resources:
-    """Memory in thousandths of the case's unit, so that a watermark in the middle of one is exact."""
-    return Resources(MilliCpu(cpu[which]), Bytes(mem[which] * 1000))
+    return Resources(MilliCpu(cpu[which]), Bytes(mem[which]))
 
 
-def _extender_scale(case: Case) -> Any:
-    score100 = case.expected["score"]
-    return max(1, round(score100 / 10)) if score100 else 0
-
-
-def extender_score(case: Case) -> object:
-    """What kube-scheduler adds to a node, for a worth in percent."""
-    worth, weight = case.input["score100"], case.input["weight"]
-    total, half = 1000, 500
-    filled = (worth - 50) * half // 50 if worth >= 50 else total - worth * (total - half) // 100
-    room = Room("n1", size(total), size(filled), size(total - filled), size(half), is_open=worth > 0)
-    found = score(room, ZERO)
-    return {"extender_score": found, "added_to_node": found * weight * 10}
+def on_extenders_scale(case: Case) -> object:
+    """What kube-scheduler adds to a node, for a score in percent."""
+    found = extender_score(case.input["score100"])
+    return {"extender_score": found, "added_to_node": found * case.input["weight"] * 10}
 
 
 class _Pods:
@@ -145,8 +131,8 @@ def _tentative_expected(case: Case) -> Any:
 
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {
-    "node_score": Check(node_score, _extender_scale),
-    "extender_score": extender_score,
+    "node_score": Check(score_of, expected=lambda case: case.expected["score"]),
+    "extender_score": on_extenders_scale,
     "extender_bind_proposal": Check(bind_proposal, _bind_expected),
     "tentative_reserve": Check(tentative_reserve, _tentative_expected),
 }

@@ -40,25 +40,28 @@ def test_everything_can_be_written() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"price": {}}, "Object contains unknown field `price`"),
-        ({"prices": {"cpu": -1}}, "expected finite prices of zero or more - at `$.prices`"),
-        ({"prices": {"cpu": "1"}}, "Expected `float`, got `str` - at `$.prices.cpu`"),
-        ({"damper": {"cpu": -1}}, "expected zero or more - at `$.damper`"),
-        ({"suppressOver": 0}, "expected suppressOver above zero"),
-        ({"unwantedGPUUnfitness": 0}, "expected unwantedGPUUnfitness of at least 1"),
-        ({"newGroupFactor": 0}, "expected newGroupFactor of at least 1"),
-        ({"nodePrices": {"big": -1}}, "expected nodePrices of zero or more"),
-        ({"preferredSizes": []}, "expected preferredSizes with rising nodes, the last without"),
-        ({"preferredSizes": [{"nodes": 2, "vCPUs": 1}]}, "expected preferredSizes with rising nodes, the last without"),
+        ({"price": {}}, "document: object contains unknown field price"),
+        ({"prices": {"cpu": -1}}, "prices: expected finite prices of zero or more"),
+        ({"prices": {"cpu": "1"}}, "prices.cpu: expected float, got str"),
+        ({"damper": {"cpu": -1}}, "damper: expected zero or more"),
+        ({"suppressOver": 0}, "document: expected suppressOver above zero"),
+        ({"unwantedGPUUnfitness": 0}, "document: expected unwantedGPUUnfitness of at least 1"),
+        ({"newGroupFactor": 0}, "document: expected newGroupFactor of at least 1"),
+        ({"nodePrices": {"big": -1}}, "document: expected nodePrices of zero or more"),
+        ({"preferredSizes": []}, "document: expected preferredSizes with rising nodes, the last without"),
+        (
+            {"preferredSizes": [{"nodes": 2, "vCPUs": 1}]},
+            "document: expected preferredSizes with rising nodes, the last without",
+        ),
         (
             {"preferredSizes": [{"nodes": 3, "vCPUs": 1}, {"nodes": 2, "vCPUs": 1}, {"vCPUs": 1}]},
-            "expected preferredSizes with rising nodes, the last without",
+            "document: expected preferredSizes with rising nodes, the last without",
         ),
         (
             {"preferredSizes": [{"vCPUs": 0}]},
-            "expected vCPUs and nodes above zero - at `$.preferredSizes[0]`",
+            "preferredSizes[0]: expected vCPUs and nodes above zero",
         ),
-        ({"score": {"peak": 1.5}}, "expected empty, full and peak of 0 to 1 - at `$.score`"),
+        ({"score": {"peak": 1.5}}, "score: expected empty, full and peak of 0 to 1"),
     ],
 )
 def test_a_bad_section_is_refused_with_the_place(document: object, message: str) -> None:

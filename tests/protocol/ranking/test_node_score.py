@@ -14,10 +14,10 @@ from protocol.ranking.node_score import (
     NodeUse,
     choose_target,
     extender_score,
+    extender_scores,
     node_score,
     order_to_empty,
-    prioritize,
-    spread,
+    standing,
 )
 from protocol.units import Bytes, MilliCpu, Resources
 
@@ -26,9 +26,6 @@ CURVE = ScoreCurve()
 
 def size(cpu: int, mem: int | None = None) -> Resources:
     return Resources(MilliCpu(cpu), Bytes(cpu if mem is None else mem))
-
-
-LARGEST = size(1000)
 
 
 def use(
@@ -47,26 +44,26 @@ def use(
         (use(1000), 0),
         (use(1001, 900), 0),
         (use(400, 950), 25),
-        (use(200, watermark=450, total=500), 37),
+        (use(200, watermark=450, total=500), 75),
         (use(700, watermark=700), 100),
         (use(750, watermark=700), 83),
         (use(0, total=0, watermark=0), 0),
     ],
 )
 def test_a_score_peaks_where_the_curve_says_and_never_above_the_watermark(node: NodeUse, score: int) -> None:
-    assert node_score(node, LARGEST, CURVE) == score
+    assert node_score(node, CURVE) == score
 
 
 def test_a_curve_that_peaks_at_zero_spreads() -> None:
     curve = ScoreCurve(empty=1.0, full=0.0, peak=0.0)
-    assert [node_score(use(filled), LARGEST, curve) for filled in (0, 400, 1000)] == [100, 60, 0]
+    assert [node_score(use(filled), curve) for filled in (0, 400, 1000)] == [100, 60, 0]
 
 
 @given(st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1000), st.integers(1, 2000))
 def test_a_score_is_a_percentage_and_zero_where_the_node_would_overflow(
     cpu: int, mem: int, watermark: int, total: int
 ) -> None:
-    score = node_score(NodeUse(size(cpu, mem), size(min(watermark, total)), size(total)), LARGEST, CURVE)
+    score = node_score(NodeUse(size(cpu, mem), size(min(watermark, total)), size(total)), CURVE)
     assert 0 <= score <= 100
     assert score == 0 or (cpu <= total and mem <= total)
 
@@ -76,40 +73,45 @@ def test_kube_scheduler_takes_zero_to_ten_and_only_zero_is_zero(score: int, expe
     assert extender_score(score) == expected
 
 
-def test_spreading_draws_from_one_to_the_score_and_leaves_zero() -> None:
-    draw = Random(7).randint
-    assert spread(0, draw) == 0
-    assert {spread(3, draw) for _ in range(50)} == {1, 2, 3}
-
-
 def test_among_equal_extender_scores_only_the_best_and_cheapest_keep_it() -> None:
     nodes = {
         "cheap": use(790, price=1.0),
         "cheap too": use(790, price=1.0),
         "dear": use(790, price=2.0),
+        "dearest": use(790, price=3.0),
         "emptier": use(400),
         "nearly full": use(995),
+        "nearly full and dear": use(995, price=2.0),
         "full": use(1001),
     }
-    assert prioritize(nodes, LARGEST, CURVE) == {
+    standings = {name: standing(node, CURVE) for name, node in nodes.items()}
+    scores = extender_scores(standings.values())
+    assert {name: scores[standings[name]] for name in nodes} == {
         "cheap": 10,
         "cheap too": 10,
         "dear": 9,
+        "dearest": 9,
         "emptier": 8,
         "nearly full": 1,
+        "nearly full and dear": 1,
         "full": 0,
     }
 
 
+def test_unfitness_separates_nodes_of_one_price() -> None:
+    fit, unfit = (-100, 1.0, 1.0), (-100, 1.0, 2.0)
+    assert extender_scores([unfit, fit]) == {fit: 10, unfit: 9}
+
+
 def test_a_vm_moves_to_the_best_node_below_its_watermark_and_price_breaks_ties() -> None:
     nodes = {"over": use(901), "empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
-    assert choose_target(nodes, LARGEST, CURVE, Random(1).randint) == "cheap"
-    assert choose_target({"over": use(901)}, LARGEST, CURVE, Random(1).randint) is None
+    assert choose_target(nodes, CURVE, Random(1).randint) == "cheap"
+    assert choose_target({"over": use(901)}, CURVE, Random(1).randint) is None
 
 
 def test_equal_targets_are_chosen_evenly_by_the_injected_chance() -> None:
     nodes, draw = {name: use(500) for name in "abc"}, Random(3).randint
-    chosen = Counter(choose_target(nodes, LARGEST, CURVE, draw) for _ in range(300))
+    chosen = Counter(choose_target(nodes, CURVE, draw) for _ in range(300))
     assert set(chosen) == set("abc")
     assert min(chosen.values()) > 60
 

@@ -106,6 +106,15 @@ def test_a_node_is_what_it_says_is_allocatable() -> None:
     assert read_node({"metadata": {"name": "n1"}}) == ClusterNode("n1", Resources.parse(0, 0), is_open=True)
 
 
+@pytest.mark.parametrize("label", ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"])
+def test_a_node_says_its_instance_type_and_its_gpus(label: str) -> None:
+    obj = node("n1")
+    obj["metadata"]["labels"] = {label: "m5.xlarge"}
+    obj["status"]["allocatable"] |= {"nvidia.com/gpu": "2", "amd.com/gpu": 1}
+    found = read_node(obj)
+    assert (found.machine, found.gpus) == ("m5.xlarge", 3)
+
+
 def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^status\.allocatable\.cpu: "):
         read_node(node("n1", "many"))

@@ -238,4 +238,4 @@ def test_nothing_is_placed_before_the_cluster_was_read() -> None:
             call()
     assert ledger.resync([node()], [], [], NOW) == ()
     assert ledger.is_ready
-    assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [("n1", 6), ("n9", 0)]
+    assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [6, 0]

@@ -1,0 +1,116 @@
+"""What all nodes mean for pods of one size, kept in step node by node: thousands are asked for at once (S4.10).
+
+Rules that hold here:
+
+- Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
+  present room. A survey only remembers them until that room changes.
+- Pods come in few sizes. The surveys of the last ``KEPT`` are kept; a further size costs one look at every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from protocol.ranking.config import RankingConfig
+from protocol.ranking.node_score import Standing, extender_scores, fraction, percent
+from protocol.ranking.rank import preferred_vcpus
+from protocol.units import Resources
+from scheduler_plugin.placement import FITS, Filtered, Room, Verdict, sort_out, unfitness_of, verdict
+
+KEPT: Final = 8
+
+
+class Survey:
+    """Every known node as it is for pods that claim ``claim``.
+
+    ``stale`` are the nodes to look at again; ``preferred`` is the vCPUs of a node that suits a cluster of this size.
+    """
+
+    def __init__(self, claim: Resources, rooms: Mapping[str, Room], ranking: RankingConfig) -> None:
+        self.stale = set(rooms)
+        self._claim = claim
+        self._rooms = rooms
+        self._curve = ranking.score
+        self.preferred = preferred_vcpus(len(rooms), ranking)
+        self._verdicts: dict[str, Verdict] = {}
+        self._fitting: set[str] = set()
+        self._kinds: dict[str, int] = {}
+        self._kind_of: dict[Standing, int] = {}
+        self._standings: list[Standing] = []
+
+    def filter(self, names: Sequence[str]) -> Filtered:
+        """Which of ``names`` the pod fits, in their order."""
+        self._look()
+        if self._fitting.issuperset(names):
+            return Filtered(list(names), {}, {})
+        return sort_out(names, self._verdicts)
+
+    def scores(self, names: Sequence[str]) -> list[int]:
+        """The extender's score (0..10) of each of ``names``: 0 where the pod does not fit, else at least 1."""
+        self._look()
+        kinds = list(map(self._kinds.get, names))
+        standings = {kind: self._standings[kind] for kind in set(kinds) if kind is not None}
+        scores = extender_scores(standings.values())
+        score_of: dict[int | None, int] = {None: 0}
+        score_of |= {kind: max(1, scores[standing]) for kind, standing in standings.items()}
+        return [score_of[kind] for kind in kinds]
+
+    def _look(self) -> None:
+        if not self.stale:
+            return
+        for name in self.stale:
+            room = self._rooms.get(name)
+            self._verdicts[name] = found = verdict(room, self._claim)
+            if room is not None and found is FITS:
+                self._fitting.add(name)
+                self._kinds[name] = self._kind(room)
+            else:
+                self._fitting.discard(name)
+                self._kinds.pop(name, None)
+            if room is None:
+                del self._verdicts[name]
+        self.stale.clear()
+
+    def _kind(self, room: Room) -> int:
+        """The number of the room's standing; nodes of equal standing have the same."""
+        used, claim, mark, total = room.reserved, self._claim, room.watermark, room.total
+        score = percent(
+            fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, self._curve),
+            fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, self._curve),
+        )
+        standing = (-score, room.price, unfitness_of(total.cpu, self.preferred))
+        kind = self._kind_of.get(standing)
+        if kind is None:
+            kind = self._kind_of[standing] = len(self._standings)
+            self._standings.append(standing)
+        return kind
+
+
+class Surveys:
+    """The surveys of the sizes that were asked for last, over rooms that somebody else changes and tells of."""
+
+    def __init__(self, rooms: Mapping[str, Room]) -> None:
+        self._rooms = rooms
+        self._ranking = RankingConfig()
+        self._kept: dict[Resources, Survey] = {}
+
+    def rank_by(self, ranking: RankingConfig) -> None:
+        """Nodes are ranked so from now on."""
+        self._ranking = ranking
+        self._kept.clear()
+
+    def changed(self, node: str) -> None:
+        """The node's room is another one, or gone."""
+        for survey in self._kept.values():
+            survey.stale.add(node)
+
+    def of(self, claim: Resources) -> Survey:
+        """The survey for pods that claim so much."""
+        survey = self._kept.pop(claim, None)
+        if survey is None or survey.preferred != preferred_vcpus(len(self._rooms), self._ranking):
+            survey = Survey(claim, self._rooms, self._ranking)
+        self._kept[claim] = survey
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        return survey

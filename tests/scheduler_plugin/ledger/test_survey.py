@@ -1,0 +1,124 @@
+"""Scores for kube-scheduler, and surveys that must always say what a fresh look would (S4.10, S2.8b)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
+from protocol.units import Resources
+from scheduler_plugin.ledger.survey import KEPT, Survey, Surveys
+from scheduler_plugin.placement import FITS, Room, filter_nodes, verdict
+from tests.scheduler_plugin.ledger.fleet import amount
+
+
+def room(
+    reserved: Resources, *, total: float = 10, watermark: float = 8, price: float = 0.0, is_open: bool = True
+) -> Room:
+    whole = amount(total)
+    return Room("n", whole, reserved, whole.minus_or_zero(reserved), amount(watermark), is_open, price)
+
+
+def scores(rooms: dict[str, Room], claim: Resources, ranking: RankingConfig | None = None) -> dict[str, int]:
+    found = Survey(claim, rooms, ranking or RankingConfig()).scores(list(rooms))
+    return dict(zip(rooms, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("reserved", "expected"),
+    [
+        (amount(0), 6),
+        (amount(3), 8),
+        (amount(7), 10),
+        (amount(8), 5),
+        (amount(9), 1),
+        (amount(9.5), 0),
+        (amount(7, 8), 5),
+        (amount(8, 7), 5),
+    ],
+)
+def test_a_node_is_best_when_filled_to_its_watermark(reserved: Resources, expected: int) -> None:
+    assert scores({"n": room(reserved)}, amount(1)) == {"n": expected}
+
+
+def test_utilisation_decides_before_price_and_price_before_fit() -> None:
+    rooms = {
+        "fuller": room(amount(6), price=9.0),
+        "dear": room(amount(5.8), price=2.0),
+        "emptier": room(amount(0), price=0.5),
+    }
+    assert scores(rooms, amount(1)) == {"fuller": 9, "dear": 8, "emptier": 6}
+    assert scores({"dear": room(amount(5), price=2.0), "cheap": room(amount(5), price=1.0)}, amount(1)) == {
+        "dear": 8,
+        "cheap": 9,
+    }
+    rooms = {"small": room(amount(4), total=10), "large": room(amount(9), total=20, watermark=16)}
+    prefers_large = RankingConfig(preferred_sizes=(PreferredSize(vcpus=20),))
+    assert scores(rooms, amount(1), prefers_large) == {"small": 7, "large": 8}
+
+
+def test_the_curve_is_the_settings() -> None:
+    spreading = RankingConfig(score=ScoreCurve(empty=1.0, full=0.0, peak=0.0))
+    assert scores({"a": room(amount(0)), "b": room(amount(5))}, amount(1), spreading) == {"a": 9, "b": 4}
+
+
+def test_unknown_and_closed_nodes_score_nothing() -> None:
+    survey = Survey(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
+    assert survey.scores(["closed", "nobody"]) == [0, 0]
+
+
+def test_new_rules_count_at_once() -> None:
+    rooms = {"a": room(amount(1)), "b": room(amount(6))}
+    surveys = Surveys(rooms)
+    assert surveys.of(amount(1)).scores(["a", "b"]) == [6, 9]
+    surveys.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, full=0.0, peak=0.0)))
+    assert surveys.of(amount(1)).scores(["a", "b"]) == [8, 3]
+
+
+def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
+    rooms = {"small": room(amount(4)), "large": room(amount(9), total=20, watermark=16)}
+    ranking = RankingConfig(preferred_sizes=(PreferredSize(nodes=2, vcpus=10), PreferredSize(vcpus=20)))
+    surveys = Surveys(rooms)
+    surveys.rank_by(ranking)
+    assert surveys.of(amount(1)).scores(["small", "large"]) == [8, 7]
+    rooms["third"] = room(amount(10))
+    surveys.changed("third")
+    assert surveys.of(amount(1)).scores(["small", "large"]) == [7, 8]
+
+
+def test_only_the_last_sizes_are_remembered() -> None:
+    surveys = Surveys({})
+    first = surveys.of(amount(0))
+    kept = [surveys.of(amount(size)) for size in range(1, KEPT + 1)]
+    assert [surveys.of(amount(size)) for size in range(1, KEPT + 1)] == kept
+    assert surveys.of(amount(0)) is not first
+
+
+NODES = st.sampled_from(["a", "b", "c"])
+PARTS = st.integers(0, 12)
+ROOMS = st.none() | st.builds(
+    lambda reserved, watermark, is_open: room(amount(*reserved), watermark=watermark, is_open=is_open),
+    st.tuples(PARTS, PARTS),
+    st.integers(0, 10),
+    st.booleans(),
+)
+
+
+@given(changes=st.lists(st.tuples(NODES, ROOMS, st.tuples(PARTS, PARTS))))
+def test_a_kept_survey_says_what_a_fresh_look_says(
+    changes: list[tuple[str, Room | None, tuple[int, int]]],
+) -> None:
+    rooms: dict[str, Room] = {}
+    surveys, names = Surveys(rooms), ["c", "nobody", "a", "b"]
+    for name, found, size in changes:
+        rooms.pop(name, None)
+        if found is not None:
+            rooms[name] = found
+        surveys.changed(name)
+        claim = amount(*size)
+        kept = surveys.of(claim)
+        assert kept.filter(names) == filter_nodes(rooms, names, claim)
+        assert kept.scores(names) == Survey(claim, rooms, RankingConfig()).scores(names)
+        fits = [verdict(rooms.get(each), claim) is FITS for each in names]
+        assert [1 <= score <= 10 for score in kept.scores(names)] == fits
