@@ -180,13 +180,29 @@ T = TypeVar("T")
 _HEAD: Final = msgspec.json.Decoder(WireHead)
 _REQUEST: Final = msgspec.json.Decoder(WireRequestBody)
 _RESPONSE: Final = msgspec.json.Decoder(WireResponseBody)
+_ANYTHING: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     found = decoder.decode(body)
-    _NO_KEY_TWICE.decode(body.decode())
+    if _keys(_ANYTHING.decode(body)) < body.count(b":"):
+        _NO_KEY_TWICE.decode(body.decode())
     return found
+
+
+def _keys(value: object) -> int:
+    """How many keys are left in a decoded document. As many as colons in its text: then none came twice."""
+    if isinstance(value, dict):
+        count, inner = len(value), list(value.values())
+    elif isinstance(value, list):
+        count, inner = 0, value
+    else:
+        return 0
+    for each in inner:
+        if isinstance(each, (dict, list)):
+            count += _keys(each)
+    return count
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> None:

@@ -116,11 +116,13 @@ class Amount:
 
     def down_to(self, unit: Self) -> Self:
         """The greatest multiple of ``unit`` (> 0) that is not above this amount."""
-        return unit * self.units_down(unit)
+        over = self.value % self._same(unit)
+        return type(self)(self.value - over) if over else self
 
     def up_to(self, unit: Self) -> Self:
         """The least multiple of ``unit`` (> 0) that is not below this amount."""
-        return unit * self.units_up(unit)
+        missing = -self.value % self._same(unit)
+        return type(self)(self.value + missing) if missing else self
 
     def is_multiple_of(self, unit: Self) -> bool:
         """Whether this amount is a whole number of ``unit`` (> 0)."""
@@ -228,7 +230,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An amount of CPU and an amount of memory. Every operation treats the two independently (S4.5)."""
+    """An amount of CPU and an amount of memory. Every operation treats the two independently (S4.5).
+
+    Every request of every agent is a dozen comparisons: they look at the plain numbers and make nothing new.
+    """
 
     cpu: MilliCpu
     mem: Bytes
@@ -249,19 +254,25 @@ class Resources:
 
     def minus_or_zero(self, other: Resources) -> Resources:
         """Each difference, or zero where ``other`` has the larger amount."""
+        if self.within(other):
+            return ZERO
         return Resources(self.cpu.minus_or_zero(other.cpu), self.mem.minus_or_zero(other.mem))
 
     def at_least(self, other: Resources) -> Resources:
         """The larger of each amount."""
-        return Resources(max(self.cpu, other.cpu), max(self.mem, other.mem))
+        if other.within(self):
+            return self
+        return other if self.within(other) else Resources(max(self.cpu, other.cpu), max(self.mem, other.mem))
 
     def at_most(self, other: Resources) -> Resources:
         """The smaller of each amount."""
-        return Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
+        if self.within(other):
+            return self
+        return other if other.within(self) else Resources(min(self.cpu, other.cpu), min(self.mem, other.mem))
 
     def within(self, other: Resources) -> bool:
         """Whether neither amount is above that of ``other``."""
-        return self.cpu <= other.cpu and self.mem <= other.mem
+        return self.cpu.value <= other.cpu.value and self.mem.value <= other.mem.value
 
     def units_up(self, unit: ComputeUnit) -> int:
         """The least number of compute units that covers both amounts."""
@@ -274,7 +285,7 @@ class Resources:
     @property
     def any(self) -> bool:
         """Whether either amount is above zero."""
-        return bool(self.cpu) or bool(self.mem)
+        return self.cpu.value != 0 or self.mem.value != 0
 
     @classmethod
     def sum(cls, parts: Iterable[Resources]) -> Resources:

@@ -67,6 +67,8 @@ class Dialect:
         """``unit`` as this version can say it: exactly, or a multiple of it, or rounded up."""
         cpu_step, mem_step = self._steps(slot_size)
         factor = lcm(_factor(unit.cpu.value, cpu_step.value), _factor(unit.mem.value, mem_step.value))
+        if factor == 1:
+            return self._written(unit, slot_size)
         return self.write_up(unit * factor if factor <= LARGEST_UNIT_FACTOR else unit, slot_size)
 
     def _steps(self, slot_size: Bytes) -> tuple[MilliCpu, Bytes]:

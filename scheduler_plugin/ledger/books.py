@@ -101,6 +101,8 @@ class Books:
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
         reserved = claim.size
+        if reserved == claim.reserved and unmet == claim.unmet and is_migrating is claim.is_migrating:
+            return
         book = self._touch(claim.node)
         if claim.is_migrating or is_migrating:
             gone = claim.reserved + claim.unmet if claim.is_migrating else ZERO

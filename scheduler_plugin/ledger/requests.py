@@ -38,7 +38,7 @@ def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> D
         permit = wanted.at_most(account.permit)
         account.answer_old(permit, request.sequence, now)
     else:
-        permit = wanted.at_most(_ceiling(books, account, claim))
+        permit = wanted if wanted.within(account.reserved) else wanted.at_most(_ceiling(books, account, claim))
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
