@@ -65,7 +65,8 @@ async def end(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _PATIENCE)
+        async with asyncio.timeout(_PATIENCE):
+            await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from scripts.autoscale import bench, demo, explain, local, top
 from scripts.autoscale.replay.command import replay
 from scripts.autoscale.replay.many_values import ManyValues
+from scripts.autoscale.running import INTERRUPTED
 
 
 def app() -> typer.Typer:
@@ -29,7 +32,10 @@ def app() -> typer.Typer:
 
 def main() -> None:
     """The entry point."""
-    app()()
+    try:
+        app()()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Coroutine
 from typing import Final
@@ -31,9 +32,10 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
 
     def interrupt() -> None:
         nonlocal interrupted
-        if not interrupted:
-            interrupted = True
-            task.cancel()
+        if interrupted:
+            os._exit(INTERRUPTED)  # somebody insists; what this command started ends with it, by the kernel's hand
+        interrupted = True
+        task.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

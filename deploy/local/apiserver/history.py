@@ -129,7 +129,8 @@ class History:
         future = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
-            await asyncio.wait_for(future, seconds)
+            async with asyncio.timeout(seconds):
+                await future
         except TimeoutError:
             return False
         finally:

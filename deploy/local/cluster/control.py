@@ -109,7 +109,8 @@ async def knock(folder: ClusterFolder, ask: str, target: str = "", port: int = 0
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         try:
             writer.write(msgspec.json.encode(Ask(door.token, ask, target, port)) + b"\n")
-            answer = msgspec.json.decode(await asyncio.wait_for(reader.readline(), 10.0), type=Answer)
+            async with asyncio.timeout(10.0):
+                answer = msgspec.json.decode(await reader.readline(), type=Answer)
         finally:
             writer.close()
     except (OSError, TimeoutError, msgspec.DecodeError) as error:

@@ -58,10 +58,16 @@ class LaunchedCluster:
         return await self._process.wait()
 
     async def end(self) -> None:
-        """Ends the cluster; returns when its process is gone."""
+        """Ends the cluster; returns when its process is gone. One that does not end by itself is killed."""
         if self._process.returncode is None:
             self._process.terminate()
-        await self._process.wait()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+            await remove_remains(self._folder)
 
 
 async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool) -> LaunchedCluster:

@@ -73,7 +73,8 @@ async def _survives(accelerator: Accelerator) -> bool:
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        await asyncio.wait_for(process.communicate(b"quit\n"), _PROBE_SECONDS)
+        async with asyncio.timeout(_PROBE_SECONDS):
+            await process.communicate(b"quit\n")
     except TimeoutError:
         return False
     finally:

@@ -127,7 +127,8 @@ class QemuProcess:
     async def _quit(self) -> None:
         try:
             await self._monitor.call("quit")
-            await asyncio.wait_for(self._process.wait(), _QUIT_SECONDS)
+            async with asyncio.timeout(_QUIT_SECONDS):
+                await self._process.wait()
         except (GuestError, TimeoutError):
             return  # the kill that follows needs nobody's consent
 

@@ -29,14 +29,16 @@ class Monitor:
     async def connect(self, end: socket.socket) -> None:
         """Greets the QEMU at the other end. Raises ``GuestError``."""
         try:
-            await asyncio.wait_for(self._client.connect(end), _CALL_SECONDS)
+            async with asyncio.timeout(_CALL_SECONDS):
+                await self._client.connect(end)
         except (QMPError, OSError, EOFError, TimeoutError) as error:
             raise GuestError(f"{self._who}: QEMU did not open its monitor: {_said(error)}") from error
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Runs one command and returns its result. Raises ``GuestError``."""
         try:
-            return await asyncio.wait_for(self._client.execute(command, dict(arguments or {})), _CALL_SECONDS)
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await self._client.execute(command, dict(arguments or {}))
         except TimeoutError as error:
             raise GuestError(f"{self._who}: QEMU did not answer {command} within {_CALL_SECONDS:.0f} s") from error
         except (QMPError, OSError, EOFError) as error:
@@ -45,7 +47,8 @@ class Monitor:
     async def close(self) -> None:
         """Hangs up; QEMU may already be gone."""
         try:
-            await asyncio.wait_for(self._client.disconnect(), _CALL_SECONDS)
+            async with asyncio.timeout(_CALL_SECONDS):
+                await self._client.disconnect()
         except (QMPError, OSError, EOFError, TimeoutError):
             return  # nothing is left to hang up on
 

@@ -21,7 +21,8 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
         raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install iproute2") from error
     text = "".join(f"{line}\n" for line in lines).encode()
     try:
-        printed, complaint = await asyncio.wait_for(process.communicate(text), _SECONDS)
+        async with asyncio.timeout(_SECONDS):
+            printed, complaint = await process.communicate(text)
     except TimeoutError as error:
         raise NetworkError(f"`{' '.join(command)}` did not end within {_SECONDS:.0f} s") from error
     finally:

@@ -88,8 +88,10 @@ class Watcher:
             if text(self.found, "status", "podName"):
                 self.explained = await self._explanation() or self.explained
                 self._tell()
+            # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stir.wait(), _EVERY)
+                async with asyncio.timeout(_EVERY):
+                    await self._stir.wait()
 
     def _tell(self) -> None:
         size = _size(self.found)

@@ -1,0 +1,22 @@
+"""The main job on a real guest: a VM boots, grows under pgbench, and shrinks, and no transaction fails."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.vm
+def test_a_real_vm_grows_under_pgbench_and_shrinks_without_a_failed_transaction(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    command = [sys.executable, "-m", "scripts.autoscale.main", "demo", "--report", str(file)]
+    environment = {**os.environ, "AUTOSCALE_HOME": str(tmp_path)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=590, check=False)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    report = json.loads(file.read_text())
+    assert report["grew_to"] > report["started_at"]
+    assert report["shrank_to"] < report["grew_to"]
+    assert (report["failed"], report["transactions"] > 0) == (0, True)
