@@ -1,0 +1,39 @@
+"""A watcher of one VM ends when it is told to, whatever happens at the same moment."""
+
+import asyncio
+from typing import cast
+
+from deploy.local.kube.informer import Change
+from deploy.local.kube.objects import Json
+from protocol.messages import ObjectName
+from protocol.units import Resources
+from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.site import Site
+from tests.local.clock import FakeClock, settle
+
+VM = ObjectName("default", "db")
+SIZED: Json = {"metadata": {"name": "db"}, "status": {"cpus": "2", "memorySize": "1Gi"}}
+
+
+def watcher(sizes: list[Resources]) -> Watcher:
+    return Watcher(cast("Site", None), VM, FakeClock(), sizes.append, lambda _, __: None)
+
+
+async def test_an_end_together_with_a_new_size_is_still_an_end() -> None:
+    watching = watcher([])
+    asking = asyncio.ensure_future(watching._ask())
+    await settle()
+    watching._changed(Change(VM, None, SIZED))
+    asking.cancel()
+    await settle()
+    assert asking.cancelled()
+
+
+async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> None:
+    sizes: list[Resources] = []
+    watching = watcher(sizes)
+    watching._changed(Change(ObjectName("default", "other"), None, SIZED))
+    watching._changed(Change(VM, None, SIZED))
+    watching._changed(Change(VM, SIZED, None))
+    assert sizes == [Resources.parse(2, "1Gi")]
+    assert watching.glance().phase == "Pending"
