@@ -22,6 +22,7 @@ from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, 
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import SettingsError
+from scheduler_plugin.heap import set_aside
 from scheduler_plugin.serving import Listener, ListenError, Tls, serve
 from scheduler_plugin.settings_file import SettingsFile
 from scheduler_plugin.telemetry import Telemetry
@@ -117,6 +118,7 @@ async def _run(options: argparse.Namespace) -> None:
             background = [
                 tasks.create_task(parts.run(api)),
                 tasks.create_task(file.run(clock, parts.desk.feed.use)),
+                tasks.create_task(set_aside(clock, lambda: parts.desk.ledger.is_ready)),
             ]
             await serve(_listeners(options, parts), clock, stop)
             for task in background:

@@ -21,6 +21,7 @@ from scheduler_plugin.app import agents_app, assemble, extender_app
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import parse_settings
+from scheduler_plugin.heap import set_aside
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.still_cluster import StillCluster
 
@@ -79,12 +80,16 @@ async def _run(kind: str, listening: socket.socket, cluster: StillCluster) -> No
     telemetry = Telemetry(clock.now)
     parts = assemble(ClusterWriter(cluster, "bench"), clock, parse_settings(SETTINGS), telemetry)
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
-    background = asyncio.create_task(parts.run(cluster))
+    background = [
+        asyncio.create_task(parts.run(cluster)),
+        asyncio.create_task(set_aside(clock, lambda: parts.desk.ledger.is_ready)),
+    ]
     try:
         await _serve(app, listening)
     finally:
-        background.cancel()
-        await asyncio.gather(background, return_exceptions=True)
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
 
 
 def main(arguments: list[str]) -> None:

@@ -1,0 +1,26 @@
+"""A heap that is large and hardly changes, and Python's garbage collector.
+
+Rules that hold here:
+
+- What was read of the cluster stays for as long as the process. A full collection would look at all of it again, and at
+  10,000 VMs stop every answer for a fifth of a second: so it is set aside once, when the ledger is ready.
+- Set aside is not kept alive: whatever nobody refers to any more is still freed at once.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Final
+
+from protocol.units import Seconds
+from scheduler_plugin.clock import Clock
+
+INTERVAL: Final = Seconds(0.5)
+
+
+async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
+    """Waits until the cluster has been read, then spares the collector all that there is by then."""
+    while not is_ready():
+        await clock.sleep(INTERVAL)
+    gc.freeze()
