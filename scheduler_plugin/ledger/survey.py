@@ -18,7 +18,7 @@ from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
 from scheduler_plugin.placement import FITS, Filtered, Room, Verdict, sort_out, unfitness_of, verdict
 
-KEPT: Final = 8
+KEPT: Final = 16
 
 
 class Survey:

@@ -18,6 +18,8 @@ PODS: Final = "/api/v1/pods"
 VMS: Final = "/apis/vm.neon.tech/v1/virtualmachines"
 NODE_CPUS: Final = 64
 VMS_PER_NODE: Final = 20
+SIZES: Final = (1, 2, 4, 8)
+"""Of VMs whose pods wait for a node, in GiB; a quarter as many vCPUs."""
 
 
 def node_name(number: int) -> str:
@@ -35,10 +37,10 @@ def _node(number: int) -> JsonObject:
     return {"metadata": {"name": node_name(number), "uid": f"n-{number}"}, "status": {"allocatable": allocatable}}
 
 
-def _vm(number: int, version: int = 1, annotations: Mapping[str, str] | None = None) -> JsonObject:
+def _vm(number: int, slots: int = 4, version: int = 1, annotations: Mapping[str, str] | None = None) -> JsonObject:
     guest = {
-        "cpus": {"min": "250m", "use": 1, "max": 2},
-        "memorySlots": {"min": 1, "use": 4, "max": 8},
+        "cpus": {"min": "250m", "use": f"{slots * 250}m", "max": 2},
+        "memorySlots": {"min": 1, "use": slots, "max": 8},
         "memorySlotSize": "1Gi",
     }
     metadata = {
@@ -62,7 +64,10 @@ def pod(number: int, node: str | None) -> JsonObject:
 
 
 class StillCluster:
-    """``KubernetesApi``: ``nodes`` nodes, ``vms`` running VMs and ``pending`` VMs whose pods wait for a node."""
+    """``KubernetesApi``: ``nodes`` nodes, ``vms`` running VMs and ``pending`` VMs whose pods wait for a node.
+
+    Those that wait come in ``SIZES`` in turns.
+    """
 
     def __init__(self, nodes: int, vms: int, pending: int) -> None:
         running = [pod(number, node_name(number // VMS_PER_NODE)) for number in range(vms)]
@@ -70,7 +75,10 @@ class StillCluster:
         self._version = 1
         self._lists: dict[str, list[JsonObject]] = {
             NODES: [_node(number) for number in range(nodes)],
-            VMS: [_vm(number) for number in range(vms + pending)],
+            VMS: [
+                *(_vm(number) for number in range(vms)),
+                *(_vm(number, SIZES[number % len(SIZES)]) for number in range(vms, vms + pending)),
+            ],
             PODS: [*running, *waiting],
         }
 
@@ -88,7 +96,7 @@ class StillCluster:
         self._version += 1
         metadata = (call.body or {}).get("metadata")
         annotations = metadata["annotations"] if isinstance(metadata, dict) else None
-        return _vm(number, self._version, annotations)
+        return _vm(number, version=self._version, annotations=annotations)
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A watch in which nothing ever happens."""
