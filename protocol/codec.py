@@ -180,26 +180,21 @@ T = TypeVar("T")
 _HEAD: Final = msgspec.json.Decoder(WireHead)
 _REQUEST: Final = msgspec.json.Decoder(WireRequestBody)
 _RESPONSE: Final = msgspec.json.Decoder(WireResponseBody)
-_ANYTHING: Final = msgspec.json.Decoder()
+_ANY_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     found = decoder.decode(body)
-    if _keys(_ANYTHING.decode(body)) < body.count(b":"):
+    if _keys(_ANY_OBJECT.decode(body)) < body.count(b":"):
         _NO_KEY_TWICE.decode(body.decode())
     return found
 
 
-def _keys(value: object) -> int:
+def _keys(value: dict[str, object] | list[object]) -> int:
     """How many keys are left in a decoded document. As many as colons in its text: then none came twice."""
-    if isinstance(value, dict):
-        count, inner = len(value), list(value.values())
-    elif isinstance(value, list):
-        count, inner = 0, value
-    else:
-        return 0
-    for each in inner:
+    count, inside = (len(value), list(value.values())) if isinstance(value, dict) else (0, value)
+    for each in inside:
         if isinstance(each, (dict, list)):
             count += _keys(each)
     return count
