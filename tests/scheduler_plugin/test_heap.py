@@ -8,14 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_plugin.heap import INTERVAL, set_aside
+from scheduler_plugin.heap import INTERVAL, THRESHOLDS, set_aside
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 
 
 @pytest.fixture(autouse=True)
 def _give_back() -> Iterator[None]:
+    usual = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*usual)
 
 
 async def test_the_heap_is_set_aside_once_the_cluster_has_been_read() -> None:
@@ -28,3 +30,4 @@ async def test_the_heap_is_set_aside_once_the_cluster_has_been_read() -> None:
     await clock.advance(INTERVAL)
     await task
     assert gc.get_freeze_count() > before + 1000
+    assert gc.get_threshold() == THRESHOLDS
