@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger import Ledger, PersistPermit
+from scheduler_plugin.ledger import Decision, Ledger, PersistPermit
 from scheduler_plugin.ledger.promises import SETTLE
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
 
 
 def fleet_of_one(**more: int) -> Fleet:
@@ -22,6 +22,15 @@ def test_an_increase_waits_for_its_write() -> None:
 def test_what_is_stored_already_needs_no_write() -> None:
     fleet = fleet_of_one()
     assert fleet.ask("a", amount(2), number=1).persist is None
+
+
+def test_the_same_request_again_touches_nothing() -> None:
+    fleet = fleet_of_one()
+    fleet.grant("a", amount(4), number=1)
+    before = fleet.ledger.rooms["n1"]
+    again = fleet.ask("a", amount(4), number=2)
+    assert again == Decision(amount(4), UNIT, migrate=False, persist=None, effects=())
+    assert fleet.ledger.rooms["n1"] is before
 
 
 def test_a_first_answer_without_a_stored_permit_is_written_before() -> None:
