@@ -61,6 +61,11 @@ def test_filter_keeps_the_order_and_tells_what_may_change_from_what_never_will()
     )
 
 
+def test_filter_has_nothing_to_say_where_all_fit() -> None:
+    rooms = {"b": room(amount(0)), "a": room(amount(1))}
+    assert filter_nodes(rooms, ["a", "b"], amount(4)) == Filtered(["a", "b"], {}, {})
+
+
 def test_a_shortage_says_the_numbers() -> None:
     assert (
         shortage(room(amount(9, 2)), amount(4)) == "pod needs 4 cpu, 4Gi; node n1 has 1 cpu, 8Gi free of 10 cpu, 10Gi"

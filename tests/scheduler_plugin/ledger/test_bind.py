@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import ZERO
 from scheduler_plugin.ledger import (
     ClaimState,
@@ -239,3 +240,5 @@ def test_nothing_is_placed_before_the_cluster_was_read() -> None:
     assert ledger.resync([node()], [], [], NOW) == ()
     assert ledger.is_ready
     assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [6, 0]
+    ledger.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, peak=0.0)))
+    assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [9, 0]

@@ -63,6 +63,10 @@ def test_the_curve_is_the_settings() -> None:
     assert scores({"a": room(amount(0)), "b": room(amount(5))}, amount(1), spreading) == {"a": 9, "b": 4}
 
 
+def test_equal_nodes_score_equally() -> None:
+    assert scores({"a": room(amount(3)), "b": room(amount(3))}, amount(1)) == {"a": 8, "b": 8}
+
+
 def test_unknown_and_closed_nodes_score_nothing() -> None:
     survey = Survey(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
     assert survey.scores(["closed", "nobody"]) == [0, 0]
