@@ -19,7 +19,7 @@ EOF
 # command that proves the package is there : package
 declare -A GROUPS_OF=(
   [python]="python3:python3"
-  [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs cpio:cpio"
+  [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs"
   [pgbench]="pgbench:postgresql-15"
 )
 

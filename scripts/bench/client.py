@@ -17,6 +17,7 @@ from protocol.units import Seconds
 
 START_TIMEOUT: Final = Seconds(120.0)
 REQUEST_TIMEOUT: Final = Seconds(60.0)
+STOP_TIMEOUT: Final = Seconds(10.0)
 
 
 class BenchError(Exception):
@@ -89,7 +90,8 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
         if process.returncode is None:
             process.terminate()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), 10)
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await process.wait()
         if process.returncode is None:
             process.kill()
             await process.wait()
