@@ -37,11 +37,30 @@ NAME: Final = "demo"
 _CLIENTS: Final = 8
 _SCALE: Final = 2
 _POSTGRES: Final = 5432
+_PICTURES: Final = (".svg", ".png")
+
+
+def _in_a_folder(path: Path | None) -> Path | None:
+    """Refuses, before anything is started, a file that could not be written when all is over."""
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
+    return path
+
+
+def _a_picture(path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in _PICTURES:
+        raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
+    return _in_a_folder(path)
 
 
 def demo(
     report_file: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write the outcome as JSON.")
+        Path | None,
+        typer.Option("--report", metavar="FILE", callback=_in_a_folder, help="Write the outcome as JSON."),
+    ] = None,
+    picture_file: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", callback=_a_picture, help="Draw what happened, as .svg or .png."),
     ] = None,
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
@@ -52,10 +71,10 @@ def demo(
     Exits 0 only if it grew, it shrank, and not one transaction failed.
     """
     spec = ClusterSpec(guests=guests.value, network=network.value)
-    run(_demo(spec, seconds, report_file))
+    run(_demo(spec, seconds, report_file, picture_file))
 
 
-async def _demo(spec: ClusterSpec, seconds: int, report_file: Path | None) -> int:
+async def _demo(spec: ClusterSpec, seconds: int, report_file: Path | None, picture_file: Path | None) -> int:
     console, clock, seen = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
     began = clock.now()
     try:
@@ -80,7 +99,21 @@ async def _demo(spec: ClusterSpec, seconds: int, report_file: Path | None) -> in
     if report_file is not None:
         await asyncio.to_thread(report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
     _print(console, outcome)
+    if picture_file is not None:
+        await asyncio.to_thread(_draw, outcome, picture_file, console)
     return 0 if outcome.success else 1
+
+
+def _draw(outcome: Report, path: Path, console: Console) -> None:
+    from scripts.autoscale.demonstration.picture import (  # noqa: PLC0415 - matplotlib takes a second to import
+        NothingToDrawError,
+        draw,
+    )
+
+    try:
+        draw(outcome, path)
+    except NothingToDrawError as error:
+        console.print(f"  {error}", soft_wrap=True)
 
 
 def _innermost(error: BaseException) -> BaseException:

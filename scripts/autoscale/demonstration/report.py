@@ -35,7 +35,8 @@ class LoadPoint(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """The outcome. ``grew_to`` and ``shrank_to`` are vCPUs; None where nothing was seen.
 
-    ``reaction_seconds`` is the time from the start of the load until the guest had more CPU.
+    ``reaction_seconds`` is the time from the start of the load until the guest had more CPU. ``load_began`` and
+    ``load_ended`` are None where the load did not come to that.
     """
 
     success: bool
@@ -55,6 +56,8 @@ class Report(msgspec.Struct, frozen=True):
     sizes: list[SizePoint]
     load: list[LoadPoint]
     note: str = ""
+    load_began: float | None = None
+    load_ended: float | None = None
 
 
 @dataclass(slots=True)
@@ -121,7 +124,13 @@ def report(seen: Observations, total: Seconds) -> Report:
         sizes=[SizePoint(round(at, 2), size.cpu.as_cores, size.mem.value) for at, size in seen.sizes],
         load=list(seen.tps),
         note="simulated guests play a load: no transactions were run" if seen.is_simulated else "",
+        load_began=_rounded(began),
+        load_ended=_rounded(seen.load_ended),
     )
+
+
+def _rounded(at: Seconds | None) -> float | None:
+    return None if at is None else round(at, 2)
 
 
 def _first_growth(seen: Observations) -> float | None:

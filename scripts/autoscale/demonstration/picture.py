@@ -1,0 +1,116 @@
+"""The picture of a demonstration: what the VM had, second by second, above the transactions that it did.
+
+Rules that hold here:
+
+- Only what the report says is drawn; nothing between two sizes is made up: the VM has a size until it has another.
+- Zero on the axis is the moment in which the load began.
+- Equal reports make equal files: no date, no random names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from protocol.units import Bytes
+from scripts.autoscale.demonstration.report import Report
+
+BEFORE, AFTER = 10.0, 8.0
+"""So many seconds are shown before the load, and after the last change."""
+INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4"
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with mpl.rc_context(
+        {
+            "font.size": 10,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "autoscale",
+            "axes.edgecolor": "#888888",
+            "axes.labelcolor": INK,
+            "xtick.color": "#555555",
+            "ytick.color": "#555555",
+        }
+    ):
+        yield
+
+
+class NothingToDrawError(Exception):
+    """The report has no load or no sizes; the message says why."""
+
+
+def draw(report: Report, path: Path) -> None:
+    """Writes the picture, in the format that the end of ``path`` names.
+
+    Raises ``NothingToDrawError`` where the demonstration did not come to its load, ``OSError`` where ``path`` cannot be
+    written.
+    """
+    began, ended = report.load_began, report.load_ended
+    if began is None or ended is None or not report.sizes:
+        why = report.problems[0] if report.problems else "it ended before the load had run"
+        raise NothingToDrawError(f"no picture: {why}")
+    with _style():
+        figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
+        panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
+        until = max(report.sizes[-1].seconds, ended) + AFTER
+        times = [*(each.seconds - began for each in report.sizes), until - began]
+        _stairs(panels[0], times, [each.cpu for each in report.sizes], "vCPU")
+        _stairs(panels[1], times, [Bytes(each.memory).as_gib for each in report.sizes], "memory, GiB")
+        _transactions(panels[2], [(each.seconds - began, each.tps) for each in report.load], report.note)
+        for panel in panels:
+            _frame(panel, ended - began)
+        panels[2].set_xlim(max(times[0], -BEFORE), until - began)
+        panels[2].set_xlabel("seconds since the load began")
+        _words(panels[0], report, ended - began)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+
+
+def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: str) -> None:
+    heights = [*sizes, sizes[-1]]
+    panel.fill_between(times, heights, step="post", color=SKY, alpha=0.6, linewidth=0)
+    panel.plot(times, heights, drawstyle="steps-post", color=INK, linewidth=1.6)
+    panel.set_ylabel(label)
+    panel.set_ylim(0, max(heights) * 1.25)
+
+
+def _transactions(panel: Axes, points: Sequence[tuple[float, float]], note: str) -> None:
+    panel.plot(
+        [at for at, _ in points], [tps for _, tps in points], color=LEAF, linewidth=1.6, marker=".", markersize=4
+    )
+    panel.set_ylabel("pgbench, tps")
+    panel.set_ylim(0, max((tps for _, tps in points), default=1.0) * 1.25 or 1.0)
+    if not points:
+        panel.text(0.5, 0.5, note or "no transactions", transform=panel.transAxes, ha="center", color="#888888")
+
+
+def _frame(panel: Axes, load: float) -> None:
+    panel.axvspan(0, load, color=SHADE, zorder=0)
+    panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _words(panel: Axes, report: Report, load: float) -> None:
+    """Where the load begins and ends, how long the growth took, and the outcome as the title."""
+    top = panel.get_ylim()[1]
+    panel.text(load / 2, top * 0.99, f"load for {load:.0f} s", ha="center", va="top", color="#8a7a4a")
+    if report.reaction_seconds is not None and report.started_at is not None:
+        reaction = report.reaction_seconds
+        panel.axvline(reaction, ymax=0.94, color=RED, linewidth=1.0, linestyle=":")
+        panel.annotate(
+            f"more CPU after {reaction:.1f} s",
+            xy=(reaction, report.started_at),
+            xytext=(14, 14),
+            textcoords="offset points",
+            color=RED,
+            arrowprops={"arrowstyle": "->", "color": RED},
+        )
+    done = report.note or f"{report.transactions:,} transactions, {report.failed} failed"
+    kind = report.guests.partition(" (")[0]
+    panel.set_title(f"One postgres VM ({kind}): {done}", loc="left", fontsize=11, color=INK)

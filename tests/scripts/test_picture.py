@@ -1,0 +1,95 @@
+"""The picture of a demonstration: what a report becomes, and what is said where nothing can be drawn."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.picture import NothingToDrawError, draw
+from scripts.autoscale.demonstration.report import LoadPoint, Observations, Report, report
+from scripts.autoscale.main import app
+
+SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
+
+
+def a_good_run() -> Report:
+    seen = Observations(guests="QEMU guests (emulated)", load_began=Seconds(10.0), load_ended=Seconds(30.0))
+    for at, size in ((2.0, SMALL), (12.5, LARGE), (45.0, SMALL)):
+        seen.saw(Seconds(at), size)
+    seen.tps += [LoadPoint(11.0, 120.0), LoadPoint(12.0, 300.0)]
+    seen.transactions = 4200
+    return report(seen, Seconds(50.0))
+
+
+def words(picture: Path) -> set[str]:
+    root = ElementTree.parse(picture).getroot()  # noqa: S314 - we wrote it
+    return {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_a_run_becomes_a_picture_that_says_how_it_went(tmp_path: Path) -> None:
+    draw(a_good_run(), tmp_path / "demo.svg")
+    expected = {
+        "One postgres VM (QEMU guests): 4,200 transactions, 0 failed",
+        "load for 20 s",
+        "more CPU after 2.5 s",
+        "vCPU",
+        "memory, GiB",
+        "pgbench, tps",
+        "seconds since the load began",
+    }
+    assert expected <= words(tmp_path / "demo.svg")
+
+
+def test_equal_reports_make_equal_files(tmp_path: Path) -> None:
+    for name in ("one.svg", "other.svg"):
+        draw(a_good_run(), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+
+
+def test_the_name_says_the_format(tmp_path: Path) -> None:
+    draw(a_good_run(), tmp_path / "demo.png")
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path) -> None:
+    seen = Observations(guests="light guests", is_simulated=True, load_began=Seconds(3.0), load_ended=Seconds(9.0))
+    seen.saw(Seconds(1.0), SMALL)
+    draw(report(seen, Seconds(12.0)), tmp_path / "demo.svg")
+    said = words(tmp_path / "demo.svg")
+    assert "simulated guests play a load: no transactions were run" in said
+    assert not [each for each in said if each.startswith("more CPU")]
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (Observations(), "no picture: it ended before the load had run"),
+        (Observations(load_problem="pgbench is not installed"), "no picture: pgbench is not installed"),
+        (Observations(load_began=Seconds(1.0)), "no picture: it ended before the load had run"),
+    ],
+)
+def test_a_run_without_a_load_has_no_picture_and_the_reason_is_said(
+    seen: Observations, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NothingToDrawError) as refused:
+        draw(report(seen, Seconds(5.0)), tmp_path / "demo.svg")
+    assert str(refused.value) == why
+    assert not (tmp_path / "demo.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "complaint"),
+    [
+        ("--picture", "missing/demo.svg", "there is no folder"),
+        ("--report", "missing/demo.json", "there is no folder"),
+        ("--picture", "demo.txt", "does not end in .svg, .png"),
+    ],
+)
+def test_what_could_not_be_written_is_refused_before_anything_starts(
+    option: str, file: str, complaint: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app(), ["demo", option, str(tmp_path / file)], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert complaint in result.output
