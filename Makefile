@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-root test-vm lint format bench env clean
+.PHONY: help demo test test-root test-vm lint format manifests bench env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ lint: env ## Format, lint, types and the layers between packages
 format: env ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+manifests: ## Write deploy/neonvm.yaml from deploy/kubernetes/crds
+	scripts/render-neonvm.sh
 
 bench: env ## Speed and memory, side by side in one run
 	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)

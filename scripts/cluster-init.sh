@@ -4,6 +4,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 DEPLOYMENTS=build/deployments
+CNI=build/cni
+REGISTRY=localhost:5001
+REGISTRY_CONTAINER=autoscale-registry
 TIMEOUT=180s
 
 usage() {
@@ -12,13 +15,15 @@ Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--only-ours] [--d
 
 Applies, in order, and waits for each to be ready:
   1. cert-manager, multus, whereabouts (downloaded by scripts/download-deployments.sh)
-  2. the VirtualMachine resources (deploy/neonvm.yaml) and NeonVM's controllers (downloaded)
-  3. the scheduler (deploy/scheduler-deploy.yaml) and the agents (deploy/kubernetes/agent-daemonset.yaml)
-Every step can be repeated.
+  2. the VirtualMachine resources (deploy/neonvm.yaml) and NeonVM itself (downloaded)
+  3. the scheduler (deploy/scheduler-deploy.yaml), with the kube-scheduler of the cluster's own version,
+     and the agents (deploy/kubernetes/agent-daemonset.yaml)
+Every step can be repeated. Images come from $REGISTRY: see vm_image/start-local-registry.sh, scripts/build-images.sh.
   --context NAME  the kubectl context to set up; never guessed, so that nothing lands in the wrong cluster
-  --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml
+  --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml, and give its nodes the
+                  registry and the CNI plugins (scripts/download-cni.sh)
   --only-ours     leave out what is downloaded: resources, scheduler and agents only
-  --dry-run       let the cluster check every manifest, but change nothing
+  --dry-run       let the cluster check every manifest, but change nothing (NeonVM's namespace must exist for its part)
 EOF
 }
 
@@ -35,28 +40,81 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ -z "$context$kind" ]; then usage >&2; exit 2; fi
+if [ -n "$context" ] && [ -n "$kind" ]; then
+  echo "cluster-init.sh: --context and --kind name two clusters; give one" >&2
+  exit 2
+fi
 
 need() {
   command -v "$1" >/dev/null || { echo "cluster-init.sh needs $1, which is not on the PATH" >&2; exit 1; }
 }
 
-apply() { # FILE
+of_cluster() {
+  kubectl --context "$context" "$@"
+}
+
+# apply FILE [FILTER]: FILTER is a command that is given the file and prints what is applied of it.
+apply() {
   [ -f "$1" ] || { echo "$1 is missing: run scripts/download-deployments.sh first" >&2; exit 1; }
   echo "apply $1"
-  kubectl --context "$context" apply --server-side --force-conflicts "${dry[@]}" -f "$1"
+  "${2:-cat}" "$1" | of_cluster apply --server-side --force-conflicts "${dry[@]}" -f -
 }
 
 ready() { # NAMESPACE KIND/NAME
   [ ${#dry[@]} -eq 0 ] || return 0
-  kubectl --context "$context" -n "$1" rollout status "$2" --timeout="$TIMEOUT"
+  of_cluster -n "$1" rollout status "$2" --timeout="$TIMEOUT"
+}
+
+# NeonVM's manifest defines VirtualMachine and VirtualMachineMigration too; deploy/neonvm.yaml is their one definition.
+without_our_resources() { # FILE
+  awk '
+    function flush() { if (!(is_definition && is_ours)) printf "%s", document; document = ""; is_definition = is_ours = 0 }
+    /^---/ { flush() }
+    /^kind: CustomResourceDefinition$/ { is_definition = 1 }
+    /^  name: virtualmachine(s|migrations)\.vm\.neon\.tech$/ { is_ours = 1 }
+    { document = document $0 "\n" }
+    END { flush() }' "$1"
+}
+
+# A kube-scheduler must not be newer than the API server, so it is given the server's own version.
+with_version_of_cluster() { # FILE
+  local version
+  version=$(of_cluster get --raw /version | sed -nE 's/.*"gitVersion": *"(v[0-9]+\.[0-9]+\.[0-9]+).*/\1/p')
+  [ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
+  sed -E "s|(/kube-scheduler):v[0-9.]+|\1:$version|" "$1"
+}
+
+give_registry() { # NODE
+  docker exec "$1" mkdir -p "/etc/containerd/certs.d/$REGISTRY"
+  echo "[host.\"http://$REGISTRY_CONTAINER:5000\"]" |
+    docker exec -i "$1" cp /dev/stdin "/etc/containerd/certs.d/$REGISTRY/hosts.toml"
+}
+
+give_plugins() { # NODE
+  [ -d "$CNI" ] || { echo "$CNI is missing: run scripts/download-cni.sh first" >&2; exit 1; }
+  tar -C "$CNI" --exclude='*.tgz' -cf - . | docker exec -i "$1" tar -xf - -C /opt/cni/bin
+}
+
+make_kind_cluster() {
+  local node network
+  need kind
+  need docker
+  docker inspect "$REGISTRY_CONTAINER" >/dev/null 2>&1 || {
+    echo "There is no container $REGISTRY_CONTAINER for the nodes to pull from: run vm_image/start-local-registry.sh first" >&2
+    exit 1
+  }
+  kind get clusters | grep -qx "$kind" || kind create cluster --name "$kind" --config deploy/kubernetes/kind.yaml
+  network=$(docker inspect --format '{{if index .NetworkSettings.Networks "kind"}}joined{{end}}' "$REGISTRY_CONTAINER")
+  [ "$network" = joined ] || docker network connect kind "$REGISTRY_CONTAINER"
+  for node in $(kind get nodes --name "$kind"); do
+    give_registry "$node"
+    [ "$only_ours" = 1 ] || give_plugins "$node"
+  done
+  context="kind-$kind"
 }
 
 need kubectl
-if [ -n "$kind" ]; then
-  need kind
-  kind get clusters | grep -qx "$kind" || kind create cluster --name "$kind" --config deploy/kubernetes/kind.yaml
-  context="kind-$kind"
-fi
+[ -z "$kind" ] || make_kind_cluster
 
 if [ "$only_ours" = 0 ]; then
   apply "$DEPLOYMENTS/cert-manager.yaml"
@@ -69,17 +127,20 @@ fi
 
 apply deploy/neonvm.yaml
 if [ ${#dry[@]} -eq 0 ]; then
-  kubectl --context "$context" wait --for=condition=Established --timeout="$TIMEOUT" \
+  of_cluster wait --for=condition=Established --timeout="$TIMEOUT" \
     crd/virtualmachines.vm.neon.tech crd/virtualmachinemigrations.vm.neon.tech
 fi
 if [ "$only_ours" = 0 ]; then
-  for part in neonvm-controller neonvm-vxlan-controller neonvm-runner-image-loader; do
-    apply "$DEPLOYMENTS/$part.yaml"
-  done
+  apply "$DEPLOYMENTS/neonvm-runner-image-loader.yaml"
+  apply "$DEPLOYMENTS/neonvm.yaml" without_our_resources
+  ready neonvm-system daemonset/neonvm-device-plugin
+  apply "$DEPLOYMENTS/neonvm-controller.yaml"
   ready neonvm-system deployment/neonvm-controller
+  apply "$DEPLOYMENTS/neonvm-vxlan-controller.yaml"
+  ready neonvm-system daemonset/neonvm-vxlan-controller
 fi
 
-apply deploy/scheduler-deploy.yaml
+apply deploy/scheduler-deploy.yaml with_version_of_cluster
 ready kube-system deployment/autoscale-scheduler
 apply deploy/kubernetes/agent-daemonset.yaml
 ready kube-system daemonset/autoscaler-agent

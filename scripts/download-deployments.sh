@@ -15,7 +15,8 @@ Usage: scripts/download-deployments.sh [--dest DIR] [--mirror URL] [--dry-run]
 
 Downloads, for scripts/cluster-init.sh:
   cert-manager $CERT_MANAGER  certificates for NeonVM's webhooks
-  NeonVM $NEONVM       multus, whereabouts, the controller, the overlay network and the runner's image loader
+  NeonVM $NEONVM       multus, whereabouts, webhooks and network (neonvm), the controller, the overlay's controller
+                       and the loader of the runner's image
 Does nothing on repeat. Checksums are kept in scripts/downloads.sha256.
   --dest DIR    where to put them (default $DEST)
   --mirror URL  fetch from here instead of $MIRROR; paths below it stay the same
@@ -40,7 +41,7 @@ fetch() { # URL FILE
 }
 
 fetch "$MIRROR/cert-manager/cert-manager/releases/download/$CERT_MANAGER/cert-manager.yaml" "$DEST/cert-manager.yaml"
-for part in multus-dev whereabouts neonvm-controller neonvm-vxlan-controller neonvm-runner-image-loader; do
+for part in multus-dev whereabouts neonvm neonvm-controller neonvm-vxlan-controller neonvm-runner-image-loader; do
   fetch "$MIRROR/neondatabase/autoscaling/releases/download/$NEONVM/$part.yaml" "$DEST/$part.yaml"
 done
 [ "$dry_run" = 1 ] || echo "Manifests are in $DEST"

@@ -114,10 +114,9 @@ def test_the_deployments_that_would_be_fetched_are_listed() -> None:
     result = run("scripts/download-deployments.sh", "--dry-run")
     assert result.returncode == 0
     names = [line.split(" -> build/deployments/")[1] for line in result.stdout.splitlines()]
-    expected = (
-        "cert-manager multus-dev whereabouts neonvm-controller neonvm-vxlan-controller neonvm-runner-image-loader"
-    )
-    assert names == [f"{name}.yaml" for name in expected.split()]
+    around = ["cert-manager", "multus-dev", "whereabouts"]
+    neonvm = ["neonvm", "neonvm-controller", "neonvm-vxlan-controller", "neonvm-runner-image-loader"]
+    assert names == [f"{name}.yaml" for name in around + neonvm]
 
 
 def test_images_are_built_from_one_file_and_pushed_to_the_registry_named() -> None:

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Puts the definitions of deploy/kubernetes/crds together into deploy/neonvm.yaml: one file to apply.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+  cat <<EOF
+Usage: scripts/render-neonvm.sh [--check]
+
+Writes deploy/neonvm.yaml from deploy/kubernetes/crds/*.yaml. Edit those, then run this (or: make manifests).
+  --check  write nothing; exit 1 where the file is not what would be written
+EOF
+}
+
+rendered() {
+  local file
+  echo "# The resources of NeonVM. Written by scripts/render-neonvm.sh from deploy/kubernetes/crds; edit those, not this."
+  for file in deploy/kubernetes/crds/*.yaml; do
+    echo "---"
+    cat "$file"
+  done
+}
+
+case "${1:-}" in
+  -h | --help) usage ;;
+  --check)
+    rendered | cmp -s - deploy/neonvm.yaml || { echo "deploy/neonvm.yaml is out of date: run make manifests" >&2; exit 1; } ;;
+  "") rendered > deploy/neonvm.yaml ;;
+  *) echo "render-neonvm.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
+esac
