@@ -6,33 +6,38 @@ cd "$(dirname "$0")/.."
 DEPLOYMENTS=build/deployments
 CNI=build/cni
 REGISTRY=localhost:5001
+TAG=dev
 REGISTRY_CONTAINER=autoscale-registry
 TIMEOUT=180s
 
 usage() {
   cat <<EOF
-Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--only-ours] [--dry-run]
+Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--registry HOST:PORT] [--tag TAG] [--only-ours] [--dry-run]
 
 Applies, in order, and waits for each to be ready:
   1. cert-manager, multus, whereabouts (downloaded by scripts/download-deployments.sh)
   2. the VirtualMachine resources (deploy/neonvm.yaml) and NeonVM itself (downloaded)
   3. the scheduler (deploy/scheduler-deploy.yaml), with the kube-scheduler of the cluster's own version,
      and the agents (deploy/kubernetes/agent-daemonset.yaml)
-Every step can be repeated. Images come from $REGISTRY: see vm_image/start-local-registry.sh, scripts/build-images.sh.
+Every step can be repeated. The images of 3 are those that scripts/build-images.sh pushes.
   --context NAME  the kubectl context to set up; never guessed, so that nothing lands in the wrong cluster
   --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml, and give its nodes the
                   registry and the CNI plugins (scripts/download-cni.sh)
+  --registry HOST:PORT, --tag TAG
+                  which images, as for scripts/build-images.sh (default $REGISTRY, $TAG)
   --only-ours     leave out what is downloaded: resources, scheduler and agents only
   --dry-run       let the cluster check every manifest, but change nothing (NeonVM's namespace must exist for its part)
 EOF
 }
 
-context='' kind='' only_ours=0 dry=()
+context='' kind='' registry=$REGISTRY tag=$TAG only_ours=0 dry=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --context) context=${2:?--context needs a name}; shift ;;
     --kind) kind=${2:?--kind needs a name}; shift ;;
+    --registry) registry=${2:?--registry needs HOST:PORT}; shift ;;
+    --tag) tag=${2:?--tag needs a value}; shift ;;
     --only-ours) only_ours=1 ;;
     --dry-run) dry=(--dry-run=server) ;;
     *) echo "cluster-init.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
@@ -76,12 +81,16 @@ without_our_resources() { # FILE
     END { flush() }' "$1"
 }
 
+with_our_images() { # FILE
+  sed -E "s|$REGISTRY/(autoscale[a-z-]+):$TAG|$registry/\1:$tag|" "$1"
+}
+
 # A kube-scheduler must not be newer than the API server, so it is given the server's own version.
-with_version_of_cluster() { # FILE
+with_our_images_and_kube_scheduler() { # FILE
   local version
   version=$(of_cluster get --raw /version | sed -nE 's/.*"gitVersion": *"(v[0-9]+\.[0-9]+\.[0-9]+).*/\1/p')
   [ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
-  sed -E "s|(/kube-scheduler):v[0-9.]+|\1:$version|" "$1"
+  with_our_images "$1" | sed -E "s|(/kube-scheduler):v[0-9.]+|\1:$version|"
 }
 
 give_registry() { # NODE
@@ -140,8 +149,8 @@ if [ "$only_ours" = 0 ]; then
   ready neonvm-system daemonset/neonvm-vxlan-controller
 fi
 
-apply deploy/scheduler-deploy.yaml with_version_of_cluster
+apply deploy/scheduler-deploy.yaml with_our_images_and_kube_scheduler
 ready kube-system deployment/autoscale-scheduler
-apply deploy/kubernetes/agent-daemonset.yaml
+apply deploy/kubernetes/agent-daemonset.yaml with_our_images
 ready kube-system daemonset/autoscaler-agent
 echo "The cluster of context $context is set up. Next: kubectl --context $context apply -f vm-deploy.yaml"
