@@ -7,7 +7,7 @@ so that faults can be injected here and every mode shares one code path.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,13 +15,14 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from protocol.messages import ObjectName
-from protocol.units import Bytes, MilliCpu
+from protocol.units import Bytes, MilliCpu, Seconds
 
 
 class GuestPhase(StrEnum):
-    """Where a guest is in its life."""
+    """Where a guest is in its life; one that receives exists, but does not run until another is sent to it."""
 
     BOOTING = "Booting"
+    RECEIVING = "Receiving"
     RUNNING = "Running"
     STOPPED = "Stopped"
 
@@ -78,11 +79,99 @@ class GuestSpec:
     state_dir: Path
 
 
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """How a running guest may be moved (S4.12).
+
+    ``downtime`` is how long it may stand still, which the hypervisor aims at; ``bandwidth`` is in bytes per second;
+    after ``timeout`` without an end the move is given up. With ``auto_converge`` a guest that changes its memory faster
+    than it can be sent is slowed down.
+    """
+
+    downtime: Seconds
+    bandwidth: Bytes
+    timeout: Seconds
+    auto_converge: bool = True
+
+
+class TransferStatus(StrEnum):
+    """How far a move is, in the hypervisor's words."""
+
+    SETUP = "setup"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRam:
+    """What has been done to a guest's memory: ``total`` is the guest's, ``transferred`` went over the wire.
+
+    ``duplicate`` (all the same byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is how many pages the
+    guest changed per second in the last round; ``rounds`` is how often its memory was gone through.
+    """
+
+    total: Bytes
+    transferred: Bytes
+    remaining: Bytes
+    duplicate: int
+    normal: int
+    dirty_rate: int
+    rounds: int
+    page_size: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransferInfo:
+    """How a move goes, or went. ``downtime`` is expected until the move is completed, and then measured."""
+
+    status: TransferStatus
+    total: Seconds
+    setup: Seconds
+    downtime: Seconds
+    ram: TransferRam
+
+
+class Survivor(StrEnum):
+    """Which guest a failed move has left."""
+
+    SOURCE = "Source"
+    """It runs as before; it may have stood still for a moment."""
+    NOBODY = "Nobody"
+    """Neither end runs: the VM has to be started anew from its disk."""
+
+
+class TransferFault(StrEnum):
+    """Why a move failed."""
+
+    TIMED_OUT = "TimedOut"
+    TARGET_LOST = "TargetLost"
+    SOURCE_LOST = "SourceLost"
+    REFUSED = "Refused"
+    """One end would not begin, or gave up by itself."""
+
+
 class Guest(Protocol):
-    """One running guest. Every call may raise ``GuestError``; all may be repeated safely."""
+    """One guest. Every call may raise ``GuestError``; all may be repeated safely."""
 
     async def start(self) -> None:
         """Starts the guest; returns once it has been launched, long before it has booted."""
+
+    async def receive(self) -> None:
+        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to.
+
+        It uses the VM's disk only once it runs. ``stop`` ends it like any other.
+        """
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves this running guest into ``target``, which receives and was made by the same ``Guests``.
+
+        Returns once the target runs and this one has stopped for good. ``progress`` hears about once a second how
+        it goes. Never are both running. Raises ``TransferError``, which says who survives; what does not has stopped.
+        Cancelling stops the target and leaves this one running, unless the target had already been told to run:
+        whoever cancels asks the ``state`` of both.
+        """
 
     async def state(self) -> GuestState:
         """What the guest has now."""
@@ -99,6 +188,15 @@ class Guest(Protocol):
 
 class GuestError(Exception):
     """A guest could not do what was asked; the message says what and why."""
+
+
+class TransferError(GuestError):
+    """A guest could not be moved; ``survivor`` says what is left, and the message tells the story."""
+
+    def __init__(self, fault: TransferFault, survivor: Survivor, story: str) -> None:
+        super().__init__(story)
+        self.fault = fault
+        self.survivor = survivor
 
 
 class Guests(Protocol):
