@@ -44,6 +44,7 @@ class Telemetry:
         self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
         self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
         self.unreadable = self._counter("unreadable_objects", "Objects that broke a rule and were ignored", "kind")
+        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
         self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
         self.persist_seconds = Histogram(
             "autoscale_permit_persist_seconds",
@@ -60,8 +61,8 @@ class Telemetry:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"autoscale_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"autoscale_{name}", text, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"autoscale_{name}", text, labels, registry=self.registry)
 
     async def page(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
@@ -78,12 +79,19 @@ class Telemetry:
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
         self.watch_heard(kind)
+        self.missing.labels(kind).set(0)
         LOG.info("listed kind=%s count=%d", kind, count)
 
     def watch_failed(self, kind: str, error: ApiError) -> None:
         """See ``WatchReport``."""
         self.watch_errors.labels(kind).inc()
         LOG.warning("watch broke off, trying again kind=%s error=%s", kind, error)
+
+    def watch_missing(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        self._heard.pop(kind, None)
+        self.missing.labels(kind).set(1)
+        LOG.warning("the cluster lacks this kind, doing without until it is there kind=%s", kind)
 
     def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
         """See ``WatchReport``."""

@@ -9,6 +9,7 @@ Rules that hold here:
 - What was read on its own may be newer than what a watch or list says next: an older version of an object never
   replaces a newer one, and a list never removes what is younger than itself.
 - After 410 the resource version is worthless: list again. After anything else, resume from the last version.
+- A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
 - No failure ends ``run``; consecutive failures wait longer, spread by chance.
 """
 
@@ -36,6 +37,7 @@ from scheduler_plugin.cluster.api import (
 F = TypeVar("F")
 
 GONE: Final = 410
+NOT_FOUND: Final = 404
 PAGE: Final = 500
 """Objects per page of a list."""
 
@@ -50,6 +52,8 @@ WATCH_SILENCE: Final = Seconds(90.0)
 """Servers send a bookmark about once a minute; a watch that is silent for longer is taken for dead."""
 
 BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
+MISSING_RETRY: Final = Seconds(60.0)
+"""How often a kind that the cluster lacks is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +77,24 @@ class WatchReport(Protocol):
     def watch_failed(self, kind: str, error: ApiError) -> None:
         """A list or watch broke off; it will be tried again."""
 
+    def watch_missing(self, kind: str) -> None:
+        """The cluster lacks this kind, which it may; it will be looked for again."""
+
     def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
         """An object breaks a rule and is ignored as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[F]):
-    """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``)."""
+    """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``).
+
+    A cluster may lack a kind that ``is_optional``.
+    """
 
     name: str
     path: str
     read: Callable[[JsonObject], F]
+    is_optional: bool = False
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -96,12 +107,16 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 @dataclass(slots=True, eq=False)
 class Mirror(Generic[F]):
-    """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything."""
+    """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
+
+    ``is_missing`` while the cluster lacks the kind.
+    """
 
     kind: Kind[F]
     on_change: Callable[[Change[F]], None]
     report: WatchReport
     facts: dict[ObjectName, F] = field(default_factory=dict)
+    is_missing: bool = False
     _versions: dict[ObjectName, int] = field(default_factory=dict)
     _version: str | None = None
     _failures: int = 0
@@ -115,7 +130,12 @@ class Mirror(Generic[F]):
                     on_synced()
                 await self._watch(api, clock)
             except ApiError as error:
-                if isinstance(error, ApiRefusedError) and error.status == GONE:
+                status = error.status if isinstance(error, ApiRefusedError) else None
+                if status == NOT_FOUND and self._version is None and self.kind.is_optional:
+                    self._go_missing(on_synced)
+                    await clock.sleep(MISSING_RETRY)
+                    continue
+                if status in (GONE, NOT_FOUND):
                     self._version = None
                 self._failures += 1
                 self.report.watch_failed(self.kind.name, error)
@@ -141,6 +161,15 @@ class Mirror(Generic[F]):
         if before is not None:
             self.on_change(Change(name, before, None))
 
+    def _go_missing(self, on_synced: Callable[[], None]) -> None:
+        if self.is_missing:
+            return
+        self.is_missing = True
+        for name in list(self.facts):
+            self.forget(name)
+        self.report.watch_missing(self.kind.name)
+        on_synced()
+
     def _put(self, name: ObjectName, fact: F) -> None:
         before = self.facts.get(name)
         if fact == before:
@@ -164,6 +193,7 @@ class Mirror(Generic[F]):
         for name in self.facts.keys() - seen:
             if self._versions.get(name, 0) <= _number(self._version):
                 self.forget(name)
+        self.is_missing = False
         self.report.watch_listed(self.kind.name, len(seen))
 
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:

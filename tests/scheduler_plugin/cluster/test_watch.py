@@ -45,6 +45,9 @@ class Story:
     def watch_failed(self, kind: str, error: ApiError) -> None:
         self.told.append(str(error))
 
+    def watch_missing(self, kind: str) -> None:
+        self.told.append("missing")
+
     def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
         self.told.append(f"{name.name} unreadable: {reason}")
 
@@ -54,9 +57,11 @@ class Story:
 
 
 @asynccontextmanager
-async def mirrored(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[tuple[Mirror[str], Story]]:
+async def mirrored(
+    cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
+) -> AsyncIterator[tuple[Mirror[str], Story]]:
     story = Story()
-    mirror = Mirror(Kind("nodes", NODES, cpu_of), story.changed, story)
+    mirror = Mirror(Kind("nodes", NODES, cpu_of, is_optional), story.changed, story)
     task = asyncio.create_task(mirror.run(cluster, clock, lambda: story.told.append("synced")))
     await settle()
     try:
@@ -256,3 +261,36 @@ async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(clus
         mirror.learn(cluster.put(NODES, node("a", "5")))
         await settle()
         assert story.take() == [("a", "1", "5")]
+
+
+async def test_a_kind_that_the_cluster_lacks_is_empty_and_looked_for_once_a_minute(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    cluster.faults.append(Fault(to("GET", NODES), refuse=404, times=2))
+    async with mirrored(cluster, clock, is_optional=True) as (mirror, story):
+        assert (story.take(), mirror.is_missing) == (["missing", "synced"], True)
+        await clock.advance(119)
+        assert (story.take(), len(cluster.made("GET", NODES))) == ([], 2)
+        await clock.advance(1)
+        assert (story.take(), mirror.is_missing) == ([("a", None, "1"), "listed 1", "synced"], False)
+
+
+async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with mirrored(cluster, clock, is_optional=True) as (mirror, story):
+        story.take()
+        cluster.cut_watches()
+        await settle()
+        cluster.put(NODES, node("a", "2"))
+        cluster.forget_history()
+        cluster.faults.append(Fault(to("GET", NODES), refuse=404))
+        await clock.advance(5)
+        assert story.take() == ["the watch was cut", "410: too old", ("a", "1", None), "missing", "synced"]
+        assert mirror.facts == {}
+
+
+async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> None:
+    cluster.faults.append(Fault(to("GET", NODES), refuse=404))
+    clock = FakeClock()
+    async with mirrored(cluster, clock) as (_, story):
+        await clock.advance(1)
+        assert story.take() == ["404: refused by a fault", ("a", None, "1"), "listed 1", "synced"]
