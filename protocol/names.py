@@ -28,6 +28,15 @@ ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
 ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 """On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
 
+LABEL_AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
+"""On a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself."""
+
+LABEL_CREATED_BY: Final = "autoscaling.neon.tech/created-by"
+"""On a VirtualMachineMigration: who made it; ``SCHEDULER_NAME`` on those of the scheduler."""
+
+ANNOTATION_TARGET_NODE: Final = "autoscaling.neon.tech/target-node"
+"""On a VirtualMachineMigration: the node that it has to go to, and on which the scheduler keeps room for it."""
+
 ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
 """On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
 

@@ -3,19 +3,23 @@
 Rules that hold here:
 
 - Facts are whole and absolute: the newest replaces all older ones, so losing any event only delays.
-- ``VmFacts.version`` orders facts about one VM; facts older than those known are ignored.
+- ``version`` orders facts about one VM or migration; facts older than those known are ignored.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
 from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
 
 A = TypeVar("A", bound=Amount)
+
+RUNNING: Final = "Running"
+"""The phase of a VM whose guest runs and is neither being resized nor moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,9 @@ class NodeFacts:
 class PodFacts:
     """A pod. ``requests`` is what kube-scheduler counts for it; ``vm`` is the VM that it runs, None for other pods.
 
-    ``node`` is ``spec.nodeName``; ``finished`` is true once the phase is Succeeded or Failed.
+    ``node`` is ``spec.nodeName``; ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the
+    VirtualMachineMigration that owns the pod: it is the target of that migration (after its success the VM owns it).
+    ``is_ours`` tells whether its ``schedulerName`` is the one that our extender serves.
     """
 
     uid: str
@@ -86,6 +92,8 @@ class PodFacts:
     vm: ObjectName | None = None
     node: str | None = None
     finished: bool = False
+    migration: ObjectName | None = None
+    is_ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,8 @@ class VmFacts:
 
     ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None
     while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
-    is the resourceVersion as a number.
+    is the resourceVersion as a number. ``may_move`` is False where the scheduler must not move it by itself: its label
+    says so (``LABEL_AUTO_MIGRATION``), or autoscaling is not enabled for it. ``phase`` is ``status.phase``.
     """
 
     name: ObjectName
@@ -105,3 +114,45 @@ class VmFacts:
     actual: Resources | None = None
     permit: Resources | None = None
     pod: ObjectName | None = None
+    may_move: bool = True
+    phase: str = RUNNING
+
+
+class MigrationPhase(Enum):
+    """``status.phase`` of a VirtualMachineMigration; one that has no phase yet is PENDING."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the migration has ended, for good."""
+        return self in (MigrationPhase.SUCCEEDED, MigrationPhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFacts:
+    """A VirtualMachineMigration.
+
+    ``target`` is the node that its annotation names, None where a person left the choice to placement. ``source_pod``
+    and ``target_pod`` are full names from its status. ``is_leaving``: it has a deletion timestamp (it is being
+    cancelled). ``is_ours``: a scheduler of ours made it. ``created_at`` and ``ended_at`` are seconds since 1970 on the
+    API's clock; ``ended_at`` is None while it runs. ``dirty_rate`` is how much memory the guest changed in a second,
+    None where it does not say.
+    """
+
+    name: ObjectName
+    uid: str
+    version: int
+    vm: ObjectName
+    phase: MigrationPhase = MigrationPhase.PENDING
+    target: str | None = None
+    source_pod: ObjectName | None = None
+    target_pod: ObjectName | None = None
+    is_leaving: bool = False
+    is_ours: bool = False
+    created_at: float = 0.0
+    ended_at: float | None = None
+    dirty_rate: Bytes | None = None
