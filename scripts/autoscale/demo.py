@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,31 +12,31 @@ import msgspec
 import typer
 from rich.console import Console
 
-from deploy.local.clock import Clock, SystemClock
+from deploy.local.clock import SystemClock
 from deploy.local.cluster.control import NoAnswerError, knock
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
-from deploy.local.cluster.launch import launch, remove_remains
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.guests.qemu_command import DAEMON_PORT
 from deploy.local.kube.client import ApiError, ApiUnavailableError
-from deploy.local.kube.objects import Json, text
 from deploy.local.network.chooser import NetworkKind
 from protocol.units import Seconds
-from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
-from scripts.autoscale.demonstration.pgbench import PgbenchError, Server, find_pgbench
+from scripts.autoscale.demonstration.doors import Doors
+from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
 from scripts.autoscale.demonstration.play import Play
-from scripts.autoscale.demonstration.report import Observations, Report, report
+from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.second_act import SecondAct
+from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.running import run
-from scripts.autoscale.site import Site, SiteError, open_site
-from scripts.autoscale.steps import StepView, show_failure
+from scripts.autoscale.site import SiteError
+from scripts.autoscale.steps import show_failure
 
 NAME: Final = "demo"
-_CLIENTS: Final = 8
-_SCALE: Final = 2
-_POSTGRES: Final = 5432
+_NODE_CPU: Final = "6500m"
+_NODE_MEMORY: Final = "4Gi"
+"""Room for the VM at its largest and its neighbours, but not below the watermark."""
+
 _PICTURES: Final = (".svg", ".png")
 
 
@@ -53,7 +53,7 @@ def _a_picture(path: Path | None) -> Path | None:
     return _in_a_folder(path)
 
 
-def demo(
+def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", callback=_in_a_folder, help="Write the outcome as JSON."),
@@ -65,27 +65,48 @@ def demo(
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
+    migration: Annotated[
+        bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
+    ] = False,
 ) -> None:
-    """A real postgres VM grows under pgbench and shrinks when idle.
+    """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
-    Exits 0 only if it grew, it shrank, and not one transaction failed.
+    Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
-    spec = ClusterSpec(guests=guests.value, network=network.value)
-    run(_demo(spec, seconds, report_file, picture_file))
+    spec = ClusterSpec(
+        guests=guests.value, network=network.value, nodes=2, node_cpu=_NODE_CPU, node_memory=_NODE_MEMORY
+    )
+    run(_demo(_Wish(spec, seconds, report_file, picture_file, migration)))
 
 
-async def _demo(spec: ClusterSpec, seconds: int, report_file: Path | None, picture_file: Path | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What was asked for."""
+
+    spec: ClusterSpec
+    seconds: int
+    report_file: Path | None
+    picture_file: Path | None
+    migration: bool
+
+
+async def _demo(wish: _Wish) -> int:
+    spec = wish.spec
     console, clock, seen = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
     began = clock.now()
     try:
         if not seen.is_simulated:
             find_pgbench()
-        async with _fresh_cluster(spec, console) as site:
+        async with fresh_cluster(NAME, spec, console) as site:
             answer = await knock(ClusterFolder.of(NAME), "status")
             seen.guests, seen.network = answer.guests, answer.network
             async with AsyncExitStack() as stack:
+                doors = Doors(NAME, site, clock, stack, seen.is_simulated)
                 with Screen(console, "autoscale demo") as screen:
-                    await Play(site, screen, clock, seen, _loads(site, clock, spec, stack), seconds, began).run()
+                    play = Play(site, screen, clock, seen, doors.load_of, wish.seconds, began)
+                    if wish.migration:
+                        play.second = SecondAct(site, clock, play.say, doors.tenants_of)
+                    await play.run()
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"
     except* StepFailedError as failures:
@@ -96,11 +117,11 @@ async def _demo(spec: ClusterSpec, seconds: int, report_file: Path | None, pictu
     except* (SiteError, PgbenchError, NoAnswerError, ApiError, ApiUnavailableError) as errors:
         seen.load_problem = str(_innermost(errors))
     outcome = report(seen, Seconds(clock.now() - began))
-    if report_file is not None:
-        await asyncio.to_thread(report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
+    if wish.report_file is not None:
+        await asyncio.to_thread(wish.report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
     _print(console, outcome)
-    if picture_file is not None:
-        await asyncio.to_thread(_draw, outcome, picture_file, console)
+    if wish.picture_file is not None:
+        await asyncio.to_thread(_draw, outcome, wish.picture_file, console)
     return 0 if outcome.success else 1
 
 
@@ -120,40 +141,6 @@ def _innermost(error: BaseException) -> BaseException:
     return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
-@asynccontextmanager
-async def _fresh_cluster(spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
-    """A cluster with nothing in it, which is gone again afterwards; its logs stay until the next one."""
-    folder = ClusterFolder.of(NAME)
-    if folder.runs():
-        raise AlreadyRunsError(NAME)
-    await remove_remains(folder)
-    folder.remove()
-    cluster = await launch(folder, spec, attached=True)
-    try:
-        with StepView(console) as view:
-            await cluster.follow(view.show)
-        async with open_site(NAME, "") as site:
-            yield site
-    finally:
-        await cluster.end()
-
-
-def _loads(
-    site: Site, clock: Clock, spec: ClusterSpec, stack: AsyncExitStack
-) -> Callable[[Json], Awaitable[LoadMaker]]:
-    """Makes the load for the VM, once it runs."""
-
-    async def make(vm: Json) -> LoadMaker:
-        if spec.guests == "simulated":
-            folder = ClusterFolder.of(NAME)
-            door = await knock(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
-            return SimulatedLoad(f"http://127.0.0.1:{door.port}", clock, 3.4, "500Mi")
-        host, port = await stack.enter_async_context(site.into_vm(vm, _POSTGRES))
-        return PgbenchLoad(Server(host, port), _CLIENTS, _SCALE)
-
-    return make
-
-
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
     verdict = "[bold green]The VM followed its load.[/]" if good else "[bold red]It did not go well.[/]"
@@ -164,5 +151,15 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  vCPU {outcome.started_at:g} → {outcome.grew_to:g} → {outcome.shrank_to or 0:g}")
     if outcome.reaction_seconds is not None:
         console.print(f"  more CPU in the guest {outcome.reaction_seconds:.1f} s after the load began")
+    for move in outcome.migrations:
+        console.print(f"  {_moved(move)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
+
+
+def _moved(move: MigrationPoint) -> str:
+    if not move.succeeded:
+        return f"{move.vm} did not move from {move.source or '?'}: {move.reason or 'it did not end'}"
+    stall = "" if move.longest_stall_ms is None else f", its clients waited {move.longest_stall_ms:.0f} ms at most"
+    took = f"in {move.total_ms} ms, stood still for {move.downtime_ms} ms"
+    return f"{move.vm} moved {move.source} → {move.target} {took}{stall}"

@@ -12,9 +12,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
-from protocol.units import Bytes, MilliCpu
-from scripts.autoscale.demonstration.screen import bar
+from deploy.local.kube.client import ApiError
+from deploy.local.kube.objects import MIGRATIONS, PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
+from protocol.units import Bytes, Instant
+from scripts.autoscale.demonstration.fleet import node_row
+from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
@@ -22,8 +24,8 @@ from scripts.autoscale.site import Site, explanation, open_site
 
 _AT_ONCE: Final = 16
 """So many agents are asked at the same time."""
-_BAR: Final = 24
 _LEAST_WIDTH: Final = 132
+_NOT_FOUND: Final = 404
 
 
 def top(
@@ -64,7 +66,19 @@ async def look(site: Site) -> Json:
             return {"vm": vm, "agent": await explanation(site, vm, pods)}
 
     accounts = await asyncio.gather(*(ask(vm) for vm in sorted(vms, key=name_of)))
-    return {"nodes": (await site.of_scheduler("/nodes") or {}).get("nodes") or [], "vms": list(accounts)}
+    nodes = (await site.of_scheduler("/nodes") or {}).get("nodes") or []
+    return {"nodes": nodes, "vms": list(accounts), "migrations": await _migrations(site)}
+
+
+async def _migrations(site: Site) -> list[Json]:
+    """All that are under way; none where the cluster does not know the kind."""
+    try:
+        found = items(await site.client.list(MIGRATIONS), "items")
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            return []
+        raise
+    return [each for each in found if text(each, "status", "phase") not in {"Succeeded", "Failed"}]
 
 
 def picture(title: str, seen: Json) -> Group:
@@ -79,33 +93,14 @@ def picture(title: str, seen: Json) -> Group:
         vms.add_column(heading, no_wrap=True)
     vms.add_column("last decision", no_wrap=True, overflow="ellipsis")
     reserved = {text(pod, "vm"): pod for node in items(seen, "nodes") for pod in items(node, "pods")}
+    going = {name_of(each).namespace + "/" + text(each, "spec", "vmName"): each for each in items(seen, "migrations")}
     for account in items(seen, "vms"):
-        vms.add_row(*vm_row(account, reserved))
+        vms.add_row(*vm_row(account, reserved, going))
     return Group(nodes, "", vms)
 
 
-def node_row(node: Json) -> tuple[str, ...]:
-    """One node: bars of what is reserved, the watermark as a mark, and its pressure."""
-    cells = [text(node, "name")]
-    for key, read in (("cpu", _cores), ("mem", _gib)):
-        reserved, total = read(text(node, "reserved", key)), read(text(node, "total", key))
-        cells += [marked(bar(reserved, reserved, total, _BAR), read(text(node, "watermark", key)), total)]
-        cells += [f"{reserved:.2f}/{total:.2f}"]
-    excess = child(node, "pressure", "excess")
-    under = text(excess, "cpu") not in {"", "0"} or text(excess, "mem") not in {"", "0"}
-    return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
-
-
-def marked(picture_: str, watermark: float, total: float) -> str:
-    """A bar with a mark where the watermark is."""
-    if total <= 0:
-        return picture_
-    at = min(len(picture_) - 1, max(0, round(watermark / total * len(picture_)) - 1))
-    return f"{picture_[:at]}│{picture_[at + 1 :]}"
-
-
-def vm_row(account: Json, reserved: Mapping[str, Json]) -> tuple[str, ...]:
-    """One VM: what it has, uses and may have, and why."""
+def vm_row(account: Json, reserved: Mapping[str, Json], going: Mapping[str, Json]) -> tuple[str, ...]:
+    """One VM: what it has, uses and may have, and why. ``reserved`` and ``going`` (migrations) are by VM."""
     vm, agent = child(account, "vm"), child(account, "agent")
     status, metrics = child(vm, "status"), child(agent, "metrics")
     busy = metrics.get("cores_busy")
@@ -113,7 +108,7 @@ def vm_row(account: Json, reserved: Mapping[str, Json]) -> tuple[str, ...]:
     used = text(metrics, "mem_used")
     return (
         str(name_of(vm)),
-        text(status, "node") or "-",
+        _where(text(status, "node"), going.get(str(name_of(vm)))),
         text(status, "phase") or "Pending",
         text(status, "cpus") or "-",
         f"{busy:.2f}" if isinstance(busy, (int, float)) else "-",
@@ -124,9 +119,8 @@ def vm_row(account: Json, reserved: Mapping[str, Json]) -> tuple[str, ...]:
     )
 
 
-def _cores(quantity: str) -> float:
-    return MilliCpu.parse(quantity or 0).as_cores
-
-
-def _gib(quantity: str) -> float:
-    return Bytes.parse(quantity or 0).as_gib
+def _where(node: str, migration: Json | None) -> str:
+    if migration is None:
+        return node or "-"
+    move = seen_move(None, migration, Instant(0.0), is_gone=False)
+    return f"{node} ⇢ {move.target or '?'} {move.progress}".rstrip()

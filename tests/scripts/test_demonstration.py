@@ -4,9 +4,10 @@ import pytest
 from rich.console import Console
 
 from protocol.units import Bytes, Resources, Seconds
+from scripts.autoscale.demonstration.bars import bar, sparkline
 from scripts.autoscale.demonstration.pgbench import Outcome, outcome_of, tps_of
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
-from scripts.autoscale.demonstration.screen import Screen, bar, line, sparkline
+from scripts.autoscale.demonstration.screen import Screen, line
 from scripts.autoscale.demonstration.watcher import Glance
 
 SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")

@@ -1,8 +1,9 @@
 """What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
 
 from deploy.local.kube.objects import Json
+from scripts.autoscale.demonstration.fleet import marked, node_row
 from scripts.autoscale.explain import story
-from scripts.autoscale.top import marked, node_row, vm_row
+from scripts.autoscale.top import vm_row
 from scripts.autoscale.vms import vm_name
 from tests.local.neonvm.objects import virtual_machine
 
@@ -101,10 +102,12 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
 def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
     account: Json = {"vm": virtual_machine(STATUS), "agent": AGENT}
     row = ("default/db", "n1", "Running", "2", "1.90", "2Gi", "1024Mi", "2 2Gi", "growing for cpu busy")
-    assert vm_row(account, {}) == row
+    assert vm_row(account, {}, {}) == row
+    going: dict[str, Json] = {"default/db": {"spec": {"vmName": "db"}, "status": {"targetNode": "n2"}}}
+    assert vm_row(account, {}, going)[1] == "n1 ⇢ n2"
     silent = ("default/db", "-", "Pending", "-", "-", "-", "-", "1 1Gi", "-")
     permits: dict[str, Json] = {"default/db": {"permit": {"cpu": "1", "mem": "1Gi"}}}
-    assert vm_row({"vm": virtual_machine(), "agent": None}, permits) == silent
+    assert vm_row({"vm": virtual_machine(), "agent": None}, permits, {}) == silent
 
 
 def test_vms_are_named_with_or_without_their_namespace() -> None:

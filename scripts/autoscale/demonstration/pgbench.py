@@ -73,24 +73,31 @@ class Server:
 
 async def prepare(server: Server, scale: int) -> None:
     """Makes pgbench's tables. Raises ``PgbenchError``."""
-    outcome = await _run([*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None)
+    outcome = await run_pgbench([*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None)
     if outcome.problem:
         raise PgbenchError(outcome.problem)
 
 
-async def press(server: Server, clients: int, seconds: int, on_tps: Callable[[float], None]) -> Outcome:
-    """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second."""
+async def press(
+    server: Server, clients: int, seconds: int, on_tps: Callable[[float], None], rate: int | None = None
+) -> Outcome:
+    """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
+
+    ``rate`` is how many are begun in a second; None is as many as the server does.
+    """
 
     def heard(line: str) -> None:
         tps = tps_of(line)
         if tps is not None:
             on_tps(tps)
 
-    run = [*server.arguments, "-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", "postgres"]
-    return await _run(run, heard)
+    limit = [] if rate is None else ["-R", str(rate)]
+    run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *limit, "postgres"]
+    return await run_pgbench([*server.arguments, *run], heard)
 
 
-async def _run(arguments: Sequence[str], heard: Callable[[str], None]) -> Outcome:
+async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None]) -> Outcome:
+    """Runs pgbench to its end; ``heard`` gets every line. Raises ``PgbenchError`` where it is not installed."""
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),
         stdin=asyncio.subprocess.DEVNULL,

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.local.clock import Clock
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG, LABEL_ENABLED, VM_GROUP, VM_VERSION
 from protocol.units import Instant, Resources, Seconds
+from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
-from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.screen import Fleet, Screen
+from scripts.autoscale.demonstration.second_act import SecondAct
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -26,6 +28,9 @@ _SETTLE: Final = Seconds(20.0)
 _MAKE_ROOM: Final = Seconds(60.0)
 _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
+_LOOK_AROUND: Final = Seconds(0.5)
+_CROWDED: Final = 30
+"""Seconds of load in the second act."""
 
 
 def demo_vm() -> Json:
@@ -62,8 +67,10 @@ class Play:
     make_load: Callable[[Json], Awaitable[LoadMaker]]
     load_seconds: int
     began: Instant
+    second: SecondAct | None = None
     act: str = "boot"
     tps: float | None = None
+    fleet: Fleet = ()
     watcher: Watcher = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +79,9 @@ class Play:
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` where one cannot be played."""
         async with asyncio.TaskGroup() as tasks:
-            company = [tasks.create_task(self.watcher.run()), tasks.create_task(self._draw())]
+            company = [tasks.create_task(each) for each in (self.watcher.run(), self._draw(), self._look_around())]
+            if self.second is not None:
+                company.append(tasks.create_task(self.second.watch()))
             await self._acts()
             for each in company:
                 each.cancel()
@@ -81,7 +90,7 @@ class Play:
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
         if not await self._until(lambda: self.watcher.glance().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s; see: kubectl describe neonvm {DEMO_VM.name}")
-        self.screen.decided(self.elapsed(), "the VM runs and its database answers")
+        self.say("the VM runs and its database answers")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
         await load.prepare()
@@ -89,29 +98,46 @@ class Play:
         await self._until(self._is_least, _SETTLE)
         if not await self._until(self._has_room, _MAKE_ROOM):
             raise SiteError("the VM stays large without load, so that it could not be seen to grow")
-        await self._load(load)
-        self.act = "idle"
-        await self._until(self._has_shrunk, _SHRINK)
-
-    async def _load(self, load: LoadMaker) -> None:
         self.act, self.seen.load_began = "load", self.elapsed()
-        self.screen.decided(self.elapsed(), f"load for {self.load_seconds} s")
-        outcome = await load.press(self.load_seconds, self._heard)
-        self.tps, self.seen.load_ended = None, self.elapsed()
-        self.seen.transactions, self.seen.failed = outcome.transactions, outcome.failed
-        self.seen.load_problem = outcome.problem
+        await self._load(load, self.load_seconds)
+        self.act, self.seen.load_ended = "idle", self.elapsed()
+        if self.second is not None:
+            await self.second.move_in()
+        await self._until(self._has_shrunk, _SHRINK)
+        self.seen.shrunk_at = self.elapsed()
+        if self.second is not None:
+            await self._second_act(self.second, load)
+
+    async def _second_act(self, second: SecondAct, load: LoadMaker) -> None:
+        self.act = "neighbours"
+        self.say("neighbours move in")
+        await second.settle()
+        self.act = "crowded"
+        self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
+
+    async def _load(self, load: LoadMaker, seconds: int) -> None:
+        self.say(f"load for {seconds} s")
+        outcome = await load.press(seconds, self._heard)
+        self.tps = None
+        self.seen.transactions += outcome.transactions
+        self.seen.failed += outcome.failed
+        self.seen.load_problem = self.seen.load_problem or outcome.problem
         done = f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.seen.is_simulated else ""
-        self.screen.decided(self.elapsed(), f"the load has ended{done}; waiting for the VM to shrink")
+        self.say(f"the load has ended{done}")
 
     def elapsed(self) -> Seconds:
         """Seconds since the demonstration began."""
         return Seconds(self.clock.now() - self.began)
 
+    def say(self, what: str) -> None:
+        """Something happened that people should see."""
+        self.screen.decided(self.elapsed(), what)
+
     def _sized(self, size: Resources) -> None:
         self.seen.saw(self.elapsed(), size)
 
     def _reasoned(self, size: Resources, because: str) -> None:
-        self.screen.decided(self.elapsed(), f"{size}" + (f": {because}" if because else ""))
+        self.say(f"{size}" + (f": {because}" if because else ""))
 
     def _heard(self, tps: float) -> None:
         self.tps = tps
@@ -141,5 +167,11 @@ class Play:
 
     async def _draw(self) -> None:
         while True:
-            self.screen.show(self.elapsed(), self.act, self.watcher.glance(), self.tps)
+            self.screen.show(self.elapsed(), self.act, self.watcher.glance(), self.tps, self.fleet)
             await self.clock.sleep(_FRAME)
+
+    async def _look_around(self) -> None:
+        while self.second is not None:
+            nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+            self.fleet = [fleet_row(node, self.second.moves) for node in nodes] or self.fleet
+            await self.clock.sleep(_LOOK_AROUND)

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
-- Success is: it grew under load, it shrank afterwards, and no transaction failed. Simulated guests run no transactions
-  and none are claimed.
+- Success is: it grew under load, it shrank afterwards, a neighbour moved when their node was full (unless that was left
+  out: ``migrations`` is None then), and no transaction failed. Simulated guests run none and none are claimed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.moves import SUCCEEDED, Move
 
 
 class SizePoint(msgspec.Struct, frozen=True):
@@ -30,6 +31,35 @@ class LoadPoint(msgspec.Struct, frozen=True):
 
     seconds: float
     tps: float
+
+
+class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None: nobody could)."""
+
+    vm: str
+    source: str
+    target: str
+    succeeded: bool
+    reason: str
+    total_ms: int | None
+    downtime_ms: int | None
+    longest_stall_ms: float | None
+    failed_transactions: int
+
+
+def migration_point(move: Move, longest_stall: Seconds | None, failed: int) -> MigrationPoint:
+    """A migration as the report has it."""
+    return MigrationPoint(
+        vm=str(move.vm),
+        source=move.source,
+        target=move.target,
+        succeeded=move.phase == SUCCEEDED,
+        reason=move.reason,
+        total_ms=move.total_ms,
+        downtime_ms=move.downtime_ms,
+        longest_stall_ms=None if longest_stall is None else round(longest_stall * 1000, 1),
+        failed_transactions=failed,
+    )
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -58,11 +88,14 @@ class Report(msgspec.Struct, frozen=True):
     note: str = ""
     load_began: float | None = None
     load_ended: float | None = None
+    migrations: list[MigrationPoint] = []
 
 
 @dataclass(slots=True)
 class Observations:
-    """What is written down while the demonstration runs."""
+    """What is written down while the demonstration runs. ``shrunk_at`` is when the VM was back, or waited for no more;
+    what it does later belongs to another act.
+    """
 
     guests: str = ""
     network: str = ""
@@ -70,10 +103,12 @@ class Observations:
     tps: list[LoadPoint] = field(default_factory=list)
     load_began: Seconds | None = None
     load_ended: Seconds | None = None
+    shrunk_at: Seconds | None = None
     transactions: int = 0
     failed: int = 0
     load_problem: str = ""
     is_simulated: bool = False
+    migrations: list[MigrationPoint] | None = None
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
@@ -86,9 +121,9 @@ class Observations:
         """The size that it had then."""
         return next((size for since, size in reversed(self.sizes) if since <= at), None)
 
-    def largest_since(self, at: Seconds) -> Resources | None:
-        """The most of each that it had at or after ``at``."""
-        seen = [size for since, size in self.sizes if since >= at]
+    def largest_between(self, at: Seconds, until: Seconds) -> Resources | None:
+        """The most of each that it had from ``at`` to ``until``."""
+        seen = [size for since, size in self.sizes if at <= since <= until]
         first = self.size_at(at)
         seen = seen if first is None else [first, *seen]
         return max(seen, key=lambda size: (size.cpu, size.mem), default=None)
@@ -102,8 +137,9 @@ def report(seen: Observations, total: Seconds) -> Report:
     """The outcome of what was seen, after ``total`` seconds."""
     began = seen.load_began
     start = seen.size_at(began) if began is not None else None
-    top = seen.largest_since(began) if began is not None else None
-    last = seen.sizes[-1][1] if seen.sizes and seen.load_ended is not None else None
+    until = total if seen.shrunk_at is None else seen.shrunk_at
+    top = seen.largest_between(began, until) if began is not None else None
+    last = seen.size_at(until) if seen.load_ended is not None else None
     grown = seen.first_growth(began, start) if began is not None and start is not None else None
     problems = list(_problems(seen, start, top, last))
     return Report(
@@ -126,6 +162,7 @@ def report(seen: Observations, total: Seconds) -> Report:
         note="simulated guests play a load: no transactions were run" if seen.is_simulated else "",
         load_began=_rounded(began),
         load_ended=_rounded(seen.load_ended),
+        migrations=seen.migrations or [],
     )
 
 
@@ -155,4 +192,13 @@ def _problems(
         found.append(f"{seen.failed} transactions failed")
     if not seen.is_simulated and not seen.transactions:
         found.append("no transaction was run")
-    return found
+    return [*found, *_migration_problems(seen.migrations)]
+
+
+def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:
+    if migrations is None:
+        return []
+    if not any(each.succeeded for each in migrations):
+        return ["no VM moved to another node", *(f"{each.vm}: {each.reason}" for each in migrations if each.reason)]
+    broken = [each for each in migrations if each.failed_transactions]
+    return [f"{each.failed_transactions} transactions of {each.vm} failed while it moved" for each in broken]

@@ -19,27 +19,15 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.bars import bar, sparkline
 from scripts.autoscale.demonstration.watcher import Glance
 
-_TICKS: Final = "▁▂▃▄▅▆▇█"
-_WIDTH: Final = 32
 _HISTORY: Final = 48
 _DECISIONS: Final = 6
 _PLAIN_EVERY: Final = 3
 
-
-def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) -> str:
-    """A bar of ``width`` for ``most``: full blocks for what is used, shaded ones for what is allocated."""
-    scale = width / most if most > 0 else 0.0
-    filled = min(width, round((used or 0.0) * scale))
-    given = min(width, max(filled, round(allocated * scale)))
-    return "█" * filled + "▒" * (given - filled) + "·" * (width - given)
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """One tick for each value, in proportion to the greatest."""
-    top = max(values, default=0.0) or 1.0
-    return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)
+Fleet = Sequence[tuple[str, str, str]]
+"""A row for each node: its name, a bar, and the VMs on it."""
 
 
 def line(at: Seconds, act: str, glance: Glance, tps: float | None) -> str:
@@ -81,8 +69,8 @@ class Screen:
         if self._live is None:
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
 
-    def show(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> None:
-        """Draws the present state."""
+    def show(self, at: Seconds, act: str, glance: Glance, tps: float | None, fleet: Fleet = ()) -> None:
+        """Draws the present state; ``fleet`` is a row for each node."""
         if self._live is None:
             self._plain(at, act, glance, tps)
             return
@@ -90,14 +78,14 @@ class Screen:
             self._last_second = int(at)
             self._cpu.append(glance.size.cpu.as_cores if glance.size else 0.0)
             self._tps.append(tps or 0.0)
-        self._live.update(self._picture(at, act, glance, tps))
+        self._live.update(self._picture(at, act, glance, tps, fleet))
 
     def _plain(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> None:
         if (act, glance.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
             self._last_state, self._last_second = (act, glance.size), int(at)
             self.console.print(line(at, act, glance, tps), highlight=False, soft_wrap=True)
 
-    def _picture(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> Panel:
+    def _picture(self, at: Seconds, act: str, glance: Glance, tps: float | None, fleet: Fleet = ()) -> Panel:
         table = Table.grid(padding=(0, 2))
         if glance.size is not None and glance.most is not None:
             cpu, most = glance.size.cpu.as_cores, glance.most.cpu.as_cores
@@ -115,6 +103,8 @@ class Screen:
         table.add_row(
             "tps", f"[green]{sparkline(self._tps)}[/green]", "" if tps is None else f"{tps:.0f} transactions/s"
         )
+        for name, picture, vms in fleet:
+            table.add_row(escape(name), f"[yellow]{picture}[/yellow]", escape(vms))
         why = Text(f"why: {glance.because}" if glance.because else "", style="italic")
         happened = Text("\n".join(self.decisions), style="dim")
         title = f"{self.title} · {at:.0f} s · {act} · {glance.phase} on {glance.node or '-'}"

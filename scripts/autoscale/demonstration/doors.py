@@ -1,0 +1,51 @@
+"""Ways into the VMs of a demonstration's cluster, for its loads and clients."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.cluster.control import knock
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.guests.qemu_command import DAEMON_PORT
+from deploy.local.kube.objects import Json, text
+from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
+from scripts.autoscale.demonstration.pgbench import Server
+from scripts.autoscale.demonstration.tenants import NoTenants, PgbenchTenants, Tenants
+from scripts.autoscale.site import Site
+
+_CLIENTS: Final = 8
+_SCALE: Final = 2
+_POSTGRES: Final = 5432
+_DEMAND: Final = 3.4
+_MEMORY: Final = "500Mi"
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Opened ways stay open as long as ``stack``."""
+
+    cluster: str
+    site: Site
+    clock: Clock
+    stack: AsyncExitStack
+    is_simulated: bool
+
+    async def load_of(self, vm: Json) -> LoadMaker:
+        """What will load this VM, once it runs."""
+        if self.is_simulated:
+            target = text(vm, "status", "podIP")
+            door = await knock(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)
+            return SimulatedLoad(f"http://127.0.0.1:{door.port}", self.clock, _DEMAND, _MEMORY)
+        return PgbenchLoad(await self._postgres(vm), _CLIENTS, _SCALE)
+
+    async def tenants_of(self, vm: Json) -> Tenants:
+        """The clients of a neighbour, once it runs."""
+        if self.is_simulated:
+            return NoTenants(self.clock)
+        return PgbenchTenants(await self._postgres(vm), self.clock)
+
+    async def _postgres(self, vm: Json) -> Server:
+        return Server(*await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES)))

@@ -1,0 +1,61 @@
+"""Nodes as bars with their watermark, and VMs on their way between them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from deploy.local.kube.objects import Json, child, items, text
+from protocol.units import Bytes, MilliCpu
+from scripts.autoscale.demonstration.bars import bar
+from scripts.autoscale.demonstration.moves import Move
+
+_BAR: Final = 24
+
+
+def node_row(node: Json) -> tuple[str, ...]:
+    """One node of the scheduler's view: bars of what is reserved, the watermark as a mark, and its pressure."""
+    cells = [text(node, "name")]
+    for key in ("cpu", "mem"):
+        picture, amount = _reserved(node, key)
+        cells += [picture, amount]
+    excess = child(node, "pressure", "excess")
+    under = text(excess, "cpu") not in {"", "0"} or text(excess, "mem") not in {"", "0"}
+    return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
+
+
+def fleet_row(node: Json, moves: Sequence[Move]) -> tuple[str, str, str]:
+    """One node in short: its name, a bar of its vCPUs, and the VMs on it with where they are going."""
+    picture, amount = _reserved(node, "cpu")
+    going = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
+    coming = [f"⇠ {move.vm.name}" for move in moves if move.is_under_way and move.target == text(node, "name")]
+    names = [text(pod, "vm").rpartition("/")[2] for pod in items(node, "pods") if text(pod, "vm")]
+    here = [_leaving(going[name]) if name in going else name for name in names if f"⇠ {name}" not in coming]
+    return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *coming])
+
+
+def _leaving(move: Move) -> str:
+    return f"{move.vm.name} ⇢ {move.target or '?'} {move.progress}".rstrip()
+
+
+def _reserved(node: Json, key: str) -> tuple[str, str]:
+    read = _cores if key == "cpu" else _gib
+    reserved, total = read(text(node, "reserved", key)), read(text(node, "total", key))
+    picture = marked(bar(reserved, reserved, total, _BAR), read(text(node, "watermark", key)), total)
+    return picture, f"{reserved:.2f}/{total:.2f}"
+
+
+def marked(picture: str, watermark: float, total: float) -> str:
+    """A bar with a mark where the watermark is."""
+    if total <= 0:
+        return picture
+    at = min(len(picture) - 1, max(0, round(watermark / total * len(picture)) - 1))
+    return f"{picture[:at]}│{picture[at + 1 :]}"
+
+
+def _cores(quantity: str) -> float:
+    return MilliCpu.parse(quantity or 0).as_cores
+
+
+def _gib(quantity: str) -> float:
+    return Bytes.parse(quantity or 0).as_gib

@@ -1,0 +1,114 @@
+"""Every live migration of a cluster, as it is seen from outside: who went where, how long it took, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiClient
+from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.objects import MIGRATIONS, Json, child, items, text, whole
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_TARGET_NODE
+from protocol.units import Instant
+
+SUCCEEDED: Final = "Succeeded"
+CANCELLED: Final = "Cancelled"
+_ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One migration. ``began`` and ``ended`` are when it was seen to run and to end; figures are None until known."""
+
+    vm: ObjectName
+    source: str = ""
+    target: str = ""
+    phase: str = "Pending"
+    reason: str = ""
+    progress: str = ""
+    total_ms: int | None = None
+    downtime_ms: int | None = None
+    began: Instant | None = None
+    ended: Instant | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended is None
+
+    @property
+    def title(self) -> str:
+        """One line for people."""
+        took = "" if self.total_ms is None else f" in {self.total_ms} ms, {self.downtime_ms} ms of them stopped"
+        way = f"{self.vm.name}: {self.source or '?'} ⇢ {self.target or '?'}"
+        return f"{way} {self.phase}{took}{self.reason and ': '}{self.reason}"
+
+
+class MoveWatch:
+    """Follows the migrations of a cluster. ``on_turn`` hears of each when it appears, runs, and ends."""
+
+    def __init__(self, client: ApiClient, clock: Clock, on_turn: Callable[[Move], None]) -> None:
+        self._clock = clock
+        self._on_turn = on_turn
+        self._informer = Informer(client, MIGRATIONS, clock)
+        self._informer.listen(self._changed)
+        self._moves: dict[str, Move] = {}
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        await self._informer.run()
+
+    @property
+    def moves(self) -> list[Move]:
+        """Every migration that was seen, the oldest first."""
+        return list(self._moves.values())
+
+    def _changed(self, change: Change) -> None:
+        found = change.new or change.old
+        if found is None:
+            return
+        uid = text(found, "metadata", "uid")
+        before = self._moves.get(uid)
+        after = seen(before, found, self._clock.now(), is_gone=change.new is None)
+        self._moves[uid] = after
+        if before is None or before.phase != after.phase:
+            self._on_turn(after)
+
+
+def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Move:
+    """What is known of a migration once its object was seen like ``found`` (pure)."""
+    status, info = child(found, "status"), child(found, "status", "info")
+    known = before or Move(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
+    if not known.is_under_way:
+        return known
+    phase = text(status, "phase") or "Pending"
+    if is_gone and phase not in _ENDED:
+        phase = CANCELLED
+    is_moving = phase not in {"Pending", CANCELLED}
+    return replace(
+        known,
+        source=text(status, "sourceNode") or known.source,
+        target=text(status, "targetNode")
+        or known.target
+        or text(found, "metadata", "annotations", ANNOTATION_TARGET_NODE),
+        phase=phase,
+        reason=_reason(status) if phase == "Failed" else "",
+        progress=_progress(info),
+        total_ms=whole(info, "totalTimeMs") or None,
+        downtime_ms=whole(info, "downtimeMs") if phase == SUCCEEDED else None,
+        began=known.began if known.began is not None or not is_moving else now,
+        ended=now if phase in _ENDED else None,
+    )
+
+
+def _reason(status: Json) -> str:
+    said = [text(each, "message") or text(each, "reason") for each in items(status, "conditions")]
+    return next((each for each in said if each), "")
+
+
+def _progress(info: Json) -> str:
+    total, remaining = whole(info, "ram", "total"), whole(info, "ram", "remaining")
+    return f"{100 - 100 * remaining // total} %" if total and whole(info, "ram", "transferred") else ""

@@ -1,0 +1,79 @@
+"""A client that asks a database something small every 20 ms, and what it noticed: how long each answer took.
+
+Rules that hold here:
+
+- One connection, one question at a time: an answer that does not come delays the next question, so a stall is seen as
+  one long answer and never hidden among many short ones.
+- Reading the log is pure. Times are the caller's: seconds of the clock that was running when the probe began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from deploy.local.clock import Clock
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError, Server, run_pgbench
+
+PAUSE: Final = Seconds(0.02)
+_SCRIPT: Final = f"\\sleep {PAUSE * 1000:g} ms\nSELECT 1;\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer: when it came, and how long the client had waited for it."""
+
+    at: Instant
+    waited: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """All that one probe noticed. A connection that broke is a failed transaction of ``outcome``."""
+
+    outcome: Outcome
+    answers: Sequence[Answer]
+
+    def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
+        """The longest wait that lies at least partly within the span; None where nothing was asked in it."""
+        within = (each.waited for each in self.answers if each.at >= since and each.at - each.waited <= until)
+        return max(within, default=None)
+
+
+def answers_of(lines: Iterable[str], offset: float) -> list[Answer]:
+    """Answers from lines of pgbench's log, in which ``offset`` seconds lie between its clock and the caller's.
+
+    Raises ``PgbenchError`` for a line that is none.
+    """
+    return [_answer(line, offset) for line in lines if line.strip()]
+
+
+def _answer(line: str, offset: float) -> Answer:
+    try:
+        _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
+    except ValueError:
+        raise PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
+    return Answer(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
+
+
+async def probe(server: Server, seconds: int, clock: Clock) -> Noticed:
+    """Asks for ``seconds``. Raises ``PgbenchError``."""
+    with TemporaryDirectory(prefix="autoscale-probe-") as folder:
+        script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
+        await asyncio.to_thread(script.write_text, _SCRIPT)
+        offset = time.time() - clock.now()
+        arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
+        outcome = await run_pgbench([*server.arguments, *arguments, "postgres"], lambda _: None)
+        return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
+
+
+def _read(folder: Path, offset: float) -> list[Answer]:
+    return [
+        answer for log in sorted(folder.glob("log.*")) for answer in answers_of(log.read_text().splitlines(), offset)
+    ]

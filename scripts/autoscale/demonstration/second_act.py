@@ -1,0 +1,131 @@
+"""The second act: neighbours move in beside the VM that is shown, its load pushes the node over the watermark, and a
+neighbour moves to another node while its clients use it (S4.8, S4.12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.local.clock import Clock
+from deploy.local.kube.informer import Informer
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, items, text
+from protocol.messages import ObjectName
+from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.moves import Move, MoveWatch
+from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
+from scripts.autoscale.demonstration.tenants import Stay, Tenants
+from scripts.autoscale.site import Site, SiteError
+
+NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
+_BOOT: Final = Seconds(180.0)
+_ARRIVE: Final = Seconds(90.0)
+_LOOK: Final = Seconds(0.1)
+_MARGIN: Final = 1.0
+"""So long before and after a migration a stall is taken to be its doing."""
+
+
+def small_vm(name: ObjectName) -> Json:
+    """A neighbour (pure)."""
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name.name, "labels": {LABEL_ENABLED: "true"}},
+        "spec": {
+            "schedulerName": "autoscale-scheduler",
+            "guest": {
+                "cpus": {"min": 1, "max": 1, "use": 1},
+                "memorySlotSize": "128Mi",
+                "memorySlots": {"min": 2, "max": 2, "use": 2},
+                "rootDisk": {"image": "localhost:5001/postgres-vm:latest"},
+                "ports": [{"name": "postgres", "port": 5432}],
+            },
+        },
+    }
+
+
+@dataclass(slots=True)
+class SecondAct:
+    """Neighbours and their migrations. Run ``watch`` in a task from the beginning."""
+
+    site: Site
+    clock: Clock
+    tell: Callable[[str], None]
+    tenants_of: Callable[[Json], Awaitable[Tenants]]
+    watcher: MoveWatch = field(init=False)
+    _vms: Informer = field(init=False)
+    _tenants: dict[ObjectName, Tenants] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.watcher = MoveWatch(self.site.client, self.clock, lambda move: self.tell(move.title))
+        self._vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
+
+    @property
+    def moves(self) -> list[Move]:
+        """Every migration so far."""
+        return self.watcher.moves
+
+    async def watch(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watcher.run())
+            tasks.create_task(self._vms.run())
+
+    async def move_in(self) -> None:
+        """Makes the neighbours; they boot by themselves."""
+        for name in NEIGHBOURS:
+            await self.site.client.create(VIRTUAL_MACHINES, name.namespace, small_vm(name))
+
+    async def settle(self) -> None:
+        """Waits until all neighbours answer, and makes what their clients need. Raises ``SiteError``."""
+        if not await self._until(lambda: all(self._answers(name) for name in NEIGHBOURS), _BOOT):
+            missing = ", ".join(name.name for name in NEIGHBOURS if not self._answers(name))
+            raise SiteError(f"{missing} did not come up within {_BOOT:g} s; see: kubectl describe neonvm")
+        for name in NEIGHBOURS:
+            self._tenants[name] = await self.tenants_of(self._vms.objects[name])
+            await self._tenants[name].prepare()
+
+    async def play(self, load: Callable[[int], Awaitable[None]], seconds: int) -> list[MigrationPoint]:
+        """Puts the load on for ``seconds``, lets migrations come to their end, and says what became of each."""
+        stays: dict[ObjectName, asyncio.Task[Stay]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for name, tenants in self._tenants.items():
+                stays[name] = tasks.create_task(tenants.live(seconds + 5))
+            tasks.create_task(_awaited(load(seconds)))
+        await self._until(self._has_moved, _ARRIVE)
+        lived = {name: task.result() for name, task in stays.items()}
+        return points(self.moves, lived)
+
+    def _answers(self, name: ObjectName) -> bool:
+        conditions = items(self._vms.get(name) or {}, "status", "conditions")
+        return any(text(each, "type") == "Available" and text(each, "status") == "True" for each in conditions)
+
+    def _has_moved(self) -> bool:
+        return bool(self.moves) and not any(move.is_under_way for move in self.moves)
+
+    async def _until(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
+        deadline = self.clock.now() + at_most
+        while not holds():
+            if self.clock.now() >= deadline:
+                return False
+            await self.clock.sleep(_LOOK)
+        return True
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def points(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[MigrationPoint]:
+    """Each migration with what the VM's clients noticed of it (pure)."""
+    return [migration_point(move, *_noticed(move, stays.get(move.vm))) for move in moves]
+
+
+def _noticed(move: Move, stay: Stay | None) -> tuple[Seconds | None, int]:
+    if stay is None:
+        return None, 0
+    if move.began is None or move.ended is None:
+        return None, stay.failed
+    return stay.longest_stall(Instant(move.began - _MARGIN), Instant(move.ended + _MARGIN)), stay.failed

@@ -1,0 +1,83 @@
+"""The clients of a VM that is going to move: some transactions, and a probe that notices every stall."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from deploy.local.clock import Clock
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
+from scripts.autoscale.demonstration.probe import Noticed, probe
+
+_SCALE: Final = 1
+_CLIENTS: Final = 2
+_PER_SECOND: Final = 20
+"""Little: the VM that is moved should be the one that does the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What the clients of one VM lived through. ``noticed`` is None where nobody can ask it anything."""
+
+    outcome: Outcome
+    noticed: Noticed | None = None
+
+    @property
+    def failed(self) -> int:
+        """Transactions that failed, and connections that broke."""
+        return self.outcome.failed + (self.noticed.outcome.failed if self.noticed else 0)
+
+    @property
+    def problem(self) -> str:
+        """Why they had to give up; empty where they did not."""
+        return self.outcome.problem or (self.noticed.outcome.problem if self.noticed else "")
+
+    def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
+        """The longest wait for an answer within the span."""
+        return self.noticed.longest_stall(since, until) if self.noticed else None
+
+
+class Tenants(Protocol):
+    """The clients of one VM."""
+
+    async def prepare(self) -> None:
+        """Makes what they need."""
+
+    async def live(self, seconds: int) -> Stay:
+        """Uses the VM for ``seconds``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PgbenchTenants:
+    """Two clients with twenty transactions a second between them, and the probe."""
+
+    server: Server
+    clock: Clock
+
+    async def prepare(self) -> None:
+        """Makes pgbench's tables. Raises ``PgbenchError``."""
+        await prepare(self.server, _SCALE)
+
+    async def live(self, seconds: int) -> Stay:
+        """Runs both. Raises ``PgbenchError``."""
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(press(self.server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+            ask = tasks.create_task(probe(self.server, seconds, self.clock))
+        return Stay(work.result(), ask.result())
+
+
+@dataclass(frozen=True, slots=True)
+class NoTenants:
+    """A simulated guest has no database."""
+
+    clock: Clock
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def live(self, seconds: int) -> Stay:
+        """Lets the time pass."""
+        await self.clock.sleep(Seconds(float(seconds)))
+        return Stay(Outcome(0, 0, ""))

@@ -1,0 +1,134 @@
+"""What a demonstration makes of migrations: how they are seen, reported and drawn, and when they are a failure."""
+
+import pytest
+
+from deploy.local.kube.objects import Json
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources, Seconds
+from scripts.autoscale.demonstration.fleet import fleet_row
+from scripts.autoscale.demonstration.moves import Move, seen
+from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
+from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
+from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
+from scripts.autoscale.demonstration.second_act import points
+from scripts.autoscale.demonstration.tenants import Stay
+
+VM = ObjectName("default", "neighbour-1")
+DONE: Json = {"totalTimeMs": 930, "downtimeMs": 41, "ram": {"total": 100, "remaining": 0, "transferred": 90}}
+
+
+def migration(phase: str = "", info: Json | None = None, message: str = "") -> Json:
+    status: Json = {"phase": phase, "info": info or {}, "conditions": [{"type": "Ready", "message": message}]}
+    if phase:
+        status |= {"sourceNode": "node-1", "targetNode": "node-2"}
+    return {
+        "metadata": {"namespace": "default", "annotations": {"autoscaling.neon.tech/target-node": "node-2"}},
+        "spec": {"vmName": VM.name},
+        "status": status,
+    }
+
+
+def test_a_migration_is_followed_from_its_order_to_its_end() -> None:
+    ordered = seen(None, migration(), Instant(1.0), is_gone=False)
+    assert ordered == Move(VM, target="node-2")
+    half: Json = {"ram": {"total": 100, "remaining": 40, "transferred": 60}}
+    running = seen(ordered, migration("Running", half), Instant(2.0), is_gone=False)
+    assert running == Move(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
+    again = seen(running, migration("Running", half), Instant(2.5), is_gone=False)
+    assert again == running
+    ended = seen(again, migration("Succeeded", DONE), Instant(3.0), is_gone=False)
+    assert ended == Move(
+        VM, "node-1", "node-2", "Succeeded", "", "100 %", 930, 41, began=Instant(2.0), ended=Instant(3.0)
+    )
+    assert ended.title == "neighbour-1: node-1 ⇢ node-2 Succeeded in 930 ms, 41 ms of them stopped"
+    assert seen(ended, migration("Succeeded", DONE), Instant(9.0), is_gone=True) == ended
+
+
+def test_one_that_is_deleted_on_its_way_is_cancelled() -> None:
+    running = seen(None, migration("Running"), Instant(2.0), is_gone=False)
+    gone = seen(running, migration("Running"), Instant(2.2), is_gone=True)
+    assert (gone.phase, gone.ended, gone.is_under_way) == ("Cancelled", Instant(2.2), False)
+
+
+def test_one_that_failed_says_why() -> None:
+    failed = seen(None, migration("Failed", message="the destination died"), Instant(2.0), is_gone=False)
+    assert failed.title == "neighbour-1: node-1 ⇢ node-2 Failed: the destination died"
+
+
+def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
+    lines = ["0 1 21500 0 1700000010 500000", "0 2 160000 0 1700000010 700000", ""]
+    assert answers_of(lines, 1_700_000_000.0) == [
+        Answer(Instant(10.5), Seconds(pytest.approx(0.0015))),
+        Answer(Instant(pytest.approx(10.7)), Seconds(pytest.approx(0.14))),
+    ]
+    with pytest.raises(PgbenchError, match="cannot be read: 'nonsense'"):
+        answers_of(["nonsense"], 0.0)
+
+
+def test_only_stalls_within_the_span_count_and_the_longest_is_told() -> None:
+    noticed = Noticed(
+        Outcome(3, 0, ""), [Answer(Instant(at), Seconds(took)) for at, took in ((1, 0.9), (5, 0.2), (6, 0.1))]
+    )
+    assert noticed.longest_stall(Instant(4.0), Instant(7.0)) == 0.2
+    assert noticed.longest_stall(Instant(5.5), Instant(7.0)) == 0.1
+    assert noticed.longest_stall(Instant(7.0), Instant(9.0)) is None
+
+
+def stay(failed: int = 0) -> Stay:
+    answers = [Answer(Instant(2.4), Seconds(0.139)), Answer(Instant(30.0), Seconds(2.0))]
+    return Stay(Outcome(80, failed, ""), Noticed(Outcome(50, 0, ""), answers))
+
+
+MOVED = Move(VM, "node-1", "node-2", "Succeeded", "", "", 930, 41, Instant(2.0), Instant(3.0))
+POINT = MigrationPoint("default/neighbour-1", "node-1", "node-2", True, "", 930, 41, 139.0, 0)
+
+
+def test_a_move_is_reported_with_what_the_vms_clients_noticed_of_it() -> None:
+    assert points([MOVED], {VM: stay()}) == [POINT]
+    assert points([MOVED], {}) == [
+        MigrationPoint("default/neighbour-1", "node-1", "node-2", True, "", 930, 41, None, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("migrations", "problems"),
+    [
+        (None, []),
+        ([POINT], []),
+        ([], ["no VM moved to another node"]),
+        (points([MOVED], {VM: stay(failed=2)}), ["2 transactions of default/neighbour-1 failed while it moved"]),
+        (
+            points([Move(VM, "node-1", "node-2", "Failed", "time-out", ended=Instant(1.0))], {VM: stay()}),
+            ["no VM moved to another node", "default/neighbour-1: time-out"],
+        ),
+    ],
+)
+def test_success_needs_a_move_without_a_failed_transaction(
+    migrations: list[MigrationPoint] | None, problems: list[str]
+) -> None:
+    small, large = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
+    watched = Observations(load_began=Seconds(10.0), load_ended=Seconds(30.0), shrunk_at=Seconds(45.0), transactions=9)
+    for at, size in ((2.0, small), (12.5, large), (45.0, small), (60.0, large)):
+        watched.saw(Seconds(at), size)
+    watched.migrations = migrations
+    outcome = report(watched, Seconds(90.0))
+    assert (outcome.problems, outcome.shrank_to) == (problems, 1.0)
+
+
+NODE: Json = {
+    "name": "node-1",
+    "reserved": {"cpu": "5", "mem": "1Gi"},
+    "total": {"cpu": "6", "mem": "3Gi"},
+    "watermark": {"cpu": "5400m", "mem": "2Gi"},
+    "pods": [{"vm": "default/demo"}, {"vm": "default/neighbour-1"}],
+}
+
+
+def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
+    running = Move(VM, "node-1", "node-2", "Running", progress="60 %", began=Instant(2.0))
+    name, picture, vms = fleet_row(NODE, [running])
+    assert (name, vms) == ("node-1", "demo  neighbour-1 ⇢ node-2 60 %")
+    assert picture == "████████████████████·│·· 5.00/6.00 vCPU"
+    other: Json = {**NODE, "name": "node-2", "pods": [{"vm": "default/neighbour-1"}]}
+    assert fleet_row(other, [running])[2] == "⇠ neighbour-1"
+    assert fleet_row(NODE, [MOVED])[2] == "demo  neighbour-1"
