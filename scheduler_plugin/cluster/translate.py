@@ -18,12 +18,23 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
-from protocol.names import GPU_SUFFIX, LABEL_MACHINE, LABEL_MACHINE_OLD, LABEL_VM_NAME, VM_GROUP, VM_PLURAL, VM_VERSION
+from protocol.names import (
+    GPU_SUFFIX,
+    LABEL_AUTO_MIGRATION,
+    LABEL_MACHINE,
+    LABEL_MACHINE_OLD,
+    LABEL_VM_NAME,
+    MIGRATION_KIND,
+    SCHEDULER_NAME,
+    VM_GROUP,
+    VM_PLURAL,
+    VM_VERSION,
+)
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.api import JsonObject
-from scheduler_plugin.cluster.watch import Kind
+from scheduler_plugin.cluster.watch import Kind, number
 from scheduler_plugin.ledger import NodeFacts, NodePolicy, PodFacts, VmFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -35,11 +46,17 @@ WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 Amounts = dict[str, WireQuantity]
 
 
+class _Owner(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+
+
 class _Metadata(msgspec.Struct, frozen=True):
     name: str
     namespace: str = ""
     uid: str = ""
     labels: dict[str, str] | None = None
+    ownerReferences: list[_Owner] | None = None  # noqa: N815 - the name in the API
 
 
 class _Requests(msgspec.Struct, frozen=True):
@@ -57,6 +74,7 @@ class _PodSpec(msgspec.Struct, frozen=True):
     overhead: Amounts | None = None
     resources: _Requests | None = None
     nodeName: str | None = None  # noqa: N815 - the name in the API
+    schedulerName: str | None = None  # noqa: N815 - the name in the API
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -143,23 +161,24 @@ def _gpus(path: str, held: Amounts | None) -> int:
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
-def read_pod(obj: JsonObject) -> PodFacts:
-    """A Pod. Raises ``ValueError``."""
-    return _pod_facts(_converted(obj, _Pod))
+def read_pod(obj: JsonObject, scheduler: str = SCHEDULER_NAME) -> PodFacts:
+    """A Pod; it is ours where ``scheduler`` places it. Raises ``ValueError``."""
+    found = _converted(obj, _Pod)
+    return _pod_facts(found, is_ours=found.spec.schedulerName == scheduler)
 
 
 _POD: Final = msgspec.json.Decoder(_Pod)
 
 
 def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
-    """A Pod from its JSON text, for hot paths. Raises ``ValueError``."""
+    """A Pod that our extender is asked about, from its JSON text, for hot paths. Raises ``ValueError``."""
     try:
-        return _pod_facts(_POD.decode(body))
+        return _pod_facts(_POD.decode(body), is_ours=True)
     except msgspec.DecodeError as error:
         raise ValueError(field_message(error)) from None
 
 
-def _pod_facts(found: _Pod) -> PodFacts:
+def _pod_facts(found: _Pod, *, is_ours: bool) -> PodFacts:
     meta = found.metadata
     vm = (meta.labels or {}).get(LABEL_VM_NAME)
     return PodFacts(
@@ -169,7 +188,17 @@ def _pod_facts(found: _Pod) -> PodFacts:
         vm=ObjectName(meta.namespace, vm) if vm else None,
         node=found.spec.nodeName or None,
         finished=found.status is not None and found.status.phase in TERMINAL,
+        migration=_migration(meta),
+        is_ours=is_ours,
     )
+
+
+def _migration(meta: _Metadata) -> ObjectName | None:
+    """The migration that has made the pod as its target; once it has succeeded, the VM owns the pod."""
+    for owner in meta.ownerReferences or ():
+        if owner.kind == MIGRATION_KIND:
+            return ObjectName(meta.namespace, owner.name)
+    return None
 
 
 def _requests(spec: _PodSpec) -> Resources:
@@ -207,16 +236,17 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
     """A VirtualMachine as the ledger wants it. A resourceVersion that is no number counts as the oldest."""
-    version = vm.resource_version
     return VmFacts(
         name=vm.name,
         uid=vm.uid,
-        version=int(version) if version.isascii() and version.isdigit() else 0,
+        version=number(vm.resource_version),
         most=vm.bounds.max,
         use=vm.use,
         actual=None if vm.phase in WITHOUT_GUEST else vm.actual,
         permit=vm.permit,
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
+        may_move=vm.enabled and vm.labels.get(LABEL_AUTO_MIGRATION) != "false",
+        phase=vm.phase,
     )
 
 

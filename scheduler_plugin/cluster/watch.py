@@ -143,7 +143,7 @@ class Mirror(Generic[F]):
 
     def learn(self, obj: JsonObject) -> F | None:
         """Takes an object that was read on its own, as if it had been watched; None where it cannot be read."""
-        name, version = object_name(obj), _number(_mapping(obj, "metadata").get("resourceVersion"))
+        name, version = object_name(obj), number(_mapping(obj, "metadata").get("resourceVersion"))
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
@@ -191,7 +191,7 @@ class Mirror(Generic[F]):
             query = {"limit": str(PAGE), "continue": str(metadata["continue"])}
         self._version = str(metadata.get("resourceVersion", ""))
         for name in self.facts.keys() - seen:
-            if self._versions.get(name, 0) <= _number(self._version):
+            if self._versions.get(name, 0) <= number(self._version):
                 self.forget(name)
         self.is_missing = False
         self.report.watch_listed(self.kind.name, len(seen))
@@ -224,7 +224,7 @@ class Mirror(Generic[F]):
             raise ApiRefusedError(code if isinstance(code, int) else 500, message)
         version = _mapping(event.subject, "metadata").get("resourceVersion", self._version)
         if event.type == "DELETED":
-            if self._versions.get(object_name(event.subject), 0) <= _number(version):
+            if self._versions.get(object_name(event.subject), 0) <= number(version):
                 self.forget(object_name(event.subject))
         elif event.type != "BOOKMARK":
             self.learn(event.subject)
@@ -237,7 +237,7 @@ def object_name(obj: JsonObject) -> ObjectName:
     return ObjectName(str(metadata.get("namespace", "")), str(metadata.get("name", "")))
 
 
-def _number(version: object) -> int:
+def number(version: object) -> int:
     """A resourceVersion in its order of age; 0 where it is no number, so that everything counts as new."""
     text = str(version)
     return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,7 +1,8 @@
 """A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
 
 It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
-410, merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound.
+410, merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound, creation
+that refuses a name that is taken, deletion that waits for finalizers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Obj = dict[str, Any]
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 VMS = "/apis/vm.neon.tech/v1/virtualmachines"
+MIGRATIONS = "/apis/vm.neon.tech/v1/virtualmachinemigrations"
 
 
 @dataclass(slots=True)
@@ -50,12 +52,13 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.revision = 0
-        self.collections = {path: Collection() for path in (NODES, PODS, VMS)}
+        self.collections = {path: Collection() for path in (NODES, PODS, VMS, MIGRATIONS)}
         self.faults: list[Fault] = []
         self.calls: list[ApiCall] = []
         self.notices: list[Obj] = []
         self.tokens: dict[str, Obj] = {}
         self.is_away = False
+        self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
         self._news = asyncio.Event()
         self._cut = 0
 
@@ -170,11 +173,36 @@ class FakeCluster:
             return dict(body)
         if call.path.endswith("/binding"):
             return self._bind(call, body)
+        return self._create(call.path, body) if call.method == "POST" else self._one(call, body)
+
+    def _one(self, call: ApiCall, body: Obj) -> Obj:
         path, key = _address(call.path)
         found = self.collections[path].objects.get(key)
         if found is None:
             raise ApiRefusedError(404, "not found")
+        if call.method == "DELETE":
+            return self._delete(path, found, body)
         return found if call.method == "GET" else self._patch(path, found, body)
+
+    def _create(self, path: str, body: Obj) -> Obj:
+        namespace = path.split("/")[-2]
+        path = _address(f"{path}/new")[0]
+        if (namespace, body["metadata"]["name"]) in self.collections[path].objects:
+            raise ApiRefusedError(409, "already exists")
+        made = copy.deepcopy(body)
+        made["metadata"] |= {"namespace": namespace, "uid": f"uid-{self.revision}", "creationTimestamp": self.stamp()}
+        return self.put(path, made)
+
+    def _delete(self, path: str, found: Obj, body: Obj) -> Obj:
+        wanted = body["preconditions"]["uid"]
+        if wanted != found["metadata"]["uid"]:
+            raise ApiRefusedError(409, "the uid differs")
+        if not found["metadata"].get("finalizers"):
+            self.remove(path, found["metadata"]["namespace"], found["metadata"]["name"])
+            return found
+        leaving = copy.deepcopy(found)
+        leaving["metadata"]["deletionTimestamp"] = self.stamp()
+        return self.put(path, leaving)
 
     def _list(self, collection: Collection) -> Obj:
         return {"metadata": {"resourceVersion": str(self.revision)}, "items": list(collection.objects.values())}
@@ -223,4 +251,4 @@ def to(method: str, part: str) -> Callable[[ApiCall], bool]:
     return lambda call: call.method == method and part in call.path
 
 
-__all__ = ["NODES", "PODS", "VMS", "ApiError", "FakeCluster", "Fault", "always", "to"]
+__all__ = ["MIGRATIONS", "NODES", "PODS", "VMS", "ApiError", "FakeCluster", "Fault", "always", "to"]

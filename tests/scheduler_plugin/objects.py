@@ -17,7 +17,12 @@ def vm(name: str, cpu: str | int = 1, slots: int = 4, *, namespace: str = "defau
     return {
         "apiVersion": "vm.neon.tech/v1",
         "kind": "VirtualMachine",
-        "metadata": {"namespace": namespace, "name": name, "uid": uid or f"vm-{name}"},
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "uid": uid or f"vm-{name}",
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+        },
         "spec": {
             "guest": {
                 "cpus": {"min": "250m", "max": 8, "use": cpu},

@@ -145,3 +145,34 @@ def test_a_vm_without_pod_and_with_a_version_that_is_no_number() -> None:
     del obj["status"]
     facts = vm_facts(parse_virtual_machine(obj))
     assert (facts.version, facts.pod) == (0, None)
+
+
+def test_a_pod_that_a_migration_made_says_so_until_the_vm_owns_it() -> None:
+    pod = vm_pod("db", "n2")
+    owner = {"apiVersion": "vm.neon.tech/v1", "name": "db-7f3a", "uid": "m-1", "controller": True}
+    pod["metadata"]["ownerReferences"] = [owner | {"kind": "VirtualMachineMigration"}]
+    assert read_pod(pod).migration == ObjectName("default", "db-7f3a")
+    pod["metadata"]["ownerReferences"] = [owner | {"kind": "VirtualMachine", "name": "db"}]
+    assert read_pod(pod).migration is None
+
+
+def test_a_pod_is_ours_where_our_scheduler_places_it() -> None:
+    assert [read_pod(plain_pod("p"), scheduler).is_ours for scheduler in ("autoscale-scheduler", "other")] == [
+        True,
+        False,
+    ]
+    assert decode_pod(json.dumps(plain_pod("p") | {"spec": {"containers": []}}).encode()).is_ours
+
+
+@pytest.mark.parametrize(
+    ("labels", "may_move"),
+    [
+        ({"autoscaling.neon.tech/enabled": "true"}, True),
+        ({"autoscaling.neon.tech/enabled": "true", "autoscaling.neon.tech/auto-migration-enabled": "false"}, False),
+        ({}, False),
+    ],
+)
+def test_a_vm_may_be_moved_where_it_is_autoscaled_and_does_not_say_no(labels: dict[str, str], may_move: bool) -> None:
+    obj = vm("db")
+    obj["metadata"]["labels"] = labels
+    assert vm_facts(parse_virtual_machine(obj)).may_move is may_move

@@ -1,0 +1,226 @@
+"""VirtualMachineMigrations of the Kubernetes API: read into facts, and written as orders (S4.9, S4.12).
+
+Rules that hold here:
+
+- Ours are known by their label, and carry the chosen node in an annotation: a restarted scheduler needs nothing else.
+- A migration has ended once its phase says so; when, is the youngest of its conditions' times, or else its creation.
+- Why it failed is what the condition that changed last says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from protocol.field_errors import field_message, shown
+from protocol.messages import ObjectName
+from protocol.names import (
+    ANNOTATION_TARGET_NODE,
+    LABEL_CREATED_BY,
+    MIGRATION_KIND,
+    MIGRATION_PLURAL,
+    SCHEDULER_NAME,
+    VM_GROUP,
+    VM_VERSION,
+)
+from protocol.units import Bytes, Seconds
+from scheduler_plugin.cluster.api import JsonObject
+from scheduler_plugin.cluster.watch import Kind, number
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    uid: str = ""
+    resourceVersion: str = ""  # noqa: N815 - the name in the API
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    creationTimestamp: str | None = None  # noqa: N815 - the name in the API
+    deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    vmName: str  # noqa: N815 - the name in the API
+
+
+class _Ram(msgspec.Struct, frozen=True, rename="camel"):
+    dirty_pages_rate: int | None = None
+    page_size: int = 4096
+
+
+class _Info(msgspec.Struct, frozen=True, rename="camel"):
+    total_time_ms: int | None = None
+    downtime_ms: int | None = None
+    ram: _Ram | None = None
+
+
+class _Condition(msgspec.Struct, frozen=True, rename="camel"):
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str | None = None
+    source_pod_name: str | None = None
+    target_pod_name: str | None = None
+    source_node: str | None = None
+    target_node: str | None = None
+    info: _Info | None = None
+    conditions: list[_Condition] | None = None
+
+
+class _Migration(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMigration:
+    """A migration as the API has it: what the ledger must know, and the numbers and reasons that people ask for.
+
+    ``total`` and ``downtime`` are None before they are known. ``why`` is what the last condition says.
+    """
+
+    facts: MigrationFacts
+    source_node: str | None = None
+    target_node: str | None = None
+    total: Seconds | None = None
+    downtime: Seconds | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationOrder:
+    """A migration to create: ``vm`` goes to node ``target``.
+
+    It is given up after ``timeout``, and sends at most ``bandwidth`` in a second.
+    """
+
+    name: ObjectName
+    vm: ObjectName
+    target: str
+    timeout: Seconds
+    bandwidth: Bytes
+
+
+def read_migration(obj: JsonObject) -> ClusterMigration:
+    """A VirtualMachineMigration. Raises ``ValueError``."""
+    try:
+        found = msgspec.convert(obj, _Migration)
+    except msgspec.ValidationError as error:
+        raise ValueError(field_message(error)) from None
+    status = found.status or _Status()
+    info = status.info or _Info()
+    changes = [(_time(_CHANGED, one.last_transition_time), one) for one in status.conditions or ()]
+    last = max(changes, key=lambda change: change[0], default=None)
+    return ClusterMigration(
+        facts=_facts(found, status, None if last is None else last[0]),
+        source_node=status.source_node or None,
+        target_node=status.target_node or None,
+        total=_seconds(info.total_time_ms),
+        downtime=_seconds(info.downtime_ms),
+        why="" if last is None else last[1].message or last[1].reason,
+    )
+
+
+def _facts(found: _Migration, status: _Status, changed_at: float | None) -> MigrationFacts:
+    meta, phase = found.metadata, _phase(status.phase)
+    created = _time("metadata.creationTimestamp", meta.creationTimestamp)
+    return MigrationFacts(
+        name=ObjectName(meta.namespace, meta.name),
+        uid=meta.uid,
+        version=number(meta.resourceVersion),
+        vm=ObjectName(meta.namespace, found.spec.vmName),
+        phase=phase,
+        target=(meta.annotations or {}).get(ANNOTATION_TARGET_NODE) or None,
+        source_pod=_pod(meta.namespace, status.source_pod_name),
+        target_pod=_pod(meta.namespace, status.target_pod_name),
+        is_leaving=meta.deletionTimestamp is not None,
+        is_ours=(meta.labels or {}).get(LABEL_CREATED_BY) == SCHEDULER_NAME,
+        ended_at=max(created, changed_at or 0.0) if phase.is_over else None,
+        created_at=created,
+        dirty_rate=_dirty_rate(status.info),
+    )
+
+
+def _phase(text: str | None) -> MigrationPhase:
+    try:
+        return _PHASES[text or ""]
+    except KeyError:
+        raise ValueError(
+            f"status.phase: expected one of {', '.join(filter(None, _PHASES))}, got {shown(text)}"
+        ) from None
+
+
+def _pod(namespace: str, name: str | None) -> ObjectName | None:
+    return ObjectName(namespace, name) if name else None
+
+
+def _dirty_rate(info: _Info | None) -> Bytes | None:
+    ram = None if info is None else info.ram
+    if ram is None or ram.dirty_pages_rate is None:
+        return None
+    return Bytes(ram.dirty_pages_rate * ram.page_size)
+
+
+def _seconds(milliseconds: int | None) -> Seconds | None:
+    return None if milliseconds is None else Seconds(milliseconds / 1000)
+
+
+def _time(path: str, text: str | None) -> float:
+    """Seconds since 1970; 0 where nothing is said."""
+    if text is None:
+        return 0.0
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise ValueError(f"{path}: expected a time such as 2026-01-31T12:00:00Z, got {shown(text)}") from None
+
+
+_CHANGED: Final = "status.conditions.lastTransitionTime"
+_PHASES: Final = {
+    "": MigrationPhase.PENDING,
+    "Pending": MigrationPhase.PENDING,
+    "Running": MigrationPhase.RUNNING,
+    "Succeeded": MigrationPhase.SUCCEEDED,
+    "Failed": MigrationPhase.FAILED,
+}
+
+MIGRATIONS: Final = Kind(
+    MIGRATION_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{MIGRATION_PLURAL}", read_migration, is_optional=True
+)
+
+
+def migrations_path(namespace: str) -> str:
+    """Where migrations of a namespace are created."""
+    return f"/apis/{VM_GROUP}/{VM_VERSION}/namespaces/{namespace}/{MIGRATION_PLURAL}"
+
+
+def migration_path(name: ObjectName) -> str:
+    """The path of one VirtualMachineMigration."""
+    return f"{migrations_path(name.namespace)}/{name.name}"
+
+
+def migration_body(order: MigrationOrder) -> JsonObject:
+    """The object that orders a migration."""
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": MIGRATION_KIND,
+        "metadata": {
+            "name": order.name.name,
+            "namespace": order.name.namespace,
+            "labels": {LABEL_CREATED_BY: SCHEDULER_NAME},
+            "annotations": {ANNOTATION_TARGET_NODE: order.target},
+        },
+        "spec": {
+            "vmName": order.vm.name,
+            "completionTimeout": max(1, round(order.timeout)),
+            "maxBandwidth": order.bandwidth.quantity(),
+        },
+    }

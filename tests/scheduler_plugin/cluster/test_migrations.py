@@ -1,0 +1,124 @@
+"""VirtualMachineMigrations become facts, and orders become objects (S4.9, S4.12)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Seconds
+from scheduler_plugin.cluster.migrations import (
+    ClusterMigration,
+    MigrationOrder,
+    migration_body,
+    migration_path,
+    migrations_path,
+    read_migration,
+)
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+
+NAME = ObjectName("default", "db-7f3a")
+ORDER = MigrationOrder(NAME, ObjectName("default", "db"), "n2", Seconds(300.4), Bytes(1024**3))
+CREATED = 1_767_225_600.0
+
+
+def migration(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    """Our order as the API has it."""
+    body = dict(migration_body(ORDER))
+    more = {"uid": "m-1", "resourceVersion": "17", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    body["metadata"] = {**body["metadata"], **more, **metadata}  # type: ignore[dict-item]  # a JSON object
+    return body if status is None else body | {"status": status}
+
+
+def facts(**changed: Any) -> MigrationFacts:
+    vm = ObjectName("default", "db")
+    fresh = MigrationFacts(NAME, "m-1", 17, vm, target="n2", is_ours=True, created_at=CREATED)
+    return replace(fresh, **changed)
+
+
+def test_an_order_becomes_an_object_that_says_who_made_it_and_where_to_go() -> None:
+    assert migration_body(ORDER) == {
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachineMigration",
+        "metadata": {
+            "name": "db-7f3a",
+            "namespace": "default",
+            "labels": {"autoscaling.neon.tech/created-by": "autoscale-scheduler"},
+            "annotations": {"autoscaling.neon.tech/target-node": "n2"},
+        },
+        "spec": {"vmName": "db", "completionTimeout": 300, "maxBandwidth": "1Gi"},
+    }
+    assert migrations_path("default") == "/apis/vm.neon.tech/v1/namespaces/default/virtualmachinemigrations"
+    assert migration_path(NAME) == f"{migrations_path('default')}/db-7f3a"
+
+
+def test_a_fresh_one_is_pending() -> None:
+    assert read_migration(migration()) == ClusterMigration(facts())
+
+
+def test_one_of_a_person_has_no_target_and_is_not_ours() -> None:
+    found = read_migration(migration(labels=None, annotations=None, deletionTimestamp="2026-01-01T00:00:05Z"))
+    assert found == ClusterMigration(facts(target=None, is_ours=False, is_leaving=True))
+
+
+def test_a_running_one_names_its_pods_and_says_how_fast_memory_changes() -> None:
+    status = {
+        "phase": "Running",
+        "sourcePodName": "db-1",
+        "targetPodName": "db-2",
+        "sourceNode": "n1",
+        "targetNode": "n2",
+        "info": {"status": "active", "totalTimeMs": 1500, "ram": {"dirtyPagesRate": 256, "pageSize": 4096}},
+    }
+    assert read_migration(migration(status)) == ClusterMigration(
+        facts(
+            phase=MigrationPhase.RUNNING,
+            source_pod=ObjectName("default", "db-1"),
+            target_pod=ObjectName("default", "db-2"),
+            dirty_rate=Bytes(1024**2),
+        ),
+        source_node="n1",
+        target_node="n2",
+        total=Seconds(1.5),
+    )
+
+
+def test_one_that_failed_says_when_and_why_by_the_condition_that_changed_last() -> None:
+    conditions = [
+        {"type": "Available", "status": "False", "reason": "Failed", "message": "timed out after 300 s"}
+        | {"lastTransitionTime": "2026-01-01T00:05:00Z"},
+        {"type": "Progressing", "status": "True", "reason": "Started", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+    ]
+    found = read_migration(migration({"phase": "Failed", "conditions": conditions}))
+    assert found == ClusterMigration(
+        facts(phase=MigrationPhase.FAILED, ended_at=CREATED + 300), why="timed out after 300 s"
+    )
+
+
+def test_one_that_does_not_say_when_it_ended_counts_from_its_creation() -> None:
+    status = {"phase": "Succeeded", "info": {"totalTimeMs": 2000, "downtimeMs": 31, "ram": {"total": 1}}}
+    found = read_migration(migration(status))
+    ended = facts(phase=MigrationPhase.SUCCEEDED, ended_at=CREATED)
+    assert found == ClusterMigration(ended, total=Seconds(2), downtime=Seconds(0.031))
+
+
+@pytest.mark.parametrize(
+    ("obj", "said"),
+    [
+        ({"metadata": {"name": "m", "namespace": "d"}}, "spec: expected a value, the field is missing"),
+        (
+            migration({"phase": "Sideways"}),
+            "status.phase: expected one of Pending, Running, Succeeded, Failed, got 'Sideways'",
+        ),
+        (
+            migration(creationTimestamp="yesterday"),
+            "metadata.creationTimestamp: expected a time such as 2026-01-31T12:00:00Z, got 'yesterday'",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_path(obj: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        read_migration(obj)
