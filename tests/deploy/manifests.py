@@ -1,0 +1,85 @@
+"""Every manifest that we ship, read from its file: documents, pods, containers, and who refers to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+Document = dict[str, Any]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+FILES: Final = (
+    "deploy/neonvm.yaml",
+    "deploy/scheduler-deploy.yaml",
+    "deploy/kubernetes/agent-daemonset.yaml",
+    "deploy/kubernetes/agent-sidecar.yaml",
+    "deploy/kubernetes/expander.yaml",
+    "vm-deploy.yaml",
+)
+"""What people apply, in the order in which it can be applied."""
+
+NOT_APPLIED: Final = ("deploy/kubernetes/kind.yaml", "deploy/kubernetes/crds/*.yaml")
+"""kind's own file, and the parts of ``deploy/neonvm.yaml``."""
+
+SIDECAR: Final = ("autoscaler-agent-sidecar", "pod.yaml", "default")
+"""The ConfigMap and key that hold the sidecar's part of a pod, and the namespace in which such pods run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What runs: the spec of a pod, or the part of one that we ship."""
+
+    owner: str
+    namespace: str
+    spec: Document
+    labels: dict[str, str]
+
+    @property
+    def containers(self) -> list[Document]:
+        """Its containers."""
+        return list(self.spec["containers"])
+
+
+@cache
+def _read(file: str) -> tuple[Document, ...]:
+    return tuple(yaml.safe_load_all((ROOT / file).read_text()))
+
+
+def documents(*files: str) -> list[Document]:
+    """The objects of those files, of all where none is named."""
+    return [document for file in files or FILES for document in _read(file)]
+
+
+def name_of(document: Document) -> str:
+    """``Kind/namespace/name``, for people and as a key."""
+    metadata = document["metadata"]
+    return f"{document['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def one(kind: str, name: str) -> Document:
+    """The only object of that kind and name."""
+    (found,) = (each for each in documents() if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def pods() -> list[Pod]:
+    """The pods of all Deployments and DaemonSets, and the sidecar's part of one."""
+    found = [
+        Pod(name_of(each), each["metadata"]["namespace"], template["spec"], template["metadata"]["labels"])
+        for each in documents()
+        if (template := each.get("spec", {}).get("template")) is not None
+    ]
+    name, key, namespace = SIDECAR
+    part = yaml.safe_load(one("ConfigMap", name)["data"][key])
+    return [*found, Pod(f"sidecar of {name}", namespace, part["spec"], {})]
+
+
+def container(name: str) -> Document:
+    """The only container of that name."""
+    (found,) = (each for pod in pods() for each in pod.containers if each["name"] == name)
+    return found

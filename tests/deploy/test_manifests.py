@@ -1,0 +1,220 @@
+"""Every manifest is one that a Kubernetes API takes, and everything that it refers to is in it."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from kubernetes.client import models
+from pydantic import BaseModel, ValidationError
+
+from tests.deploy.manifests import FILES, NOT_APPLIED, ROOT, Document, Pod, documents, name_of, one, pods
+from tests.local.apiserver.running import running_api_server
+
+CUSTOM = {"VirtualMachine", "Issuer", "Certificate"}
+"""The kinds that are not Kubernetes' own; ours are checked by their definitions when they are applied."""
+
+OF_THE_CLUSTER = {
+    "ClusterRole//system:kube-scheduler",
+    "ClusterRole//system:volume-scheduler",
+    "Role/kube-system/extension-apiserver-authentication-reader",
+    "PriorityClass//system-cluster-critical",
+    "PriorityClass//system-node-critical",
+}
+"""What every cluster has."""
+
+PATIENCE = 400
+
+
+def test_no_manifest_is_forgotten() -> None:
+    shipped = {str(path.relative_to(ROOT)) for path in (ROOT / "deploy").rglob("*.yaml")} | {"vm-deploy.yaml"}
+    assert {file for file in shipped if not any(fnmatch(file, each) for each in NOT_APPLIED)} == set(FILES)
+
+
+def test_the_resources_of_neonvm_are_those_of_their_folder() -> None:
+    parts = sorted((ROOT / "deploy/kubernetes/crds").glob("*.yaml"))
+    assert documents("deploy/neonvm.yaml") == [yaml.safe_load(part.read_text()) for part in parts]
+
+
+def problems(document: Document) -> list[str]:
+    """What the official client's types, which come from Kubernetes' OpenAPI, say against a built-in object.
+
+    The local API server stores built-in kinds as they come; a misspelt field would be refused only by a real one.
+    """
+    model: type[BaseModel] = getattr(models, f"V1{document['kind']}")
+    try:
+        model.model_validate(document)
+    except ValidationError as error:
+        return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    return []
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_every_field_is_one_that_kubernetes_knows(document: Document) -> None:
+    assert document["kind"] in CUSTOM or problems(document) == []
+
+
+def test_a_misspelt_a_mistyped_and_a_missing_field_are_found() -> None:
+    ports = [{"name": "x"}]
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"prots": [], "ports": ports, "selector": {"a": 1}}}
+    assert problems(service) == [
+        "spec.ports.0.port: Field required",
+        "spec.selector.a: Input should be a valid string",
+        "spec.prots: Extra inputs are not permitted",
+    ]
+
+
+def collection(document: Document) -> str:
+    group_version = document["apiVersion"]
+    root = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
+    kind = document["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' if kind.endswith('ss') else 's'}"
+    namespace = document["metadata"].get("namespace", "default" if document["kind"] == "VirtualMachine" else "")
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+async def applied(client: httpx.AsyncClient, document: Document) -> httpx.Response:
+    """What the server says to a strict server-side apply, as cluster-init.sh makes it."""
+    return await client.patch(
+        f"{collection(document)}/{document['metadata']['name']}",
+        content=yaml.safe_dump(document),
+        headers={"Content-Type": "application/apply-patch+yaml"},
+        params={"fieldManager": "test", "force": "true", "fieldValidation": "Strict"},
+    )
+
+
+def of_cert_manager(kind: str) -> Document:
+    """A stand-in for a definition of cert-manager's, which takes everything."""
+    plural = f"{kind.lower()}s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.cert-manager.io"},
+        "spec": {
+            "group": "cert-manager.io",
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+async def until_served(client: httpx.AsyncClient, path: str) -> None:
+    for _ in range(PATIENCE):
+        if (await client.get(path)).status_code == 200:
+            return
+    raise AssertionError(f"{path} is not served")
+
+
+async def test_everything_is_taken_and_taking_it_again_changes_nothing(tmp_path: Path) -> None:
+    definitions = [of_cert_manager("Issuer"), of_cert_manager("Certificate"), *documents("deploy/neonvm.yaml")]
+    objects = [each for each in documents() if each["kind"] != "CustomResourceDefinition"]
+    async with running_api_server(tmp_path) as server:
+        identity = {"Authorization": f"Bearer {server.token}"}
+        async with httpx.AsyncClient(base_url=server.url, headers=identity, trust_env=False) as client:
+            for each in definitions:
+                assert (await applied(client, each)).is_success, name_of(each)
+            for each in definitions:
+                spec = each["spec"]
+                await until_served(client, f"/apis/{spec['group']}/v1/{spec['names']['plural']}")
+            versions: list[list[Any]] = []
+            for _ in range(2):
+                answers = [await applied(client, each) for each in objects]
+                assert [answer.text for answer in answers if not answer.is_success] == []
+                versions.append([answer.json()["metadata"]["resourceVersion"] for answer in answers])
+            assert versions[0] == versions[1]
+            (vm,) = (each for each in objects if each["kind"] == "VirtualMachine")
+            misspelt = {**vm, "spec": {**vm["spec"], "schedulername": "x"}}
+            refused = await applied(client, misspelt)
+            assert (refused.status_code, "schedulername" in refused.text) == (400, True)
+
+
+def known() -> set[str]:
+    """Every object that can be referred to; a Certificate also is the Secret that it fills."""
+    secrets = {
+        f"Secret/{each['metadata']['namespace']}/{each['spec']['secretName']}"
+        for each in documents()
+        if each["kind"] == "Certificate"
+    }
+    return {name_of(each) for each in documents()} | secrets | OF_THE_CLUSTER
+
+
+def references_of_pod(pod: Pod) -> set[str]:
+    found = {f"ServiceAccount/{pod.namespace}/{pod.spec['serviceAccountName']}"}
+    if "priorityClassName" in pod.spec:
+        found.add(f"PriorityClass//{pod.spec['priorityClassName']}")
+    for volume in pod.spec.get("volumes", ()):
+        if "configMap" in volume:
+            found.add(f"ConfigMap/{pod.namespace}/{volume['configMap']['name']}")
+        if "secret" in volume:
+            found.add(f"Secret/{pod.namespace}/{volume['secret']['secretName']}")
+    return found
+
+
+def references_of(document: Document) -> set[str]:
+    namespace, spec = document["metadata"].get("namespace", ""), document.get("spec", {})
+    match document["kind"]:
+        case "ClusterRoleBinding" | "RoleBinding":
+            role = document["roleRef"]
+            place = "" if role["kind"] == "ClusterRole" else namespace
+            subjects = {f"{each['kind']}/{each['namespace']}/{each['name']}" for each in document["subjects"]}
+            return {f"{role['kind']}/{place}/{role['name']}"} | subjects
+        case "Certificate":
+            return {f"Issuer/{namespace}/{spec['issuerRef']['name']}"}
+        case "Issuer" if "ca" in spec:
+            return {f"Secret/{namespace}/{spec['ca']['secretName']}"}
+        case _:
+            return set()
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+def test_every_pod_is_one_that_kubernetes_knows(pod: Pod) -> None:
+    assert models.V1PodSpec.model_validate(pod.spec).containers
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+def test_what_a_pod_refers_to_is_there(pod: Pod) -> None:
+    assert references_of_pod(pod) - known() == set()
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_what_an_object_refers_to_is_there(document: Document) -> None:
+    assert references_of(document) - known() == set()
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+def test_every_mounted_volume_is_there_and_every_volume_is_mounted(pod: Pod) -> None:
+    mounted = {mount["name"] for each in pod.containers for mount in each.get("volumeMounts", ())}
+    assert mounted == {volume["name"] for volume in pod.spec.get("volumes", ())}
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None:
+    for each in pod.containers:
+        security = {**pod.spec.get("securityContext", {}), **each["securityContext"]}
+        assert security["runAsNonRoot"]
+        assert security["readOnlyRootFilesystem"]
+        assert not security["allowPrivilegeEscalation"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert set(each["resources"]["requests"]) == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget"])
+def test_a_selector_finds_the_pods_that_it_means(kind: str) -> None:
+    for each in (each for each in documents() if each["kind"] == kind):
+        selector = each["spec"]["selector"]
+        wanted = selector.get("matchLabels", selector).items()
+        (pod,) = (pod for pod in pods() if wanted <= pod.labels.items())
+        ports = {port["name"] for container in pod.containers for port in container.get("ports", ())}
+        assert {port["targetPort"] for port in each["spec"].get("ports", ())} <= ports
+
+
+def test_a_workload_selects_its_own_pods() -> None:
+    for pod in (pod for pod in pods() if pod.labels):
+        kind, _, name = pod.owner.split("/")
+        assert one(kind, name)["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()

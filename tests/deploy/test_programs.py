@@ -1,0 +1,191 @@
+"""What the manifests tell our programs is what our programs understand: images, flags, variables, files, ports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vm_image.pack
+from agent.config import read_policy
+from agent.core.policy import Policy
+from agent.settings import OPTIONS, Settings, read_settings
+from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
+from scheduler_plugin.__main__ import _parser as scheduler_parser
+from scheduler_plugin.config import CONFIG_KEY, parse_settings
+from scheduler_plugin.expander.settings import host_and_port
+from scheduler_plugin.expander.settings import parse_settings as parse_expander
+from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
+from vm_image import recipe
+
+TO_SCHEDULER, TO_EXTENDER, SCHEDULER_METRICS = 10299, 10298, 10297
+TO_GUEST, AGENT_METRICS, KUBE_SCHEDULER = 9100, 9101, 10259
+"""The ports that documents and people know by heart."""
+
+AGENTS = ("agent", "autoscaler-agent")
+FIELDS = {"spec.nodeName": "node-1", "metadata.name": "db-pod", "metadata.namespace": "default"}
+"""What the kubelet puts in for a field of the pod."""
+
+VM_NAME_FIELD = "metadata.labels['vm.neon.tech/name']"
+
+
+def data(config_map: str, key: str = CONFIG_KEY) -> str:
+    return str(one("ConfigMap", config_map)["data"][key])
+
+
+def built_images() -> set[str]:
+    """What scripts/build-images.sh says that it builds."""
+    script = str(ROOT / "scripts/build-images.sh")
+    said = subprocess.run([script, "--dry-run"], capture_output=True, text=True, check=True, timeout=30).stdout
+    return {line.split()[line.split().index("-t") + 1] for line in said.splitlines() if " build " in line}
+
+
+def test_every_image_is_one_that_we_build_or_kubernetes_own_scheduler() -> None:
+    used = {each["image"] for pod in pods() for each in pod.containers}
+    foreign = {image for image in used if re.fullmatch(r"registry\.k8s\.io/kube-scheduler:v\d+\.\d+\.\d+", image)}
+    assert used - foreign == built_images()
+    assert len(foreign) == 1
+
+
+def test_the_vm_runs_the_image_that_the_build_pushes() -> None:
+    (vm,) = documents("vm-deploy.yaml")
+    image = vm["spec"]["guest"]["rootDisk"]["image"]
+    assert image == f"localhost:5001/{vm_image.pack.NAME}:{vm_image.pack.TAG}"
+    assert vm["spec"]["schedulerName"] == SCHEDULER_NAME
+
+
+def test_every_target_of_the_image_file_is_built_and_has_the_programs_that_are_run() -> None:
+    text = (ROOT / "deploy/images/Dockerfile").read_text()
+    targets = re.findall(r"^FROM base AS (\w+)$", text, re.MULTILINE)
+    assert {f"localhost:5001/autoscale{'r' * (target == 'agent')}-{target}:dev" for target in targets} == built_images()
+    programs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    started = {each["command"][0] for pod in pods() for each in pod.containers if "command" in each}
+    assert started - {"kube-scheduler"} <= set(programs)
+    assert set(re.findall(r'^ENTRYPOINT \["([\w-]+)"\]$', text, re.MULTILINE)) <= set(programs)
+
+
+def test_the_scheduler_understands_its_flags_and_finds_its_settings() -> None:
+    service = container("service")
+    options = scheduler_parser().parse_args(service["args"])
+    (mount,) = service["volumeMounts"]
+    assert options.config == Path(mount["mountPath"]) / CONFIG_KEY
+    listening = (options.listen_agents, options.listen_extender, options.listen_metrics)
+    assert listening == (f"0.0.0.0:{TO_SCHEDULER}", f"127.0.0.1:{TO_EXTENDER}", f"0.0.0.0:{SCHEDULER_METRICS}")
+    named = {port["name"]: port["containerPort"] for port in service["ports"]}
+    assert named == {"agents": TO_SCHEDULER, "metrics": SCHEDULER_METRICS}
+
+
+def test_the_schedulers_settings_load_and_let_the_node_agents_speak() -> None:
+    settings = parse_settings(data("autoscale-scheduler-config"))
+    account = one("DaemonSet", "autoscaler-agent")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert settings.node_agents == {f"kube-system:{account}"}
+    assert (settings.scheduler_name, settings.audience) == (SCHEDULER_NAME, TOKEN_AUDIENCE)
+
+
+def test_kube_scheduler_asks_the_service_and_may_not_ignore_it() -> None:
+    found = yaml.safe_load(data("autoscale-kube-scheduler-config", "scheduler.yaml"))
+    assert container("kube-scheduler")["args"][0] == "--config=/etc/kube-scheduler/scheduler.yaml"
+    assert [profile["schedulerName"] for profile in found["profiles"]] == [SCHEDULER_NAME]
+    (extender,) = found["extenders"]
+    assert extender.pop("urlPrefix") == f"http://127.0.0.1:{TO_EXTENDER}"
+    assert extender.pop("weight") > 0
+    verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "preempt", "bind")}
+    assert extender == {**verbs, "nodeCacheCapable": True, "ignorable": False, "httpTimeout": "10s"}
+    assert found["percentageOfNodesToScore"] == 100
+
+
+def environment(found: Document) -> dict[str, str]:
+    """The variables of a container as the kubelet would set them."""
+    return {each["name"]: each.get("value") or given(each) for each in found["env"]}
+
+
+def given(variable: Document) -> str:
+    field = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    return "db" if field == VM_NAME_FIELD else FIELDS[field]
+
+
+def agent_settings(name: str) -> Settings:
+    found = environment(container(name))
+    assert set(found) <= set(OPTIONS)
+    return read_settings([], found)
+
+
+def test_the_node_agent_understands_its_variables() -> None:
+    settings = agent_settings("agent")
+    assert (settings.charge, settings.node) == (None, "node-1")
+    assert settings.metrics_url == f"http://{{pod_ip}}:{TO_GUEST}/metrics"
+    assert settings.policy_file == Path("/etc/autoscaler-agent/policy.yaml")
+
+
+def test_the_sidecar_understands_its_variables() -> None:
+    settings = agent_settings("autoscaler-agent")
+    assert settings.charge is not None
+    assert (str(settings.charge.vm), str(settings.charge.pod)) == ("default/db", "default/db-pod")
+    assert settings.metrics_url == OPTIONS["METRICS_URL"][0]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_finds_the_scheduler_and_shows_it_a_token_of_its_own(name: str) -> None:
+    settings, found = agent_settings(name), container(name)
+    assert settings.scheduler_url == OPTIONS["SCHEDULER_URL"][0]
+    service = one("Service", "autoscale-scheduler")
+    assert TO_SCHEDULER in {port["port"] for port in service["spec"]["ports"]}
+    (pod,) = (pod for pod in pods() if found in pod.containers)
+    assert settings.scheduler_token == mounted_token(pod, found)
+    assert [port["containerPort"] for port in found["ports"]] == [settings.port] == [AGENT_METRICS]
+
+
+def mounted_token(pod: Pod, found: Document) -> Path:
+    """The file of the token for the scheduler; there is one, and it is for the scheduler alone."""
+    (volume,) = (each for each in pod.spec["volumes"] if "projected" in each)
+    (source,) = volume["projected"]["sources"]
+    token = source["serviceAccountToken"]
+    assert token["audience"] == TOKEN_AUDIENCE
+    (mount,) = (each for each in found["volumeMounts"] if each["name"] == volume["name"])
+    return Path(mount["mountPath"]) / token["path"]
+
+
+def test_the_agents_policy_loads() -> None:
+    assert isinstance(read_policy(data("autoscaler-agent", "policy.yaml"), Policy()), Policy)
+
+
+def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_is_mounted() -> None:
+    found = container("expander")
+    settings = parse_expander(data("autoscale-expander-config"))
+    mounts = {mount["name"]: mount["mountPath"] for mount in found["volumeMounts"]}
+    assert found["args"] == [f"--config={mounts['config']}/{CONFIG_KEY}"]
+    assert settings.tls is not None
+    assert (settings.tls.certificate, settings.tls.key) == (f"{mounts['tls']}/tls.crt", f"{mounts['tls']}/tls.key")
+    served = {
+        "grpc": host_and_port("listen", settings.listen)[1],
+        "metrics": host_and_port("metricsListen", settings.metrics_listen)[1],
+    }
+    assert {port["name"]: port["containerPort"] for port in found["ports"]} == served
+    service = one("Service", "autoscale-expander")
+    assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == served
+    address = f"autoscale-expander.kube-system.svc:{served['grpc']}"
+    assert address in (ROOT / "docs/expander.md").read_text()
+    assert address.split(":")[0] in one("Certificate", "autoscale-expander")["spec"]["dnsNames"]
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
+def test_every_scrape_and_every_probe_goes_to_a_port_that_is_there(pod: Pod) -> None:
+    for each in pod.containers:
+        names = {port["name"] for port in each.get("ports", ())}
+        probes = [each[kind]["httpGet"] for kind in each if kind.endswith("Probe")]
+        assert probes
+        assert {probe["port"] for probe in probes} <= names | {KUBE_SCHEDULER}
+        assert {probe["path"] for probe in probes} <= {"/healthz", "/readyz"}
+
+
+def test_an_installed_wheel_has_the_files_that_are_read_at_run_time() -> None:
+    kept = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
+    ours = [recipe.HERE / file.source for file in recipe.GUEST_FILES]
+    ours += [recipe.HERE / name for name in ("initrd/init.sh", "rootfs/disk.sh", "rootfs/customize.sh")]
+    ours += (ROOT / "deploy/kubernetes/crds").iterdir()
+    assert [file.name for file in ours if not any(fnmatch(file.name, pattern) for pattern in kept)] == []
