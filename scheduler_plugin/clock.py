@@ -20,6 +20,9 @@ class Clock(Protocol):
     def now(self) -> Instant:
         """The present on a clock that never goes back."""
 
+    def wall(self) -> float:
+        """The present in seconds since 1970, to compare with what the API says; it may be set, even back."""
+
     def timestamp(self) -> str:
         """The present as RFC 3339 in UTC with microseconds, for objects that people read."""
 
@@ -36,6 +39,10 @@ class SystemClock:
     def now(self) -> Instant:
         """Seconds since some moment before this process began."""
         return Instant(time.monotonic())
+
+    def wall(self) -> float:
+        """The machine's calendar."""
+        return time.time()
 
     def timestamp(self) -> str:
         """The wall clock's time."""

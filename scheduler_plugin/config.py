@@ -16,14 +16,14 @@ from fractions import Fraction
 from typing import Annotated, Any, Final, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from protocol.field_errors import shown
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
-from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, Seconds
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
+from scheduler_plugin.config_fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.ledger import Level, NodePolicy
 
 CONFIG_KEY: Final = "config.yaml"
@@ -64,28 +64,6 @@ class Settings:
         return self.overrides.get(node, self.defaults)
 
 
-def _quantity(kind: type[Amount]) -> BeforeValidator:
-    def read(value: object) -> Amount:
-        if isinstance(value, kind):
-            return value
-        parse = MilliCpu.parse if kind is MilliCpu else Bytes.parse
-        return parse(value)  # type: ignore[arg-type]  # parse refuses what is not a quantity with a clear message
-
-    return BeforeValidator(read)
-
-
-def _above_zero(amount: A) -> A:
-    if not amount:
-        raise ValueError("expected more than zero")
-    return amount
-
-
-def _fraction(value: object) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
-    return Fraction(str(value))
-
-
 def _ranking(value: object) -> RankingConfig:
     try:
         return parse_ranking(value)
@@ -93,36 +71,26 @@ def _ranking(value: object) -> RankingConfig:
         raise PydanticCustomError(BELOW, "{said}", {"said": str(error)}) from None
 
 
-A = TypeVar("A", bound=Amount)
-Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
-Mem = Annotated[Bytes, _quantity(Bytes)]
-Watermark = Annotated[Fraction, BeforeValidator(_fraction)]
-CpuUnit = Annotated[MilliCpu, _quantity(MilliCpu), AfterValidator(_above_zero)]
-MemUnit = Annotated[Bytes, _quantity(Bytes), AfterValidator(_above_zero)]
 Ranking = Annotated[RankingConfig, BeforeValidator(_ranking)]
 NodeName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
-
-
-class _Unit(_Section):
+class _Unit(Section):
     cpu: CpuUnit = Field(alias="vCPUs")
     mem: MemUnit
 
 
-class _CpuLevel(_Section):
+class _CpuLevel(Section):
     watermark: Watermark = Fraction(9, 10)
     system: Cpu = MilliCpu(500)
 
 
-class _MemLevel(_Section):
+class _MemLevel(Section):
     watermark: Watermark = Fraction(9, 10)
     system: Mem = Bytes(1024**3)
 
 
-class _Node(_Section):
+class _Node(Section):
     compute_unit: _Unit
     cpu: _CpuLevel = _CpuLevel()
     memory: _MemLevel = _MemLevel()
@@ -135,22 +103,22 @@ class _Node(_Section):
         )
 
 
-class _PartUnit(_Section):
+class _PartUnit(Section):
     cpu: CpuUnit | None = Field(default=None, alias="vCPUs")
     mem: MemUnit | None = None
 
 
-class _PartCpu(_Section):
+class _PartCpu(Section):
     watermark: Watermark | None = None
     system: Cpu | None = None
 
 
-class _PartMem(_Section):
+class _PartMem(Section):
     watermark: Watermark | None = None
     system: Mem | None = None
 
 
-class _Override(_Section):
+class _Override(Section):
     nodes: Annotated[list[NodeName], Field(min_length=1)]
     compute_unit: _PartUnit = _PartUnit()
     cpu: _PartCpu = _PartCpu()
@@ -173,27 +141,27 @@ def _over(base: M, part: BaseModel) -> M:
     return base.model_copy(update=given)
 
 
-class _Agents(_Section):
-    node_agents: list[Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[a-z0-9.-]+$")]] = []
+class _Agents(Section):
+    node_agents: list[Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[a-z0-9.-]+$")]] = Field(default_factory=list)
     audience: Annotated[str, Field(min_length=1)] = TOKEN_AUDIENCE
 
 
-class _Extender(_Section):
+class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
 
 
-class _Permits(_Section):
+class _Permits(Section):
     lazy_writes_per_second: Annotated[float, Field(gt=0, le=10_000)] = 50.0
 
 
-class _Waiting(_Section):
+class _Waiting(Section):
     wake_interval_seconds: Annotated[float, Field(gt=0, le=600)] = 1.0
 
 
-class _Settings(_Section):
+class _Settings(Section):
     scheduler_name: Annotated[str, Field(min_length=1)] = SCHEDULER_NAME
     node_defaults: _Node
-    node_overrides: list[_Override] = []
+    node_overrides: list[_Override] = Field(default_factory=list)
     agents: _Agents = _Agents()
     extender: _Extender = _Extender()
     permits: _Permits = _Permits()

@@ -1,9 +1,11 @@
-"""The few writes that the scheduler makes: permits, bindings, wake-up calls, events; and two reads before them.
+"""The few writes that the scheduler makes: permits, bindings, wake-up calls, events, migrations; and reads before them.
 
 Rules that hold here:
 
 - A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
   can therefore never land after something newer, nor on a VM that replaced it (architecture, decision 1).
+- A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
+- An event's name says what it is about where that happens once: told twice, it is there once (409).
 - Nothing is retried here: who asked knows whether it is still wanted.
 """
 
@@ -19,6 +21,7 @@ from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiCall, JsonObject, KubernetesApi
+from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -30,11 +33,16 @@ TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S1
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people."""
+    """An Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people.
+
+    ``name`` is that of the Event, where it must be written once however often it is told; else it is made up.
+    """
 
     vm: VirtualMachine
     reason: str
     note: str
+    is_warning: bool = True
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,20 @@ class ClusterWriter:
         path = f"/api/v1/namespaces/{notice.vm.name.namespace}/events"
         await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=_event_body(notice, stamp)))
 
+    async def create_migration(self, order: MigrationOrder) -> JsonObject:
+        """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
+        path = migrations_path(order.name.namespace)
+        return await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=migration_body(order)))
+
+    async def read_migration(self, name: ObjectName) -> JsonObject:
+        """The VirtualMachineMigration as it is now."""
+        return await self.api.call(ApiCall("GET", migration_path(name), WRITE_TIMEOUT))
+
+    async def delete_migration(self, name: ObjectName, uid: str) -> None:
+        """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        await self.api.call(ApiCall("DELETE", migration_path(name), WRITE_TIMEOUT, body=body))
+
     async def review_token(self, token: str, audience: str) -> JsonObject:
         """The API server's TokenReview of ``token``."""
         body = {
@@ -100,7 +122,7 @@ def _patch(path: str, metadata: JsonObject) -> ApiCall:
 
 def _event_body(notice: Notice, stamp: str) -> JsonObject:
     vm = notice.vm
-    name = f"{vm.name.name}.{''.join(filter(str.isdigit, stamp))}"
+    name = notice.name or f"{vm.name.name}.{''.join(filter(str.isdigit, stamp))}"
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -114,7 +136,7 @@ def _event_body(notice: Notice, stamp: str) -> JsonObject:
         },
         "reason": notice.reason,
         "message": notice.note,
-        "type": "Warning",
+        "type": "Warning" if notice.is_warning else "Normal",
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from datetime import UTC, datetime
 from itertools import count
 
 from protocol.units import Instant, Seconds
@@ -13,6 +14,9 @@ async def settle() -> None:
     """Lets every task run until it waits for something outside."""
     for _ in range(60):
         await asyncio.sleep(0)
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
 class FakeClock:
@@ -26,8 +30,11 @@ class FakeClock:
     def now(self) -> Instant:
         return Instant(self._now)
 
+    def wall(self) -> float:
+        return BEGAN + self._now
+
     def timestamp(self) -> str:
-        return f"2026-01-01T00:00:00.{int(self._now):06d}Z"
+        return datetime.fromtimestamp(self.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     async def sleep(self, duration: Seconds) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,0 +1,52 @@
+"""What the parts of the settings have in common: sections, quantities and fractions, and how they refuse.
+
+An amount is what Kubernetes takes for a quantity (``2``, ``"250m"``, ``"1Gi"``); every refusal says what was expected.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from protocol.field_errors import shown
+from protocol.units import Amount, Bytes, MilliCpu
+
+A = TypeVar("A", bound=Amount)
+
+
+class Section(BaseModel):
+    """Part of the settings: unknown keys are errors, and names are written in camelCase."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
+
+
+def _quantity(kind: type[Amount]) -> BeforeValidator:
+    def read(value: object) -> Amount:
+        if isinstance(value, kind):
+            return value
+        parse = MilliCpu.parse if kind is MilliCpu else Bytes.parse
+        return parse(value)  # type: ignore[arg-type]  # parse refuses what is not a quantity with a clear message
+
+    return BeforeValidator(read)
+
+
+def _above_zero(amount: A) -> A:
+    if not amount:
+        raise ValueError("expected more than zero")
+    return amount
+
+
+def _fraction(value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
+    return Fraction(str(value))
+
+
+Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
+Mem = Annotated[Bytes, _quantity(Bytes)]
+Watermark = Annotated[Fraction, BeforeValidator(_fraction)]
+CpuUnit = Annotated[MilliCpu, _quantity(MilliCpu), AfterValidator(_above_zero)]
+MemUnit = Annotated[Bytes, _quantity(Bytes), AfterValidator(_above_zero)]
