@@ -43,6 +43,10 @@ manifests: ## Write deploy/neonvm.yaml from deploy/kubernetes/crds
 bench: env ## Speed and memory, side by side in one run
 	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)
 
+bench-migration: env ## Twenty live migrations of a real VM under load, and what its clients notice
+	@scripts/install-packages.sh guests pgbench
+	@$(BIN)/python -m scripts.bench.migrations $(BENCH_ARGS)
+
 env: $(STAMP)
 
 $(STAMP): requirements.txt pyproject.toml

@@ -57,10 +57,8 @@ def test_one_that_failed_says_why() -> None:
 
 def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
     lines = ["0 1 21500 0 1700000010 500000", "0 2 160000 0 1700000010 700000", ""]
-    assert answers_of(lines, 1_700_000_000.0) == [
-        Answer(Instant(10.5), Seconds(pytest.approx(0.0015))),
-        Answer(Instant(pytest.approx(10.7)), Seconds(pytest.approx(0.14))),
-    ]
+    read = answers_of(lines, 1_700_000_000.0)
+    assert [(round(each.at, 6), round(each.waited, 6)) for each in read] == [(10.5, 0.0015), (10.7, 0.14)]
     with pytest.raises(PgbenchError, match="cannot be read: 'nonsense'"):
         answers_of(["nonsense"], 0.0)
 

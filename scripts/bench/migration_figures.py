@@ -1,0 +1,96 @@
+"""What many migrations of one VM say together (pure).
+
+Rules that hold here:
+
+- A stall is the longest time that a client which asks every 20 ms waited for one answer. The background is what the
+  same client notices in spans of the same length in which nothing moves, in the same run.
+- A migration that failed has no times, and counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.moves import SUCCEEDED, Move
+from scripts.autoscale.demonstration.probe import Noticed
+
+MARGIN: Final = Seconds(1.0)
+"""So long before and after a migration a stall is taken to be its doing."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Median and maximum of some milliseconds; None where there are none."""
+
+    median: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """The spread of ``values``."""
+        return cls(round(median(values), 1), round(max(values), 1)) if values else cls(None, None)
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The outcome; times in milliseconds."""
+
+    migrations: int
+    succeeded: int
+    transactions: int
+    failed_transactions: int
+    total_ms: Spread
+    downtime_ms: Spread
+    stall_ms: Spread
+    background_stall_ms: Spread
+    reasons: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every migration succeeded and no transaction failed."""
+        return self.succeeded == self.migrations > 0 and not self.failed_transactions
+
+    @property
+    def above_background_ms(self) -> float | None:
+        """By how much the median stall of a migration is above that of the background."""
+        moving, still = self.stall_ms.median, self.background_stall_ms.median
+        return None if moving is None or still is None else round(moving - still, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """A span in which nothing moved, and what the probe noticed in it."""
+
+    since: Instant
+    until: Instant
+    noticed: Noticed
+
+    def stalls(self, span: Seconds) -> list[float]:
+        """The longest stall of each part of it that is ``span`` long, in milliseconds."""
+        count = max(1, int((self.until - self.since) / span))
+        starts = [Instant(self.since + span * number) for number in range(count)]
+        found = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
+        return [each * 1000 for each in found if each is not None]
+
+
+def figures(moves: Sequence[Move], moving: Noticed, background: Background, transactions: int, failed: int) -> Figures:
+    """Everything together. ``failed`` counts transactions of the load; those of the probe are added."""
+    done = [move for move in moves if move.phase == SUCCEEDED and move.began is not None and move.ended is not None]
+    spans = [(Instant(move.began - MARGIN), Instant(move.ended + MARGIN)) for move in done if move.began and move.ended]
+    stalls = [moving.longest_stall(since, until) for since, until in spans]
+    length = Seconds(median(until - since for since, until in spans)) if spans else Seconds(MARGIN * 2)
+    return Figures(
+        migrations=len(moves),
+        succeeded=len(done),
+        transactions=transactions,
+        failed_transactions=failed + moving.outcome.failed + background.noticed.outcome.failed,
+        total_ms=Spread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
+        downtime_ms=Spread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
+        stall_ms=Spread.of([each * 1000 for each in stalls if each is not None]),
+        background_stall_ms=Spread.of(background.stalls(length)),
+        reasons=sorted({move.reason or move.phase for move in moves if move.phase != SUCCEEDED}),
+    )

@@ -1,0 +1,203 @@
+"""``make bench-migration``: a VM goes to and fro between two nodes while clients use it as hard as they can."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from deploy.local.clock import Clock, SystemClock
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, text
+from deploy.local.network.chooser import NetworkKind
+from protocol.messages import ObjectName
+from protocol.names import VM_GROUP, VM_VERSION
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.moves import Move, MoveWatch
+from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.probe import Noticed, probe
+from scripts.autoscale.demonstration.second_act import small_vm
+from scripts.autoscale.fresh_cluster import fresh_cluster
+from scripts.autoscale.running import run
+from scripts.autoscale.site import Site, SiteError
+from scripts.bench.migration_figures import Background, Figures, figures
+
+VM: Final = ObjectName("default", "ping-pong")
+_NAME: Final = "bench-migration"
+_CLIENTS: Final = 4
+_SCALE: Final = 2
+_POSTGRES: Final = 5432
+_PACE: Final = 6
+"""Seconds from the begin of one migration to that of the next, unless one takes longer."""
+_STILL: Final = 30
+"""Seconds of load without any migration, for comparison."""
+_REST: Final = 10
+_BOOT: Final = Seconds(180.0)
+_END: Final = Seconds(120.0)
+_LOOK: Final = Seconds(0.1)
+
+
+def bench_migration(
+    count: Annotated[int, typer.Option(min=1, max=200, help="How many migrations.")] = 20,
+    network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
+) -> None:
+    """Migrate a VM to and fro under a saturating pgbench and a client that asks every 20 ms.
+
+    Prints counts, total time, downtime and the longest stalls, beside the stalls without any migration. Exits 0 only if
+    every migration succeeded and no transaction failed.
+    """
+    run(_bench(count, network, report))
+
+
+async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
+    console, clock = Console(), SystemClock()
+    find_pgbench()
+    spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")
+    async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
+        runs = _Runs(site, clock, console.print)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(runs.watcher.run())
+            found = await runs.measure(stack, count)
+            watching.cancel()
+    console.print(table(found))
+    if report is not None:
+        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    return 0 if found.is_clean else 1
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What clients lived through, and when."""
+
+    since: Instant
+    until: Instant
+    outcome: Outcome
+    noticed: Noticed
+
+
+class _Runs:
+    """Load with and without migrations."""
+
+    def __init__(self, site: Site, clock: Clock, say: Callable[[str], None]) -> None:
+        self._site = site
+        self._clock = clock
+        self._say = say
+        self.watcher = MoveWatch(site.client, clock, self._turned)
+
+    async def measure(self, stack: AsyncExitStack, count: int) -> Figures:
+        """The figures of ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
+        server = await self._server(stack)
+        self._say(f"{_STILL} s of load without a migration")
+        still = await self._loaded(server, _STILL)
+        seconds = count * _PACE + _REST
+        self._say(f"{count} migrations under load, {seconds} s or more")
+        async with asyncio.TaskGroup() as tasks:
+            load = tasks.create_task(self._loaded(server, seconds))
+            await self._to_and_fro(count)
+            if load.done():
+                self._say("some migrations took so long that the load had ended before them")
+        moved = load.result()
+        for problem in {still.outcome.problem, moved.outcome.problem, moved.noticed.outcome.problem} - {""}:
+            self._say(problem)
+        return figures(
+            self.watcher.moves,
+            moved.noticed,
+            Background(still.since, still.until, still.noticed),
+            still.outcome.transactions + moved.outcome.transactions,
+            still.outcome.failed + moved.outcome.failed,
+        )
+
+    async def _server(self, stack: AsyncExitStack) -> Server:
+        await self._site.client.create(VIRTUAL_MACHINES, VM.namespace, _ping_pong())
+        if not await self._until(self._answers, _BOOT):
+            raise SiteError(f"the VM did not come up within {_BOOT:g} s")
+        vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
+        server = Server(*await stack.enter_async_context(self._site.into_vm(vm, _POSTGRES)))
+        await prepare(server, _SCALE)
+        return server
+
+    async def _loaded(self, server: Server, seconds: int) -> _Loaded:
+        since = self._clock.now()
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
+            ask = tasks.create_task(probe(server, seconds, self._clock))
+        return _Loaded(since, self._clock.now(), work.result(), ask.result())
+
+    async def _to_and_fro(self, count: int) -> None:
+        await self._clock.sleep(Seconds(2.0))
+        for number in range(1, count + 1):
+            next_one = Instant(self._clock.now() + _PACE)
+            await self._site.client.create(MIGRATIONS, VM.namespace, _migration(number))
+            if not await self._until(partial(self._has_ended, number), _END):
+                raise SiteError(f"migration {number} did not end within {_END:g} s")
+            await self._clock.sleep(Seconds(max(0.5, next_one - self._clock.now())))
+
+    async def _answers(self) -> bool:
+        vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
+        return any(
+            text(each, "type") == "Available" and text(each, "status") == "True"
+            for each in items(vm, "status", "conditions")
+        )
+
+    async def _has_ended(self, count: int) -> bool:
+        return len(self.watcher.moves) >= count and not any(move.is_under_way for move in self.watcher.moves)
+
+    async def _until(self, holds: Callable[[], Awaitable[bool]], at_most: Seconds) -> bool:
+        deadline = self._clock.now() + at_most
+        while not await holds():
+            if self._clock.now() >= deadline:
+                return False
+            await self._clock.sleep(_LOOK)
+        return True
+
+    def _turned(self, move: Move) -> None:
+        if not move.is_under_way:
+            self._say(f"  {len(self.watcher.moves):3}  {move.title}")
+
+
+def _ping_pong() -> Json:
+    """A VM that nobody resizes."""
+    vm = small_vm(VM)
+    return {**vm, "metadata": {"name": VM.name}}
+
+
+def _migration(number: int) -> Json:
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": "VirtualMachineMigration",
+        "metadata": {"name": f"{VM.name}-{number}"},
+        "spec": {"vmName": VM.name},
+    }
+
+
+def table(found: Figures) -> Table:
+    """The figures as people read them (pure)."""
+    shown = Table(
+        "milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded"
+    )
+    rows = (
+        ("total", found.total_ms),
+        ("downtime", found.downtime_ms),
+        ("longest stall of a client", found.stall_ms),
+        ("the same without migration", found.background_stall_ms),
+    )
+    for name, spread in rows:
+        shown.add_row(name, *("-" if each is None else f"{each:.0f}" for each in (spread.median, spread.max)))
+    above = "" if found.above_background_ms is None else f", median stall {found.above_background_ms:+.0f} ms"
+    why = "".join(f"\nnot migrated: {reason}" for reason in found.reasons)
+    shown.caption = f"{found.transactions} transactions, {found.failed_transactions} failed{above}{why}"
+    return shown
+
+
+if __name__ == "__main__":
+    typer.run(bench_migration)

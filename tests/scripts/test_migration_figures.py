@@ -1,0 +1,58 @@
+"""The figures of many migrations: medians beside a background of the same length, and what is not clean."""
+
+from rich.console import Console
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.moves import Move
+from scripts.autoscale.demonstration.pgbench import Outcome
+from scripts.autoscale.demonstration.probe import Answer, Noticed
+from scripts.bench.migration_figures import Background, Figures, Spread, figures
+from scripts.bench.migrations import table
+
+VM = ObjectName("default", "db")
+
+
+def noticed(*answers: tuple[float, float], failed: int = 0) -> Noticed:
+    return Noticed(Outcome(len(answers), failed, ""), [Answer(Instant(at), Seconds(waited)) for at, waited in answers])
+
+
+def moved(at: float, total: int, downtime: int) -> Move:
+    return Move(VM, "n1", "n2", "Succeeded", "", "", total, downtime, Instant(at), Instant(at + 1.0))
+
+
+STILL = Background(Instant(0.0), Instant(9.0), noticed((1.0, 0.1), (2.0, 0.05), (4.0, 0.11), (8.0, 0.09)))
+MOVES = [moved(20.0, 900, 30), moved(30.0, 1200, 50), moved(40.0, 1000, 40)]
+MOVING = noticed((15.0, 3.0), (20.5, 0.15), (30.5, 0.25), (40.5, 0.2))
+
+
+def test_every_stall_belongs_to_the_migration_beside_it() -> None:
+    found = figures(MOVES, MOVING, STILL, 5000, 0)
+    assert found == Figures(
+        migrations=3,
+        succeeded=3,
+        transactions=5000,
+        failed_transactions=0,
+        total_ms=Spread(1000.0, 1200.0),
+        downtime_ms=Spread(40.0, 50.0),
+        stall_ms=Spread(200.0, 250.0),
+        background_stall_ms=Spread(100.0, 110.0),
+        reasons=[],
+    )
+    assert (found.is_clean, found.above_background_ms) == (True, 100.0)
+
+
+def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
+    failed = Move(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
+    found = figures([*MOVES, failed], noticed((20.5, 0.15), failed=1), STILL, 5000, 2)
+    assert (found.is_clean, found.succeeded, found.migrations, found.failed_transactions) == (False, 3, 4, 3)
+    console = Console(width=120, record=True)
+    console.print(table(found))
+    said = console.export_text()
+    for expected in ("3 of 4 migrations succeeded", "5000 transactions, 3 failed", "the destination died", "1200"):
+        assert expected in said
+
+
+def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
+    found = figures([], noticed(), STILL, 0, 0)
+    assert (found.is_clean, found.total_ms, found.above_background_ms) == (False, Spread(None, None), None)
