@@ -16,10 +16,11 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import yaml
 
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Smoothing, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from protocol.field_errors import field_message, shown
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
-from protocol.smoothing.policy import parse_policy
+from protocol.smoothing.policy import Policy as Stages
+from protocol.smoothing.policy import Resource, parse_policy
 from protocol.units import Bytes, QuantityError, Seconds
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -50,17 +51,13 @@ class _Memory(_Section):
     pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] | None = None
 
 
-class _Shrink(_Section):
-    window: Span | None = None
-    max_gap: Span | None = None
-
-
 class _Timing(_Section):
     tick: Span | None = None
     tick_jitter: Span | None = None
     migrating_tick: Span | None = None
     start_spread: Span | None = None
     unfinished_shrink: Span | None = None
+    settle: Span | None = None
     stale: Span | None = None
     scrape: Span | None = None
 
@@ -68,19 +65,18 @@ class _Timing(_Section):
 class _Document(_Section):
     cpu: _Cpu = msgspec.field(default_factory=_Cpu)
     memory: _Memory = msgspec.field(default_factory=_Memory)
-    shrink: _Shrink = msgspec.field(default_factory=_Shrink)
     timing: _Timing = msgspec.field(default_factory=_Timing)
     smoothing: str | dict[str, object] | None = None
 
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
-    "shrink.window": (1.0, 86400.0),
-    "shrink.maxGap": (1.0, 3600.0),
+    "smoothing.maxGap": (1.0, 3600.0),
     "timing.tick": (1.0, 15.0),
     "timing.tickJitter": (0.0, 10.0),
     "timing.migratingTick": (0.5, 15.0),
     "timing.startSpread": (0.0, 300.0),
     "timing.unfinishedShrink": (0.0, 300.0),
+    "timing.settle": (0.0, 60.0),
     "timing.stale": (1.0, 300.0),
     "timing.scrape": (0.25, 60.0),
 }
@@ -95,9 +91,8 @@ def read_policy(text: str, base: Policy) -> Policy:
         policy = Policy(
             cpu=_changed(base.cpu, found.cpu),
             memory=_memory(base.memory, found.memory),
-            shrink=_timed("shrink", base.shrink, found.shrink),
-            timing=_timed("timing", base.timing, found.timing),
             smoothing=_smoothing(base.smoothing, found.smoothing),
+            timing=_timing(base.timing, found.timing),
         )
     except yaml.YAMLError as error:
         raise PolicyError(f"no YAML: {' '.join(str(error).split())}") from None
@@ -107,27 +102,44 @@ def read_policy(text: str, base: Policy) -> Policy:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     if policy.cpu.pressure_from >= policy.cpu.pressure_full:
         raise PolicyError(f"cpu.pressureFrom: expected less than cpu.pressureFull ({policy.cpu.pressure_full:g})")
+    if policy.smoothing.max_gap <= policy.timing.scrape:
+        raise PolicyError(f"smoothing.maxGap: expected more than timing.scrape ({policy.timing.scrape:g} s)")
     return policy
 
 
-def _smoothing(base: Smoothing | None, found: str | dict[str, object] | None) -> Smoothing | None:
-    """``window`` for none, ``default`` for ours, or stages for ``cpu`` and ``memory``, each ours where not named."""
+def _smoothing(base: Smoothing, found: str | dict[str, object] | None) -> Smoothing:
+    """``default`` for all of ours; or ``cpu`` and ``memory``, each ``default`` or stages, and ``maxGap``."""
     if found is None:
         return base
     if isinstance(found, str):
-        if found not in ("window", "default"):
-            raise ValueError(f"smoothing: expected window, default, or stages for cpu and memory, got {shown(found)}")
-        return Smoothing(DEFAULT_CPU, DEFAULT_MEMORY) if found == "default" else None
-    for name in found:
-        if name not in ("cpu", "memory"):
-            raise ValueError(f"smoothing.{name}: unknown field; expected cpu and memory")
-    return Smoothing(
-        cpu=parse_policy(found["cpu"], "cpu", "smoothing.cpu") if "cpu" in found else DEFAULT_CPU,
-        memory=parse_policy(found["memory"], "memory", "smoothing.memory") if "memory" in found else DEFAULT_MEMORY,
-    )
+        if found != "default":
+            raise ValueError(f"smoothing: expected default, or policies for cpu and memory, got {shown(found)}")
+        return Smoothing()
+    changed = base
+    for name, value in found.items():
+        match name:
+            case "cpu":
+                changed = replace(changed, cpu=_stages(value, "cpu"))
+            case "memory":
+                changed = replace(changed, memory=_stages(value, "memory"))
+            case "maxGap":
+                changed = replace(changed, max_gap=_seconds("smoothing.maxGap", value))
+            case _:
+                raise ValueError(f"smoothing.{name}: unknown field; expected cpu, memory and maxGap")
+    return changed
 
 
-P = TypeVar("P", CpuPolicy, MemoryPolicy, ShrinkPolicy, Timing)
+def _stages(found: object, resource: Resource) -> Stages:
+    if found == "default":
+        return DEFAULT_CPU if resource == "cpu" else DEFAULT_MEMORY
+    path = f"smoothing.{resource}"
+    stages = parse_policy(found, resource, path)
+    if stages.resource != resource:
+        raise ValueError(f"{path}.resource: expected {resource}, got {stages.resource}")
+    return stages
+
+
+P = TypeVar("P", CpuPolicy, MemoryPolicy)
 
 
 def _named(section: _Section) -> dict[str, object]:
@@ -149,22 +161,22 @@ def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
         raise ValueError(f"memory.kernelAllowance: {error}") from None
 
 
-def _timed(path: str, base: P, section: _Shrink | _Timing) -> P:
+def _timing(base: Timing, section: _Timing) -> Timing:
     spans = {
-        name: _seconds(f"{path}.{public}", value)
+        name: _seconds(f"timing.{public}", value)
         for (name, value), public in zip(
             msgspec.structs.asdict(section).items(), section.__struct_encode_fields__, strict=True
         )
         if value is not None
     }
-    return replace(base, **spans)  # type: ignore[arg-type]  # the sections have the fields of the policies
+    return replace(base, **spans)
 
 
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
 _FACTORS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
-def _seconds(path: str, value: Span) -> Seconds:
+def _seconds(path: str, value: object) -> Seconds:
     low, high = LIMITS[path]
     match = _SPAN.fullmatch(str(value).strip())
     if match is None:

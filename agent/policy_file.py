@@ -42,7 +42,7 @@ class PolicyFile:
         """Reads the file and tells ``taker`` what is new."""
         try:
             text = self._path.read_text()
-            if text == self._text:
+            if text == self._text and self._complaint is None:
                 return
             self._text = text
             policy = read_policy(text, Policy())

@@ -48,6 +48,7 @@ _QUANTITY: Final = re.compile(
 )
 _LONGEST: Final = 64  # characters of a number: more than any real amount needs, and few enough to be cheap
 _LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
+_NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
@@ -103,8 +104,9 @@ class Amount:
         return type(self)(max(0, self.value - self._same(other)))
 
     def scaled(self, fraction: float | Fraction) -> Self:
-        """This amount times ``fraction`` (>= 0), rounded down to the whole unit."""
-        return type(self)(floor(self.value * Fraction(fraction)))
+        """This amount times ``fraction`` (>= 0), rounded down to the whole unit; a float is the decimal it shows."""
+        exact = fraction if isinstance(fraction, Fraction) else Fraction(str(fraction))
+        return type(self)(floor(self.value * exact))
 
     def units_down(self, unit: Self) -> int:
         """How many whole ``unit`` (> 0) fit into this amount."""
@@ -150,10 +152,13 @@ class MilliCpu(Amount):
 
     @classmethod
     def cores(cls, cores: float) -> MilliCpu:
-        """So many vCPUs (>= 0), rounded up to the thousandth. Raises ``QuantityError`` where it is no such number."""
+        """So many vCPUs (>= 0), rounded up to the thousandth, but not for the sake of a float's last digits.
+
+        Less than a nano-vCPU is such noise: 0.1 + 0.2 is 300m. Raises ``QuantityError`` where it is no such number.
+        """
         if not isfinite(cores):
             raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
-        return cls(_whole(Fraction(cores) * 1000, cores))
+        return cls(_whole(round(Fraction(cores) * 1000, _NANO), cores))
 
     @property
     def as_cores(self) -> float:

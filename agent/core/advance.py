@@ -29,10 +29,10 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal
+from agent.core.guard import Guard
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.permits import objection
 from agent.core.policy import DENIED_RETRY, SCHEDULER_RETRY, VM_API_RETRY, wait_after
-from agent.core.smoothing import begin_guard
 from agent.core.state import Denial, State, Trouble
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
@@ -47,7 +47,7 @@ def advance(state: State, event: Event, now: Instant, luck: float) -> None:
     match event:
         case VmSeen(vm):
             state.vm.lost = None
-            _adopt(state, vm)
+            _adopt(state, vm, now)
         case VmLost(fault, reason):
             state.vm.lost = again(state.vm.lost, fault, reason, now)
         case Scraped(sample):
@@ -70,11 +70,13 @@ def advance(state: State, event: Event, now: Instant, luck: float) -> None:
             _settings(state, event, now)
 
 
-def _adopt(state: State, vm: Vm) -> None:
+def _adopt(state: State, vm: Vm, now: Instant) -> None:
     """Takes a newer view; an older one that arrives late changes nothing."""
     side = state.vm
     if side.seen is not None and not vm.follows(side.seen.version - 1):
         return
+    if side.seen is not None and not side.seen.actual.within(vm.actual):
+        side.fell_at = now
     side.seen = vm
     if side.unsettled is not None and vm.follows(side.unsettled.base):
         side.unsettled = None
@@ -95,8 +97,16 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
         return
     guest.had = vm.actual
-    guest.goal = goal(sample, guest.rates, vm.actual.at_most(had or vm.actual), state.policy)
-    guest.guard.observe(guest.goal.need, vm.use, now)
+    has = vm.actual.at_most(had or vm.actual)
+    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, now))
+    need = guest.goal.need
+    guest.guard.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now)
+
+
+def _settling(state: State, now: Instant) -> bool:
+    """Whether a shrink is so recent that the guest may be waiting for it."""
+    shrinks = (state.vm.shrunk_at, state.vm.fell_at)
+    return any(at is not None and now - at <= state.policy.timing.settle for at in shrinks)
 
 
 def _started(state: State, action: Action, now: Instant, luck: float) -> None:
@@ -174,7 +184,7 @@ def _patched(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
     side.patching = side.trouble = side.retry_at = None
     side.patched_at = now
-    _adopt(state, vm)
+    _adopt(state, vm, now)
 
 
 def _patch_conflicted(state: State) -> None:
@@ -201,8 +211,8 @@ def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> N
         return
     state.settings_trouble = None
     before, state.policy = state.policy, event.policy
-    if (before.shrink, before.smoothing) != (event.policy.shrink, event.policy.smoothing):
-        state.guest.guard = begin_guard(event.policy)
+    if before.smoothing != event.policy.smoothing:
+        state.guest.guard = Guard(event.policy.smoothing)
 
 
 def again(before: Trouble | None, fault: Fault, reason: str, now: Instant) -> Trouble:

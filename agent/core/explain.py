@@ -126,7 +126,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         migrating=side.migrate,
         goal=_shown(guest.goal.need),
         parts=[PartView(part.name, str(part.need), part.because) for part in guest.goal.parts],
-        shrink_guard=guest.guard.explain(now),
+        shrink_guard=guest.guard.explain(),
         metrics=_metrics(state, now),
         denied=_denial(state, now),
         rejected_permits=side.rejected,

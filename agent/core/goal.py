@@ -9,13 +9,14 @@ Rules that hold here:
   waiting counts only as far as the CPU is busy.
 - Evidence is scaled by the smaller of the CPU before and after the interval: what waited before a growth took effect
   must not be counted again after it.
+- A guest that has just been made smaller waits for that itself: CPUs go offline, memory is emptied. Such waiting counts
+  only with a second witness: more tasks runnable than there are CPUs, or the memory in use filling what there is.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.core.guest import GuestSample, Rates
@@ -61,15 +62,24 @@ NO_GOAL: Final = Goal(None, None, ())
 """Nothing is known yet."""
 
 
-def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Goal:
-    """The need of a guest that has ``has`` (the smaller of before and after the interval ``over``)."""
-    cpu = _cpu_parts(sample, over, has.cpu.as_cores, policy.cpu)
-    mem = _mem_parts(sample, over, has.mem, policy.memory)
+def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, settling: bool) -> Goal:
+    """The need of a guest that has ``has`` (the smaller of before and after the interval ``over``).
+
+    ``settling``: it was made smaller so recently that it may be waiting for that.
+    """
+    cpu = _cpu_parts(sample, _witnessed(sample, over, has.cpu) if settling else over, has.cpu.as_cores, policy.cpu)
+    mem = _mem_parts(sample, over, has.mem, policy.memory, settling=settling)
     return Goal(
         cpu=max((MilliCpu(part.need.value) for part in cpu), default=None),
         mem=max((Bytes(part.need.value) for part in mem), default=None),
         parts=(*cpu, *mem),
     )
+
+
+def _witnessed(sample: GuestSample, over: Rates, has: MilliCpu) -> Rates:
+    """The interval, without its waiting where no more tasks are runnable than there are CPUs."""
+    confirmed = sample.runnable is not None and sample.runnable - OBSERVER > has.whole_cpus
+    return over if over.cpu_stall is None or confirmed else replace(over, cpu_stall=0.0)
 
 
 def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy) -> list[Part]:
@@ -78,19 +88,14 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
     stolen = f", {over.steal:.2f} of it stolen by the host" if over.steal else ""
     busy = Part(
         "cpu busy",
-        _milli(over.busy / policy.target),
+        MilliCpu.cores(over.busy / policy.target),
         f"{over.busy:.2f} cores busy{stolen}, {policy.target:.0%} wanted",
     )
     unmet = _unmet(sample, over, over.busy, cores, policy)
     if unmet is None:
         return [busy]
     extra, because = unmet
-    return [busy, Part("cpu waiting", _milli((over.busy + extra) / policy.target), because)]
-
-
-def _milli(cores: float) -> MilliCpu:
-    """Rounded up to the thousandth, but not for the sake of a float's last digits."""
-    return MilliCpu(ceil(round(cores * 1000, 3)))
+    return [busy, Part("cpu waiting", MilliCpu.cores((over.busy + extra) / policy.target), because)]
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
@@ -117,15 +122,17 @@ def _shown(count: float | None) -> str:
     return "unknown number" if count is None else f"{count:.0f}"
 
 
-def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy) -> list[Part]:
+def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy, *, settling: bool) -> list[Part]:
     used = sample.mem_used
     if used is None:
         return []
     held = used + policy.kernel_allowance
-    parts = [Part("memory used", _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
-    if over.mem_stall is not None and over.mem_stall >= policy.pressure_threshold:
+    need = _share_of(held, policy.target)
+    parts = [Part("memory used", need, f"{_gib(held)} in use, {policy.target:.0%} wanted")]
+    stall = over.mem_stall if need >= has or not settling else None
+    if stall is not None and stall >= policy.pressure_threshold:
         grown = has + has.scaled(policy.pressure_step)
-        parts.append(Part("memory waiting", grown, f"tasks waited for memory {over.mem_stall:.0%} of the time"))
+        parts.append(Part("memory waiting", grown, f"tasks waited for memory {stall:.0%} of the time"))
     return parts
 
 

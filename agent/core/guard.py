@@ -1,18 +1,20 @@
-"""Who says how far down a VM may go (architecture, decision 7).
+"""What the policies make of what a VM needs: how far it grows, and how low it may go (architecture, decision 7; S0.7).
 
 Rules that hold here:
 
-- Without proof a guard says nothing, and nothing shrinks. About growing it has a say only by a policy's choice.
+- A pipeline of stages for each resource says the whole target, up and down. Where it holds what there is, nothing
+  shrinks. Growing is delayed only by a policy's choice, and never for memory.
 - A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from math import ceil
 
-from agent.core.policy import ShrinkPolicy
-from protocol.smoothing.window import WindowMax
+from agent.core.policy import Smoothing
+from protocol.smoothing.policy import Pipeline
+from protocol.smoothing.stage import Sample
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 
 
@@ -27,75 +29,60 @@ class Step:
     reason: str
 
 
-class ShrinkGuard(Protocol):
-    """Watches what a VM needed over time, and says how low it may go."""
+@dataclass(slots=True)
+class Guard:
+    """The pipelines of one VM, and what they said last."""
+
+    smoothing: Smoothing
+    target: Resources | None = None
+    """What the last need should be answered with; None where it could not be told, and before the first."""
+    asked_with: Resources | None = None
+    """What the VM had when the policies were asked: only from that, or less, does the target prove anything."""
+    _cpu: Pipeline = field(init=False)
+    _mem: Pipeline = field(init=False)
+    _last: Instant | None = None
+
+    def __post_init__(self) -> None:
+        self._begin()
 
     def observe(self, need: Resources | None, has: Resources, now: Instant) -> None:
         """Takes what is needed at ``now`` (None: cannot be told), and what was ordered. ``now`` never goes back."""
-
-    def growth(self, need: Resources, now: Instant) -> Resources:
-        """How far to go for ``need``. Less than it only by a policy's choice, and never for memory."""
-
-    def floor(self, now: Instant) -> Resources | None:
-        """The least that is proven to be enough; None while nothing is proven."""
-
-    def explain(self, now: Instant) -> str:
-        """One line for people: what is proven, or what is missing."""
-
-    def steps(self) -> tuple[Step, ...]:
-        """What each stage did to the last need; empty where there are no stages."""
-
-
-@dataclass(slots=True)
-class WindowGuard:
-    """The greatest need of each resource in a full window of time (S0.4)."""
-
-    policy: ShrinkPolicy
-    _cpu: WindowMax
-    _mem: WindowMax
-    _since: Instant | None = None
-    _last: Instant | None = None
-
-    @classmethod
-    def begin(cls, policy: ShrinkPolicy) -> WindowGuard:
-        """A guard that has seen nothing."""
-        return cls(policy, WindowMax(policy.window), WindowMax(policy.window))
-
-    def observe(self, need: Resources | None, has: Resources, now: Instant) -> None:  # noqa: ARG002 - needs decide
-        """See ``ShrinkGuard``."""
         if need is None:
+            self.target = None
             return
-        if self._last is None or now - self._last > self.policy.max_gap:
-            self._cpu.clear()
-            self._mem.clear()
-            self._since = now
+        if self._last is not None and now - self._last > self.smoothing.max_gap:
+            self._begin()
         self._last = now
-        self._cpu.add(need.cpu.value, now)
-        self._mem.add(need.mem.value, now)
+        cpu = self._cpu.target(now, Sample(need.cpu.as_cores, has.cpu.as_cores))
+        mem = self._mem.target(now, Sample(float(need.mem.value), float(has.mem.value)))
+        self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
 
-    def growth(self, need: Resources, now: Instant) -> Resources:  # noqa: ARG002 - growing is never delayed
-        """The need itself."""
-        return need
+    def explain(self) -> str:
+        """One line for people: what the policies say, and by which stage they say more than is needed."""
+        if self.target is None:
+            return "no proof yet: the policy has seen no need, or not the last one"
+        said = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
+        return "the policy says " + " and ".join(
+            f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items()
+        )
 
     def steps(self) -> tuple[Step, ...]:
-        """None: a window has no stages."""
-        return ()
+        """What each stage did to the last need; empty before the first."""
+        cpu = [
+            Step("cpu", step.stage, str(MilliCpu.cores(step.before)), str(MilliCpu.cores(step.after)), step.reason)
+            for step in self._cpu.explain()
+        ]
+        mem = [
+            Step("memory", step.stage, str(Bytes(ceil(step.before))), str(Bytes(ceil(step.after))), step.reason)
+            for step in self._mem.explain()
+        ]
+        return (*cpu, *mem)
 
-    def floor(self, now: Instant) -> Resources | None:
-        """See ``ShrinkGuard``."""
-        cpu, mem = self._cpu.max(), self._mem.max()
-        if cpu is None or mem is None or not self._proven(now):
-            return None
-        return Resources(MilliCpu(int(cpu)), Bytes(int(mem)))
+    def _begin(self) -> None:
+        self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 
-    def explain(self, now: Instant) -> str:
-        """See ``ShrinkGuard``."""
-        floor = self.floor(now)
-        if floor is not None:
-            return f"at most {floor.cpu} cpu and {floor.mem.as_gib:.2f} GiB were needed in {self.policy.window:g} s"
-        seen = 0.0 if self._since is None else now - self._since
-        return f"no proof yet: {min(seen, self.policy.window):.0f} s of {self.policy.window:g} s seen without a gap"
-
-    def _proven(self, now: Instant) -> bool:
-        gap = self._last is None or now - self._last > self.policy.max_gap
-        return not gap and self._cpu.is_full(now)
+    def _raised(self, resource: str) -> str:
+        """The stage that added most to the need of ``resource``, and why; nothing where none did."""
+        steps = (self._cpu if resource == "cpu" else self._mem).explain()
+        most = max(steps, key=lambda step: step.after - step.before, default=None)
+        return f" ({most.stage}: {most.reason})" if most is not None and most.after > most.before else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Policy as Stages
 from protocol.units import Bytes, Seconds
 
@@ -47,14 +48,6 @@ class MemoryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class ShrinkPolicy:
-    """What proves that less is enough: ``window`` without a greater need, and without a gap of over ``max_gap``."""
-
-    window: Seconds = Seconds(60.0)
-    max_gap: Seconds = Seconds(10.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Retry:
     """Waits after failures: ``first``, then ``factor`` times the last up to ``cap``, each up to ``jitter`` longer."""
 
@@ -70,8 +63,9 @@ class Timing:
 
     ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
     while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
-    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``stale``: metrics older than this prove
-    nothing. ``scrape``: from one look at the guest to the next.
+    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``settle``: for so long after a shrink
+    began or was seen, tasks that wait may wait for the shrink itself. ``stale``: metrics older than this prove nothing.
+    ``scrape``: from one look at the guest to the next.
     """
 
     tick: Seconds = Seconds(15.0)
@@ -79,27 +73,31 @@ class Timing:
     migrating_tick: Seconds = Seconds(2.0)
     start_spread: Seconds = Seconds(1.0)
     unfinished_shrink: Seconds = Seconds(5.0)
+    settle: Seconds = Seconds(3.0)
     stale: Seconds = Seconds(5.0)
     scrape: Seconds = Seconds(1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Smoothing:
-    """Policies as stages, one for each resource; they take the place of the plain window of ``ShrinkPolicy``."""
+    """Policies as stages, one for each resource: what size, and when to shrink.
 
-    cpu: Stages
-    memory: Stages
+    After a gap of more than ``max_gap`` seconds without a need to look at, they begin anew.
+    """
+
+    cpu: Stages = DEFAULT_CPU
+    memory: Stages = DEFAULT_MEMORY
+    max_gap: Seconds = Seconds(10.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How one VM is scaled. ``smoothing`` None: up at once, and down as ``shrink`` says."""
+    """How one VM is scaled."""
 
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
-    shrink: ShrinkPolicy = field(default_factory=ShrinkPolicy)
+    smoothing: Smoothing = field(default_factory=Smoothing)
     timing: Timing = field(default_factory=Timing)
-    smoothing: Smoothing | None = None
 
 
 SCHEDULER_RETRY: Final = Retry(first=Seconds(3.0), factor=1.5, cap=Seconds(12.0))

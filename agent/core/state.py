@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guard import ShrinkGuard
+from agent.core.guard import Guard
 from agent.core.guest import NO_RATES, Rates, Seen
 from agent.core.policy import Policy
-from agent.core.smoothing import begin_guard
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Instant, Resources
@@ -72,8 +71,9 @@ class SchedulerSide:
 class VmSide:
     """What is known of the VM's object and of the patches on their way to it.
 
-    ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed. ``trouble``
-    is with patching, ``lost`` with reading.
+    ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
+    ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
+    before. ``trouble`` is with patching, ``lost`` with reading.
     """
 
     seen: Vm | None = None
@@ -82,6 +82,7 @@ class VmSide:
     stale_at: int | None = None
     retry_at: Instant | None = None
     shrunk_at: Instant | None = None
+    fell_at: Instant | None = None
     patched_at: Instant | None = None
     trouble: Trouble | None = None
     lost: Trouble | None = None
@@ -91,7 +92,7 @@ class VmSide:
 class GuestSide:
     """What the guest said last, what follows from it, and how low the VM may go."""
 
-    guard: ShrinkGuard
+    guard: Guard
     seen: Seen | None = None
     had: Resources | None = None
     rates: Rates = NO_RATES
@@ -137,5 +138,5 @@ def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float, sequence: 
         policy=policy,
         begins_at=begins_at,
         scheduler=SchedulerSide(next_at=begins_at, sequence=sequence),
-        guest=GuestSide(guard=begin_guard(policy)),
+        guest=GuestSide(guard=Guard(policy.smoothing)),
     )

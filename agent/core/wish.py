@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Each resource by itself: it grows as soon as the need is greater, and shrinks only to what is proven to be enough.
+- Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
 - What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
 - The bounds are orders and need no proof. Memory that is in use is never taken away, not even by them.
 """
@@ -10,12 +10,16 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agent.core.goal import NO_GOAL, Goal, Part
+from agent.core.guard import Guard
 from agent.core.sizing import Sizes
 from agent.core.state import State
 from agent.core.vm import Vm
-from protocol.units import ComputeUnit, Instant, MilliCpu, Resources
+from protocol.units import Amount, ComputeUnit, Instant, MilliCpu, Resources
+
+A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,26 @@ def wish(state: State, vm: Vm, now: Instant) -> Wish:
         return Wish(vm.use, "no compute unit yet: asking for what the VM has")
     sizes = Sizes(unit, vm.bounds, vm.slot_size)
     known = current_goal(state, now)
-    need = sizes.covering(state.guest.guard.growth(known.at_least, now))
-    proven = state.guest.guard.floor(now) if known.need is not None else None
-    low = vm.use if proven is None else sizes.covering(proven)
-    size = need.at_least(low.at_most(vm.use)).at_most(vm.bounds.max).at_least(in_use(state, vm, now))
-    return Wish(size, _because(vm, size, known, proven, unit))
+    size = _size(vm, sizes, known, state.guest.guard)
+    size = size.at_most(vm.bounds.max).at_least(in_use(state, vm, now))
+    return Wish(size, _because(vm, size, known, sizes))
+
+
+def _size(vm: Vm, sizes: Sizes, known: Goal, guard: Guard) -> Resources:
+    """What the policies make of the need; where one of them is unknown, the need and no less than there is."""
+    target, proven = guard.target, guard.asked_with is not None and vm.use.within(guard.asked_with)
+    if known.need is None or target is None:
+        return sizes.covering(known.at_least).at_least(vm.use)
+    grown = Resources(
+        _grown(known.need.cpu, target.cpu, vm.use.cpu),
+        _grown(known.need.mem, target.mem, vm.use.mem),
+    )
+    return sizes.covering(grown).at_least(sizes.covering(target).at_most(vm.use) if proven else vm.use)
+
+
+def _grown(need: A, target: A, has: A) -> A:
+    """What is asked for to grow: the target above ``has``. What is merely held is never rounded up to more."""
+    return target if target > has else min(need, target)
 
 
 def current_goal(state: State, now: Instant) -> Goal:
@@ -62,16 +81,16 @@ def _fresh(state: State, now: Instant) -> bool:
     return seen is not None and now - seen.at <= state.policy.timing.stale
 
 
-def _because(vm: Vm, size: Resources, known: Goal, proven: Resources | None, unit: ComputeUnit) -> str:
+def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
     if known.need is None:
         what = "no metrics" if not known.parts else "some metrics are missing"
         return f"{what}: not below what the VM has"
     if not size.within(vm.use):
-        return f"growing for {_strongest(known, unit)}"
+        return f"growing for {_strongest(known, sizes.unit)}"
     if size != vm.use:
-        return f"shrinking: no more than {proven or 'the bounds'} is needed"
-    if proven is not None or size.within(unit * known.need.units_up(unit)):
-        return f"right for {_strongest(known, unit)}"
+        return f"shrinking: {size} is proven to be enough"
+    if size.within(sizes.covering(known.need)):
+        return f"right for {_strongest(known, sizes.unit)}"
     return "holding: less has not been proven to be enough"
 
 

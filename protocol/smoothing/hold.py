@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Growing passes at once.
+- Growing passes at once. What was needed earlier and never granted is no reason to grow: a hold only holds.
 - Before a whole window has been seen there is no proof that less is enough: what there is stays. A restart without a
   snapshot is such a beginning.
 - With ``pause`` seconds between shrinks, the next waits until more than that has passed since what there is last fell.
@@ -30,7 +30,8 @@ class HoldState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hold(Stage):
-    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds and ``extra``, where that is more than the value.
+    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds and ``extra``, where that is more than the value,
+    but for its sake no more than what there is.
 
     Several in a row fade: all of it for a short window, a part for a longer one.
     """
@@ -56,7 +57,7 @@ class Hold(Stage):
         most = max(value, self._keep * (self._window.max() or 0.0) + self._extra)
         if current is None or most >= current:
             self._reason = "the most of the window"
-            return most
+            return most if current is None else max(value, current)
         if not self._window.is_full(now):
             self._reason = "no whole window seen yet"
             return current

@@ -90,7 +90,8 @@ def _of_agent(agent: Json) -> Iterator[str]:
     if goal := child(agent, "goal"):
         yield f"  Together that is {_size(goal)}; a compute unit is {_size(child(agent, 'compute_unit'))}."
     if guard := text(agent, "shrink_guard"):
-        yield f"  Shrinking: {guard}"
+        yield f"  Policy: {guard}"
+    yield from _smoothing(agent)
     yield from _metrics(child(agent, "metrics"))
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
     if denied := child(agent, "denied"):
@@ -101,6 +102,14 @@ def _of_agent(agent: Json) -> Iterator[str]:
     for trouble in items(agent, "troubles"):
         what = text(trouble, "with_") or text(trouble, "with")
         yield f"  TROUBLE with {what} for {_ago(trouble, 'since_seconds')}: {text(trouble, 'reason')}"
+
+
+def _smoothing(agent: Json) -> Iterator[str]:
+    """What each stage of the policies did, one a line."""
+    for step in items(agent, "smoothing"):
+        before, after = _memory(text(step, "before")), _memory(text(step, "after"))
+        changed = f"{before} → {after}" if before != after else f"{before} stays"
+        yield f"    {text(step, 'resource')} {text(step, 'stage')}: {changed}: {text(step, 'reason')}"
 
 
 def _metrics(metrics: Json) -> Iterator[str]:

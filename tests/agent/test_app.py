@@ -30,7 +30,7 @@ def free_port() -> int:
 
 def environment(tmp_path: Path, port: int, **more: str) -> dict[str, str]:
     """An agent of a pod whose cluster, scheduler and guest are all away."""
-    (tmp_path / "policy.yaml").write_text("shrink: {window: 5s}")
+    (tmp_path / "policy.yaml").write_text("smoothing: {maxGap: 5s}")
     away = f"http://127.0.0.1:{free_port()}"
     return {
         "VM_NAME": "vm-1",

@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from agent.config import PolicyError, read_policy
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Smoothing, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
 
+HOLD = parse_policy([{"hold": {"window": "30s"}}], "cpu")
 WHOLE = """
 cpu: {target: 0.7, pressureDeadband: 0.2, pressureFrom: 0.4, pressureFull: 0.9, reach: 2}
 memory: {target: 0.8, kernelAllowance: 64Mi, pressureThreshold: 0.2, pressureStep: 0.5}
-shrink: {window: 5m, maxGap: 1500ms}
-timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedShrink: 9s, stale: 4s, scrape: 500ms}
+smoothing: {cpu: [hold: {window: 30s}], maxGap: 1500ms}
+timing: {tick: 10, tickJitter: 1s, migratingTick: 1, startSpread: 0, unfinishedShrink: 9s, settle: 1,
+  stale: 4s, scrape: 500ms}
 """
 
 
@@ -24,31 +26,33 @@ def test_a_document_changes_what_it_names() -> None:
     assert read_policy(WHOLE, Policy()) == Policy(
         cpu=CpuPolicy(0.7, 0.2, 0.4, 0.9, 2.0),
         memory=MemoryPolicy(0.8, Bytes(64 * 1024**2), 0.2, 0.5),
-        shrink=ShrinkPolicy(Seconds(300.0), Seconds(1.5)),
+        smoothing=Smoothing(HOLD, DEFAULT_MEMORY, Seconds(1.5)),
         timing=Timing(
             tick=Seconds(10.0),
             tick_jitter=Seconds(1.0),
             migrating_tick=Seconds(1.0),
             start_spread=Seconds(0.0),
             unfinished_shrink=Seconds(9.0),
+            settle=Seconds(1.0),
             stale=Seconds(4.0),
             scrape=Seconds(0.5),
         ),
     )
 
 
-def test_smoothing_is_a_window_our_default_or_stages() -> None:
-    ours = read_policy("smoothing: default", Policy())
-    assert ours.smoothing == Smoothing(DEFAULT_CPU, DEFAULT_MEMORY)
-    assert read_policy("smoothing: window", ours).smoothing is None
-    assert read_policy("cpu: {target: 0.5}", ours).smoothing == ours.smoothing
-    hold = [{"hold": {"window": "30s"}}]
-    assert read_policy("smoothing: {cpu: [hold: {window: 30s}]}", Policy()).smoothing == Smoothing(
-        parse_policy(hold, "cpu"), DEFAULT_MEMORY
-    )
-    assert read_policy("smoothing: {memory: [hold: {window: 30s}]}", Policy()).smoothing == Smoothing(
-        DEFAULT_CPU, parse_policy(hold, "memory")
-    )
+def test_the_default_policies_are_what_an_agent_has_without_configuration() -> None:
+    assert Policy().smoothing == Smoothing(DEFAULT_CPU, DEFAULT_MEMORY, Seconds(10.0))
+
+
+def test_smoothing_names_stages_or_the_default_for_each_resource_and_the_rest_stays() -> None:
+    cpu = read_policy("smoothing: {cpu: [hold: {window: 30s}]}", Policy())
+    assert cpu.smoothing == Smoothing(cpu=HOLD)
+    both = read_policy("smoothing: {memory: {stages: [hold: {window: 30s}]}}", cpu)
+    assert both.smoothing == Smoothing(HOLD, parse_policy([{"hold": {"window": "30s"}}], "memory"))
+    assert read_policy("cpu: {target: 0.5}", both).smoothing == both.smoothing
+    assert read_policy("smoothing: {memory: default}", both).smoothing == cpu.smoothing
+    assert read_policy("smoothing: {cpu: default, memory: default}", both) == Policy()
+    assert read_policy("smoothing: default", both) == Policy()
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "cpu: {}\n"])
@@ -58,7 +62,7 @@ def test_what_is_not_named_stays(text: str) -> None:
 
 
 def test_json_is_yaml() -> None:
-    assert read_policy('{"shrink": {"window": "1h"}}', Policy()).shrink.window == 3600.0
+    assert read_policy('{"smoothing": {"maxGap": "1h"}}', Policy()).smoothing.max_gap == 3600.0
 
 
 @pytest.mark.parametrize(
@@ -71,15 +75,24 @@ def test_json_is_yaml() -> None:
         ("smooth: {}", "document: object contains unknown field smooth"),
         ("memory: {kernelAllowance: lots}", "memory.kernelAllowance: expected a quantity"),
         ("memory: {kernelAllowance: -1}", "memory.kernelAllowance: expected a quantity of zero or more"),
-        ("shrink: {window: soon}", 'shrink.window: expected seconds or a time such as "90s" or "5m", got \'soon\''),
-        ("shrink: {window: 0}", "shrink.window: expected 1 to 86400 seconds, got 0"),
+        (
+            "smoothing: {maxGap: soon}",
+            'smoothing.maxGap: expected seconds or a time such as "90s" or "5m", got \'soon\'',
+        ),
+        ("smoothing: {maxGap: 0}", "smoothing.maxGap: expected 1 to 3600 seconds, got 0"),
+        ("smoothing: {maxGap: 1}", "smoothing.maxGap: expected more than timing.scrape (1 s)"),
+        (
+            "smoothing: {cpu: {resource: memory, stages: [hold: {window: 1}]}}",
+            "smoothing.cpu.resource: expected cpu, got",
+        ),
+        ("smoothing: {cpu: 5}", "smoothing.cpu: expected a list of 1 to 32 stages"),
         ("timing: {tick: 60s}", "timing.tick: expected 1 to 15 seconds, got '60s'"),
         ("timing: {tick: 2, tickJitter: 2}", "timing.tickJitter: expected less than timing.tick (2 s)"),
         ("cpu: {pressureFrom: 0.8}", "cpu.pressureFrom: expected less than cpu.pressureFull (0.7)"),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),
-        ("smoothing: best", "smoothing: expected window, default, or stages for cpu and memory, got 'best'"),
-        ("smoothing: {gpu: []}", "smoothing.gpu: unknown field; expected cpu and memory"),
+        ("smoothing: best", "smoothing: expected default, or policies for cpu and memory, got 'best'"),
+        ("smoothing: {gpu: []}", "smoothing.gpu: unknown field; expected cpu, memory and maxGap"),
         ("smoothing: {cpu: [{hold: {window: soon}}]}", "smoothing.cpu[0].hold.window: "),
         ("smoothing: {memory: [{sustain: {over: 5}}]}", "smoothing.memory[0].sustain: memory must grow at once"),
         ("timing: {scrape: true}", "timing.scrape: "),

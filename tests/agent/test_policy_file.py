@@ -52,3 +52,16 @@ def test_a_bad_or_missing_file_is_said_once_and_again_when_it_is_good(tmp_path: 
     path.write_text("cpu: {target: 0.5}")
     file.look(taker)
     assert taker.told[2:] == [0.5]
+
+
+def test_a_file_that_was_away_and_comes_back_as_it_was_ends_the_complaint(tmp_path: Path) -> None:
+    path, taker = tmp_path / "policy.yaml", Taker()
+    path.write_text("cpu: {target: 0.5}")
+    file = PolicyFile(path)
+    file.look(taker)
+    path.rename(tmp_path / "away")
+    file.look(taker)
+    (tmp_path / "away").rename(path)
+    file.look(taker)
+    assert [taker.told[0], taker.told[2]] == [0.5, 0.5]
+    assert str(taker.told[1]).startswith(f"{path}: cannot be read")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from agent.core.events import Fault
-from agent.core.policy import ShrinkPolicy
+from agent.core.explain import explain
+from agent.core.guard import Step
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
 from protocol.names import ANNOTATION_CONFIG
-from protocol.units import Seconds
-from tests.agent.core.story import POLICY, cu
+from tests.agent.core.story import POLICY, cu, holding
 from tests.agent.world import World
 
 AWAY = PortError(Fault.NETWORK, "away")
@@ -116,14 +116,14 @@ async def test_a_vm_that_cannot_be_read_is_looked_for_ever_less_often() -> None:
 
 async def test_the_vms_own_policy_goes_above_the_one_for_all() -> None:
     async with World() as world:
-        world.vm_api.change(annotations={ANNOTATION_CONFIG: "shrink: {window: 90s}"})
+        world.vm_api.change(annotations={ANNOTATION_CONFIG: "smoothing: {maxGap: 90s}"})
         await world.clock.pass_time(0.0)
-        assert world.runner.state.policy.shrink.window == 90.0
-        world.runner.use_policy(replace(POLICY, shrink=ShrinkPolicy(window=Seconds(7.0))))
-        assert world.runner.state.policy.shrink.window == 90.0
+        assert world.runner.state.policy.smoothing.max_gap == 90.0
+        world.runner.use_policy(replace(POLICY, smoothing=holding(4.0, max_gap=7.0)))
+        assert world.runner.state.policy.smoothing.max_gap == 90.0
         world.vm_api.change(annotations={})
         await world.clock.pass_time(0.0)
-        assert world.runner.state.policy.shrink.window == 7.0
+        assert world.runner.state.policy.smoothing.max_gap == 7.0
 
 
 async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays() -> None:
@@ -137,6 +137,31 @@ async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
         world.runner.refuse_policy("policy.yaml: gone")
         assert world.runner.tally["policy_refused"] == 2
+
+
+async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_leaves_it_in_force() -> None:
+    def hold(window: str) -> dict[str, str]:
+        stages = f"[{{hold: {{window: {window}}}}}]"
+        return {ANNOTATION_CONFIG: f"smoothing: {{cpu: {stages}, memory: {stages}}}"}
+
+    async with World() as world:
+        world.vm_api.change(annotations=hold("20s"))
+        world.guest.cores = 0.25
+        await world.clock.pass_time(2.0)
+        assert world.vm_api.found.use == cu(2)
+        world.vm_api.change(annotations=hold("0s"))
+        world.guest.cores = 0.0
+        await world.clock.pass_time(19.0)
+        said = explain(world.runner.state, "default/vm-1", world.clock.now())
+        assert world.vm_api.found.use == cu(2)
+        assert said.because == "holding: less has not been proven to be enough"
+        assert said.smoothing[0] == Step("cpu", "hold", "0", "500m", "the most of the window (20 s)")
+        assert [trouble.reason for trouble in said.troubles] == [
+            f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
+            "expected a span above zero and at most a year, got '0s'"
+        ]
+        await world.clock.pass_time(5.0)
+        assert world.vm_api.found.use == cu(1)
 
 
 async def test_less_than_was_asked_for_is_a_warning() -> None:

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from agent.core.events import Fault
-from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Charge, Ports, Runner
 from agent.supervisor import Means, OwnVm, Supervisor
 from protocol.messages import ObjectName
-from protocol.units import Seconds
-from tests.agent.core.story import POLICY
+from tests.agent.core.story import POLICY, holding
 from tests.agent.world import CHARGE, FakeClock, FakeGuest, FakeScheduler, FakeVmApi, Lines, NoChance, settle
 
 OTHER = Charge(ObjectName("default", "vm-2"), ObjectName("default", "vm-2-pod"))
@@ -110,7 +109,7 @@ async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_o
 async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
     async with running() as agents:
         await agents.node.has(CHARGE)
-        changed = replace(POLICY, shrink=ShrinkPolicy(window=Seconds(90.0)))
+        changed = replace(POLICY, smoothing=holding(90.0))
         agents.supervisor.use_policy(changed)
         await agents.node.has(CHARGE, OTHER)
         assert {runner.state.policy for runner in agents.supervisor.runners.values()} == {changed}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil, floor
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -60,9 +61,14 @@ def test_units_cover_from_below_and_from_above(value: int, step: int) -> None:
 
 
 @given(counts, st.floats(0, 4))
-def test_a_fraction_of_an_amount_is_exact_and_rounds_down(value: int, fraction: float) -> None:
-    numerator, denominator = fraction.as_integer_ratio()
-    assert MilliCpu(value).scaled(fraction) == MilliCpu(value * numerator // denominator)
+def test_a_fraction_of_an_amount_is_the_decimal_it_shows_and_rounds_down(value: int, fraction: float) -> None:
+    exact = Fraction(Decimal(repr(fraction)))
+    whole = MilliCpu(value * exact.numerator // exact.denominator)
+    assert MilliCpu(value).scaled(fraction) == MilliCpu(value).scaled(exact) == whole
+
+
+def test_seven_tenths_of_a_thousand_are_seven_hundred() -> None:
+    assert MilliCpu(1000).scaled(0.7) == MilliCpu(700)
 
 
 def test_ratios_truth_and_totals() -> None:
@@ -83,10 +89,24 @@ def test_cpu_is_written_as_kubernetes_writes_it(milli: int, text: str, whole: in
 
 
 @given(st.floats(0, 10**6))
-def test_cores_round_up_to_the_thousandth(cores: float) -> None:
-    cpu = MilliCpu.cores(cores)
-    assert 0 <= cpu.value - cores * 1000 < 1.000001
-    assert cpu.value in (floor(cores * 1000), ceil(cores * 1000), floor(cores * 1000) + 1)
+def test_cores_round_up_to_the_thousandth_less_a_floats_noise(cores: float) -> None:
+    over = MilliCpu.cores(cores).value - Fraction(cores) * 1000
+    assert -Fraction(1, 10**6) < over < 1
+
+
+@given(st.integers(0, 10**7))
+def test_thousandths_of_a_core_survive_being_a_float(milli: int) -> None:
+    assert MilliCpu.cores(milli / 1000) == MilliCpu.parse(milli / 1000) == MilliCpu(milli)
+
+
+@given(st.lists(st.integers(0, 10**5), max_size=50))
+def test_the_noise_of_summing_floats_costs_nothing(millis: list[int]) -> None:
+    assert MilliCpu.cores(sum(milli / 1000 for milli in millis)) == MilliCpu(sum(millis))
+
+
+@pytest.mark.parametrize(("cores", "milli"), [(0.1, 100), (0.1 + 0.2, 300), (0.0011, 2), (0.1000001, 101), (1e-12, 0)])
+def test_cores_by_example(cores: float, milli: int) -> None:
+    assert MilliCpu.cores(cores) == MilliCpu(milli)
 
 
 @pytest.mark.parametrize("cores", [float("nan"), float("inf"), -0.5])

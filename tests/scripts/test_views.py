@@ -14,6 +14,16 @@ AGENT: Json = {
     "goal": {"cpu": "3", "mem": "2Gi"},
     "compute_unit": {"cpu": "500m", "mem": "512Mi"},
     "shrink_guard": "no proof yet",
+    "smoothing": [
+        {
+            "resource": "cpu",
+            "stage": "hold",
+            "before": "250m",
+            "after": "2",
+            "reason": "no whole window seen yet (20 s)",
+        },
+        {"resource": "memory", "stage": "hysteresis", "before": "249407828", "after": "249407828", "reason": "why"},
+    ],
     "metrics": {
         "age_seconds": 0.4,
         "cores_busy": 1.9,
@@ -59,6 +69,9 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "Its agent: growing for cpu busy.",
         "- memory used needs 238Mi: 0.17 GiB in use",
         "Together that is 3 vCPU, 2Gi; a compute unit is 500m vCPU, 512Mi.",
+        "  Policy: no proof yet",
+        "    cpu hold: 250m → 2: no whole window seen yet (20 s)",
+        "    memory hysteresis: 238Mi stays: why",
         "The guest, 0 s ago: 1.90 vCPU busy, load 2.00, memory 1Gi of 2Gi, ",
         "stalled on CPU 50% and on memory ? of the time.",
         "DENIED by the scheduler: it wanted 3 vCPU, 2Gi and got 2 vCPU, 2Gi, for 12 s, 3 times.",

@@ -43,7 +43,7 @@ def goal_mem(case: Case) -> object:
     usage, unit = Bytes(given["usage_bytes"]), Bytes(given["cu_mem"])
     policy = Policy(memory=MemoryPolicy(target=given["usage_target"], kernel_allowance=Bytes(0)))
     sample = GuestSample(mem_total=usage, mem_available=Bytes(0))
-    need = goal(sample, NO_RATES, Resources(MilliCpu(1000), usage), policy).mem
+    need = goal(sample, NO_RATES, Resources(MilliCpu(1000), usage), policy, settling=False).mem
     if need is None:
         raise ValueError("the core has no memory goal")
     return {"usage_cu": need.ratio(unit), "goal_cu_if_only_mem": need.units_up(unit)}

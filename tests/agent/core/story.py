@@ -13,10 +13,11 @@ from agent.core.events import Answered, Event, Fault, Patched, Scraped, Started,
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.invariants import violations
 from agent.core.plan import plan
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, ShrinkPolicy, Timing
+from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from agent.core.state import State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
+from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 
@@ -24,10 +25,17 @@ GIB = 1024**3
 POD = ObjectName("default", "vm-1-pod")
 UNIT = ComputeUnit(MilliCpu(250), Bytes(GIB))
 
+
+def holding(seconds: float, max_gap: float = 3.0) -> Smoothing:
+    """Up at once, and down to the most of so many seconds."""
+    hold = [{"hold": {"window": seconds}}]
+    return Smoothing(parse_policy(hold, "cpu"), parse_policy(hold, "memory"), Seconds(max_gap))
+
+
 POLICY = Policy(
     cpu=CpuPolicy(target=0.5, pressure_deadband=0.0, reach=4.0),
     memory=MemoryPolicy(target=0.5, kernel_allowance=Bytes(0)),
-    shrink=ShrinkPolicy(window=Seconds(4.0), max_gap=Seconds(3.0)),
+    smoothing=holding(4.0),
     timing=Timing(tick=Seconds(7.0), tick_jitter=Seconds(1.0)),
 )
 """Round numbers: half of everything is to be busy, four seconds prove that less is enough."""
@@ -76,11 +84,18 @@ class Story:
         """The API shows the VM."""
         return self.happens(VmSeen(seen))
 
-    def looks(self, cores: float = 0.0, stall: float = 0.0, used: float = 0.0, span: float = 1.0) -> Story:
+    def looks(
+        self,
+        cores: float = 0.0,
+        stall: float = 0.0,
+        used: float = 0.0,
+        span: float = 1.0,
+        runnable: float | None = None,
+    ) -> Story:
         """Metrics arrive: over the last ``span`` so many cores were busy and tasks waited; ``used`` GiB are in use."""
         self.busy += cores * span
         self.stalled += stall * span
-        return self.happens(Scraped(sample(self.busy, self.stalled, used)))
+        return self.happens(Scraped(replace(sample(self.busy, self.stalled, used), runnable=runnable)))
 
     def plans(self) -> Plan:
         """What the agent would do now."""

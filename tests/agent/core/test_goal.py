@@ -23,7 +23,7 @@ def seen(at: float, **fields: object) -> Seen:
 
 
 def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str, MilliCpu | Bytes]:
-    return {part.name: part.need for part in goal(sample, over, has, POLICY).parts}
+    return {part.name: part.need for part in goal(sample, over, has, POLICY, settling=False).parts}
 
 
 def test_rates_are_means_over_the_interval() -> None:
@@ -72,13 +72,13 @@ def test_counters_that_fell_give_no_share() -> None:
 
 
 def test_without_rates_and_memory_nothing_is_known() -> None:
-    assert goal(GuestSample(), NO_RATES, ONE, POLICY) == NO_GOAL
+    assert goal(GuestSample(), NO_RATES, ONE, POLICY, settling=False) == NO_GOAL
     assert NO_GOAL.need is None
     assert NO_GOAL.at_least == Resources(MilliCpu(0), Bytes(0))
 
 
 def test_what_is_busy_is_to_be_the_target_share() -> None:
-    found = goal(QUIET, Rates(busy=0.6, steal=0.1), ONE, POLICY)
+    found = goal(QUIET, Rates(busy=0.6, steal=0.1), ONE, POLICY, settling=False)
     assert found.parts[0] == Part(
         "cpu busy", MilliCpu(1200), "0.60 cores busy, 0.10 of it stolen by the host, 50% wanted"
     )
@@ -110,7 +110,7 @@ def test_a_step_of_load_from_the_smallest_size_is_met_in_two_decisions() -> None
     sample, has, sizes = replace(QUIET, runnable=5.0), 250, []
     for _ in range(2):
         over = Rates(busy=has / 1000, cpu_stall=1.0 - has / 8000)
-        need = goal(sample, over, Resources(MilliCpu(has), Bytes(GIB)), Policy()).cpu
+        need = goal(sample, over, Resources(MilliCpu(has), Bytes(GIB)), Policy(), settling=False).cpu
         assert need is not None
         has = need.value
         sizes.append(has)
@@ -135,7 +135,7 @@ def test_memory_in_use_is_to_be_the_target_share(usage: int, units: int) -> None
     """The worked cases count the kernel's allowance as usage already."""
     used = usage - 100 * MIB
     sample = GuestSample(mem_total=Bytes(8 * GIB), mem_available=Bytes(8 * GIB - used))
-    need = goal(sample, NO_RATES, ONE, POLICY).mem
+    need = goal(sample, NO_RATES, ONE, POLICY, settling=False).mem
     assert need is not None
     assert need.units_up(Bytes(GIB)) == units
 
@@ -151,6 +151,38 @@ def test_tasks_that_wait_for_memory_make_the_vm_grow_by_a_step() -> None:
 
 
 def test_the_goal_keeps_the_greatest_part_of_each_resource() -> None:
-    found = goal(replace(QUIET, runnable=9.0), Rates(busy=1.0, cpu_stall=1.0, mem_stall=0.5), ONE, POLICY)
+    over = Rates(busy=1.0, cpu_stall=1.0, mem_stall=0.5)
+    found = goal(replace(QUIET, runnable=9.0), over, ONE, POLICY, settling=False)
     assert isinstance(found, Goal)
     assert (found.cpu, found.mem) == (MilliCpu(8000), Bytes(5 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("has", "runnable", "counts"),
+    [
+        (1000, None, False),
+        (1000, 1.0, False),
+        (1000, 2.0, False),
+        (1000, 3.0, True),
+        (250, 2.0, False),
+        (250, 3.0, True),
+    ],
+)
+def test_after_a_shrink_waiting_counts_only_where_more_tasks_are_runnable_than_cpus(
+    has: int, runnable: float | None, counts: bool
+) -> None:
+    size, over = Resources(MilliCpu(has), Bytes(4 * GIB)), Rates(busy=0.9 * has / 1000, cpu_stall=1.0)
+    found = goal(replace(QUIET, runnable=runnable), over, size, POLICY, settling=True)
+    assert ("cpu waiting" in {part.name for part in found.parts}) == counts
+
+
+def test_after_a_shrink_without_psi_the_load_average_still_speaks() -> None:
+    found = goal(replace(QUIET, load1=2.0), Rates(busy=0.95), ONE, POLICY, settling=True)
+    assert found.cpu == MilliCpu(3900)
+
+
+@pytest.mark.parametrize(("free_mib", "counts"), [(3 * 1024, False), (1200, False), (1024, True), (100, True)])
+def test_after_a_shrink_waiting_for_memory_counts_only_where_it_is_in_use(free_mib: int, counts: bool) -> None:
+    sample = replace(QUIET, mem_available=Bytes(free_mib * MIB))
+    found = goal(sample, Rates(busy=0.0, mem_stall=0.5), ONE, POLICY, settling=True)
+    assert ("memory waiting" in {part.name for part in found.parts}) == counts

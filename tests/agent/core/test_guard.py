@@ -1,47 +1,164 @@
-"""How low a VM may go, and what counts as proof."""
+"""What the policies make of a need: what they may delay, what they never may, what they hold, and what they forget."""
 
 from __future__ import annotations
 
-from agent.core.guard import WindowGuard
-from agent.core.policy import ShrinkPolicy
-from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from dataclasses import replace
 
-GIB = 1024**3
+from hypothesis import given
+from hypothesis import strategies as st
 
+from agent.core.actions import AskScheduler
+from agent.core.events import PolicySet
+from agent.core.explain import explain
+from agent.core.guard import Guard, Step
+from agent.core.policy import Policy, Smoothing
+from protocol.smoothing.policy import parse_policy
+from protocol.units import Bytes, Instant, MilliCpu, Resources
+from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, patches, settled, vm
 
-def need(cpu: int, gib: int) -> Resources:
-    return Resources(MilliCpu(cpu), Bytes(gib * GIB))
-
-
-def guard_after(*needs: tuple[float, Resources | None]) -> WindowGuard:
-    guard = WindowGuard.begin(ShrinkPolicy(window=Seconds(10.0), max_gap=Seconds(4.0)))
-    for at, wanted in needs:
-        guard.observe(wanted, need(4000, 16), Instant(at))
-    return guard
-
-
-STEADY = [(float(at), need(500, 2)) for at in range(0, 12, 2)]
+SLOW = Smoothing(parse_policy([{"sustain": {"over": 60}}], "cpu"), holding(4.0).memory)
 
 
-def test_without_a_full_window_nothing_is_proven() -> None:
-    guard = guard_after(*STEADY[:3])
-    assert guard.floor(Instant(5.0)) is None
-    assert guard.explain(Instant(5.0)) == "no proof yet: 5 s of 10 s seen without a gap"
-    assert guard_after().explain(Instant(5.0)) == "no proof yet: 0 s of 10 s seen without a gap"
+def of(smoothing: Smoothing) -> Policy:
+    return replace(POLICY, smoothing=smoothing)
 
 
-def test_a_full_window_proves_its_greatest_need_of_each_resource() -> None:
-    guard = guard_after((0.0, need(2000, 1)), (0.5, need(500, 3)), *STEADY[1:], (11.0, need(250, 1)))
-    assert guard.floor(Instant(11.0)) == need(500, 3)
-    assert guard.explain(Instant(11.0)) == "at most 500m cpu and 3.00 GiB were needed in 10 s"
+def looking_for(story: Story, seconds: int, cores: float, used: float = 0.0) -> Story:
+    for _ in range(seconds):
+        story.at(story.now + 1.02).looks(cores=cores, span=1.02, used=used)
+    return story
 
 
-def test_a_gap_is_a_new_beginning() -> None:
-    guard = guard_after(*STEADY, (20.0, need(250, 1)))
-    assert guard.floor(Instant(20.5)) is None
+def size_of(story: Story) -> Resources:
+    seen = story.state.vm.seen
+    assert seen is not None
+    return seen.use
 
 
-def test_a_need_that_cannot_be_told_is_a_gap_when_it_lasts() -> None:
-    guard = guard_after(*STEADY, (11.0, None))
-    assert guard.floor(Instant(11.0)) == need(500, 2)
-    assert guard.floor(Instant(14.5)) is None
+def test_a_policy_grows_at_once_and_shrinks_when_its_stages_say_so() -> None:
+    story = settled(1).looks(cores=0.25)
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+    story.answers(cu(2)).acts()
+    looking_for(story.obeys(), 3, 0.0)
+    assert story.acts() == []
+    assert looking_for(story, 2, 0.0).acts() == [patches(cu(1), 2)]
+
+
+def test_a_policy_may_delay_the_growth_of_cpu_but_never_that_of_memory() -> None:
+    story = settled(1, of(SLOW)).looks().at(2.02).looks(cores=0.5, span=1.02)
+    assert story.acts() == []
+    story.at(3.04).looks(cores=0.5, used=1.0, span=1.02)
+    assert story.acts() == [asks(cu(2), cu(1), 2, used=1.0)]
+
+
+def test_a_need_that_cannot_be_told_is_answered_at_once_whatever_a_policy_would_delay() -> None:
+    story = settled(1, of(SLOW)).looks()
+    seen = story.state.guest.seen
+    assert seen is not None
+    story.at(2.0).busy += 0.5
+    story.state.guest.guard.observe(None, cu(1), story.instant)
+    story.state.guest.goal = replace(story.state.guest.goal, cpu=MilliCpu(500), mem=None)
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+
+
+def test_the_default_policy_grows_from_the_first_look_at_a_load_and_gives_back_half_soon_and_the_rest_later() -> None:
+    story = settled(1, of(Smoothing())).looks()
+    sizes: list[tuple[int, int]] = []
+    for second in range(1, 700):
+        has = size_of(story).cpu
+        loaded = second <= 400
+        story.at(1.0 + second).looks(cores=0.9 * has.as_cores if loaded else 0.01, stall=1.0 if loaded else 0.0)
+        for action in story.acts():
+            if isinstance(action, AskScheduler):
+                story.answers(action.request.resources)
+        story.acts()
+        if story.state.vm.patching is not None:
+            sizes.append((second, size_of(story.obeys()).cpu.value))
+    up, down = sizes[:4], sizes[4:]
+    assert up == [(1, 500), (2, 1000), (3, 1500), (5, 2000)], "the most that the VM may have"
+    assert [size for _, size in down] == [1250, 750, 500, 250]
+    assert [20 < at - 400 < 25 or 210 < at - 400 < 240 for at, _ in down] == [True] * 4
+
+
+def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
+    guard = Guard(holding(4.0))
+    has = Resources(MilliCpu(1100), Bytes(3 * GIB))
+    guard.observe(cu(1), has, Instant(0.0))
+    assert guard.target == has
+    assert guard.explain() == (
+        "the policy says 1100m cpu (hold: no whole window seen yet (4 s)) "
+        "and 3.00 GiB memory (hold: no whole window seen yet (4 s))"
+    )
+    guard.observe(has, has, Instant(1.0))
+    assert guard.explain() == "the policy says 1100m cpu and 3.00 GiB memory"
+
+
+def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:
+    odd = Resources(MilliCpu(1100), Bytes(5 * GIB))
+    story = Story().sees(vm(odd))
+    story.acts()
+    story.answers(odd).looks().at(1.0).looks()
+    assert story.plans().actions == ()
+
+
+def test_after_a_gap_a_policy_begins_anew() -> None:
+    guard = Guard(holding(4.0))
+    for second in range(6):
+        guard.observe(cu(1), cu(4), Instant(float(second)))
+    assert guard.target == cu(1)
+    guard.observe(cu(1), cu(4), Instant(8.5))
+    assert guard.target == cu(4)
+
+
+def told(guard: Guard, need: Resources | None, at: float) -> Resources | None:
+    """The target for ``need`` of a VM of four units."""
+    guard.observe(need, cu(4), Instant(at))
+    return guard.target
+
+
+def test_a_need_that_cannot_be_told_proves_nothing_and_is_a_gap_when_it_lasts() -> None:
+    guard = Guard(holding(4.0))
+    assert [told(guard, cu(1), float(second)) for second in range(6)] == [cu(4)] * 5 + [cu(1)]
+    assert told(guard, None, 6.0) is None
+    assert guard.explain() == "no proof yet: the policy has seen no need, or not the last one"
+    assert told(guard, cu(1), 7.0) == cu(1)
+    assert [told(guard, None, 8.0), told(guard, cu(1), 10.5)] == [None, cu(4)]
+
+
+def test_what_was_proven_of_one_size_proves_nothing_of_a_larger_one() -> None:
+    story = looking_for(settled(4), 6, 0.0)
+    assert story.sees(vm(cu(6), version=2)).acts() == [asks(cu(6), cu(4), 2)]
+    story.answers(cu(6))
+    assert looking_for(story, 1, 0.0).acts() == [patches(cu(1), 2)]
+
+
+def test_each_stage_explains_itself() -> None:
+    found = explain(settled(2).looks(cores=0.1).state, "default/vm-1", Instant(1.0))
+    assert found.smoothing == (
+        Step("cpu", "hold", "200m", "500m", "no whole window seen yet (4 s)"),
+        Step("memory", "hold", "0", "2Gi", "no whole window seen yet (4 s)"),
+    )
+    assert explain(Story().state, "default/vm-1", Instant(1.0)).smoothing == ()
+
+
+def test_another_policy_is_a_new_beginning() -> None:
+    story = settled(2).looks()
+    story.happens(PolicySet(of(Smoothing())))
+    assert story.state.guest.guard.smoothing == Smoothing()
+    assert story.state.guest.guard.steps() == ()
+
+
+AMOUNTS = st.builds(
+    lambda c, m: Resources(MilliCpu(c * 50), Bytes(m * GIB // 4)), st.integers(0, 40), st.integers(0, 40)
+)
+
+
+@given(st.lists(st.tuples(AMOUNTS, st.floats(0.1, 400.0)), min_size=1, max_size=30))
+def test_the_default_never_answers_less_memory_than_is_needed(needs: list[tuple[Resources, float]]) -> None:
+    guard, now, has = Guard(Smoothing()), 0.0, cu(4)
+    for need, pause in needs:
+        now += pause
+        guard.observe(need, has, Instant(now))
+        assert guard.target is not None
+        assert need.mem <= guard.target.mem
+        has = guard.target

@@ -26,13 +26,13 @@ from agent.core.events import (
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.invariants import violations
 from agent.core.plan import plan
-from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.policy import Policy
 from agent.core.state import begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from tests.agent.core.story import GIB, POD, UNIT, Story, cu, patches, settled, vm
+from tests.agent.core.story import GIB, POD, UNIT, Story, cu, holding, patches, settled, vm
 
 
 def ask(size: Resources) -> AskScheduler:
@@ -90,7 +90,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     def begins(self, use: Resources, luck: float) -> None:
         self.now, self.luck, self.version = 0.0, luck, 10
         self.busy = self.stall = 0.0
-        policy = Policy(shrink=ShrinkPolicy(window=Seconds(3.0)))
+        policy = Policy(smoothing=holding(3.0))
         self.state = begin(POD, policy, Instant(0.0), luck, 1)
         self.seen = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
         self.promised = 0.0

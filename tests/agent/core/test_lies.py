@@ -8,13 +8,12 @@ import pytest
 
 from agent.core.events import Fault, PolicyRefused, PolicySet, ScrapeFailed
 from agent.core.explain import explain
-from agent.core.policy import ShrinkPolicy
 from agent.core.state import Trouble
 from agent.core.vm import view
 from protocol.messages import ObjectName
-from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from protocol.virtual_machine import VirtualMachine
-from tests.agent.core.story import GIB, POLICY, Story, asks, cu, planned, settled, vm
+from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, planned, settled, vm
 
 
 @pytest.mark.parametrize(
@@ -52,11 +51,11 @@ def test_a_refused_policy_leaves_the_last_good_one() -> None:
     story.happens(PolicyRefused("cpu.target: too big")).happens(PolicySet(replace(POLICY, cpu=POLICY.cpu)))
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
     assert story.state.guest.guard is guard
-    story.happens(PolicySet(replace(POLICY, shrink=ShrinkPolicy(window=Seconds(9.0)))))
+    story.happens(PolicySet(replace(POLICY, smoothing=holding(9.0))))
     assert story.state.guest.guard is not guard
     story.happens(PolicyRefused("cpu.target: too big"))
     assert story.state.settings_trouble is not None
-    assert story.state.policy.shrink.window == 9.0
+    assert story.state.policy.smoothing == holding(9.0)
 
 
 def test_metrics_before_the_vm_was_seen_are_kept_for_the_next_interval() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.core.events import Fault, PatchConflicted, PatchFailed
 from protocol.units import Bytes, MilliCpu, Resources
-from tests.agent.core.story import GIB, NETWORK, asks, cu, patches, planned, settled, vm
+from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
 
 
 def test_a_failed_patch_is_repeated_after_five_seconds() -> None:
@@ -92,3 +92,40 @@ def test_taking_back_stops_at_the_memory_in_use() -> None:
     story.sees(vm(cu(6), version=2)).acts()
     story.answers(cu(1))
     assert story.plans().actions == (patches(Resources(MilliCpu(250), Bytes(3 * GIB)), 2),)
+
+
+def shrunk() -> Story:
+    """A VM that had four units, and has been ordered to have one at 6.1 s."""
+    story = settled(4)
+    for second in range(1, 6):
+        story.at(second * 1.02).looks(span=1.02)
+    assert story.acts() == [patches(cu(1), 1)]
+    return story
+
+
+def test_what_waits_for_a_shrink_of_our_own_does_not_make_the_vm_grow() -> None:
+    story = shrunk()
+    began = story.now
+    story.at(began + 0.5).looks(cores=0.1, stall=0.9, runnable=2.0, span=0.5)
+    assert story.acts() == [], "CPUs go offline and everything waits, before anybody can see that they went"
+    story.at(began + 1.0).obeys().acts()
+    story.answers(cu(1))
+    for second in (1.5, 2.5, 3.5):
+        story.at(began + second).looks(cores=0.1, stall=0.9, runnable=2.0)
+        assert story.acts() == []
+    story.at(began + 4.5).looks(cores=0.2, stall=0.9, runnable=2.0)
+    assert story.acts() == [asks(cu(8), cu(1), 3)], "what still waits long after waits for something else"
+
+
+def test_a_shrink_that_is_seen_late_counts_from_when_it_is_seen() -> None:
+    story = shrunk()
+    began = story.now
+    story.at(began + 5.0).sees(vm(cu(1), version=2)).at(began + 6.0).looks(cores=0.1, stall=0.9, runnable=2.0)
+    assert [action for action in story.acts() if action != asks(cu(1), cu(4), 2)] == []
+
+
+def test_a_real_load_right_after_a_shrink_is_answered_with_the_next_look() -> None:
+    story = shrunk().obeys()
+    story.acts()
+    story.answers(cu(1)).at(story.now + 1.0).looks(cores=0.2, stall=0.9, runnable=7.0)
+    assert story.acts() == [asks(cu(8), cu(1), 3)]

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 from agent.core.actions import AskScheduler
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
-from agent.core.policy import ShrinkPolicy
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
-from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, patches, planned, settled, vm
+from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, holding, patches, planned, settled, vm
 
 
 def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
@@ -215,7 +214,7 @@ def test_a_maximum_that_is_no_multiple_is_asked_for_exactly() -> None:
 
 
 def test_an_unfinished_shrink_is_not_told_and_bars_the_next_for_five_seconds() -> None:
-    story = settled(8, replace(POLICY, shrink=ShrinkPolicy(window=Seconds(2.0), max_gap=Seconds(3.0))))
+    story = settled(8, replace(POLICY, smoothing=holding(2.0)))
     for second in range(1, 6):
         story.at(second + second / 50).looks(used=1.5, span=1.02)
         if second < 5:
