@@ -1,0 +1,79 @@
+"""What the documents name exists, and what they show as an example works."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from protocol.codec import decode_request, encode_response
+from protocol.messages import PluginResponse
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from scripts.autoscale.main import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("agent", "deploy", "docs", "protocol", "scheduler_plugin", "scripts", "tests", "vm_image")
+MADE_BY_USE = {"scripts/downloads.sha256"}
+"""Files that are not kept here: somebody's use of a script makes them."""
+_LINK = re.compile(r"\]\(([^)#:]+)\)")
+_PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./{{}},*-]+)`")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+def by_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def spelled_out(path: str) -> Iterator[str]:
+    """``a/{b,c}.py`` as ``a/b.py`` and ``a/c.py``."""
+    found = _BRACES.search(path)
+    if found is None:
+        yield path
+        return
+    for choice in found[1].split(","):
+        yield from spelled_out(path[: found.start()] + choice + path[found.end() :])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    links = _LINK.findall(document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_every_file_and_folder_that_is_named_exists(document: Path) -> None:
+    named = {path for found in _PATH.findall(document.read_text()) for path in spelled_out(found)}
+    assert sorted(path for path in named - MADE_BY_USE if not any(ROOT.glob(path.rstrip("/")))) == []
+
+
+def test_every_document_can_be_found_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in _LINK.findall(index.read_text())}
+    assert [by_name(each) for each in DOCUMENTS if each != index and each not in linked] == []
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {name for each in DOCUMENTS for name in re.findall(r"`make ([a-z-]+)", each.read_text())}
+    assert named <= targets
+
+
+def test_every_command_of_autoscale_that_is_named_exists() -> None:
+    root = get_command(app())
+    commands = set(getattr(root, "commands", {}))
+    named = {name for each in DOCUMENTS for name in re.findall(r"`autoscale ([a-z]+)", each.read_text())}
+    assert named <= commands
+    table = (ROOT / "README.md").read_text().partition("| `autoscale` | |")[2].partition("\n\n")[0]
+    assert commands == {name.split()[0] for name in re.findall(r"^\| `([a-z]+)", table, re.MULTILINE)}
+
+
+def test_the_conversation_of_the_protocol_is_what_is_spoken() -> None:
+    request, response = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "protocol.md").read_text(), re.DOTALL)
+    slot = Bytes.parse("1Gi")
+    asked = decode_request(request.encode())
+    assert asked.resolve(slot).resources == Resources.parse(1, "4Gi")
+    permit = PluginResponse(Resources.parse("750m", "4Gi"), ComputeUnit(MilliCpu(250), slot), migrate=False)
+    assert json.loads(encode_response(asked.version, permit, slot)) == json.loads(response)
