@@ -25,17 +25,18 @@ from agent.core.events import (
 )
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
-from agent.core.policy import Policy, ShrinkPolicy
+from agent.core.policy import Policy
 from agent.core.sizing import whole_slots
 from agent.core.state import State, begin
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
+from tests.agent.core.story import holding
 from tests.scenarios.cluster import SLOT, Cluster, VmObject
 
-POLICY = Policy(shrink=ShrinkPolicy(window=Seconds(4.0), max_gap=Seconds(1000.0)))
+POLICY = Policy(smoothing=holding(4.0, max_gap=1000.0))
 CPUS = 16
 PATIENCE = 4.0
 """After so many seconds an agent gives up waiting for an answer, while its message may live on."""

@@ -21,8 +21,8 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
-_POLICY: Final = '{"shrink": {"window": "20s"}}'
-"""A demonstration has no minute to wait for the proof that less is enough; everything else is the default."""
+_POLICY: Final = '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}}'
+"""A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
 _BOOT: Final = Seconds(120.0)
 _SETTLE: Final = Seconds(20.0)
 _MAKE_ROOM: Final = Seconds(60.0)
@@ -91,6 +91,7 @@ class Play:
         if not await self._until(lambda: self.watcher.glance().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s; see: kubectl describe neonvm {DEMO_VM.name}")
         self.say("the VM runs and its database answers")
+        self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {_POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
         await load.prepare()
