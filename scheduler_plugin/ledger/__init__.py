@@ -2,15 +2,27 @@
 
 from scheduler_plugin.ledger.claims import ClaimState
 from scheduler_plugin.ledger.explain import Explanation
-from scheduler_plugin.ledger.facts import Level, NodeFacts, NodePolicy, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import (
+    Level,
+    MigrationFacts,
+    MigrationPhase,
+    NodeFacts,
+    NodePolicy,
+    PodFacts,
+    VmFacts,
+)
 from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations
 from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.outcomes import (
+    Booking,
+    CreateMigration,
     Decision,
     Effect,
     LedgerError,
     NotReadyError,
     PersistPermit,
+    ReadMigration,
     ReadPod,
     Reservation,
     RoomFreed,
@@ -19,19 +31,27 @@ from scheduler_plugin.ledger.outcomes import (
 from scheduler_plugin.ledger.pressure import Pressure
 
 __all__ = [
+    "Booking",
     "ClaimState",
+    "CreateMigration",
+    "Creation",
     "Decision",
     "Effect",
     "Explanation",
     "Ledger",
     "LedgerError",
     "Level",
+    "Migration",
+    "MigrationFacts",
+    "MigrationPhase",
+    "Move",
     "NodeFacts",
     "NodePolicy",
     "NotReadyError",
     "PersistPermit",
     "PodFacts",
     "Pressure",
+    "ReadMigration",
     "ReadPod",
     "Reservation",
     "RoomFreed",

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A reservation is made by the same ``verdict`` that filter used, and is kept until the pod is known not to be there.
+- The target pod of a migration takes over the room that was booked for it: the VM is never reserved twice on a node.
 - Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
 - Only the last certain refusal of all calls in flight releases; after a call with an unknown outcome, only a fresh
   read of the pod does.
@@ -14,8 +15,10 @@ from protocol.units import Resources
 from scheduler_plugin.ledger.books import Books
 from scheduler_plugin.ledger.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.following import judge_target
+from scheduler_plugin.ledger.moves import booking_of
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
-from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, verdict
+from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
@@ -35,7 +38,10 @@ def filter_pod(books: Books, pod: PodFacts, names: list[str]) -> Filtered:
     held = books.claims.get(pod.uid)
     if held is None:
         needed = claim_of(books, pod)
-        found = books.surveys.of(needed).filter(names)
+        if pod.migration is None:
+            found = books.surveys.of(needed).filter(names)
+        else:
+            found = sort_out(names, {name: judge_target(books, pod, pod.migration, name) for name in names})
         if not found.fits and not books.is_gone(pod.uid):
             books.waiting.add(pod.uid, needed)
         return found
@@ -45,7 +51,7 @@ def filter_pod(books: Books, pod: PodFacts, names: list[str]) -> Filtered:
 
 
 def reserve(books: Books, pod: PodFacts, node: str) -> Reservation:
-    """Reserves room for a bind. Raises ``NotReadyError`` and ``UnknownPodError``."""
+    """Reserves room for a bind; a booking becomes the pod's claim. Raises ``NotReadyError``, ``UnknownPodError``."""
     if books.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
     held = books.claims.get(pod.uid)
@@ -53,9 +59,10 @@ def reserve(books: Books, pod: PodFacts, node: str) -> Reservation:
         return _again(held, node)
     needed = claim_of(books, pod)
     room = books.rooms.get(node)
-    judged = verdict(room, needed)
+    judged = verdict(room, needed) if pod.migration is None else judge_target(books, pod, pod.migration, node)
     if judged is not FITS or room is None:
         return Reservation(judged, "" if room is None else shortage(room, needed))
+    books.close_claim(booking_of(pod.migration))
     books.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     books.waiting.forget(pod.uid)
     return Reservation(FITS, needs_bind=True)
@@ -135,4 +142,5 @@ def see_pod(books: Books, pod: PodFacts) -> None:
     if claim.node != pod.node:
         books.move_claim(claim, pod.node)
     claim.pod, claim.state, claim.attempts = pod, ClaimState.BOUND, 0
+    books.migrations.disturb(pod.vm)
     books.change(claim)

@@ -17,6 +17,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.ledger.outcomes import RoomFreed
 from scheduler_plugin.ledger.permits import VmAccount
@@ -39,6 +40,8 @@ class Books:
         self.rooms: dict[str, Room] = {}
         self.surveys = Surveys(self.rooms)
         self.waiting = WaitingPods()
+        self.migrations = Migrations()
+        self.strained: set[str] = set()
         self._revision = 0
         self._gone: dict[str, None] = {}
         self._touched: dict[str, Room] = {}
@@ -56,9 +59,11 @@ class Books:
         """A claim of a pod that has none."""
         claim = Claim(pod, node, state, None if pod.vm is None else self.vms.setdefault(pod.vm, VmAccount()))
         self.claims[pod.uid] = claim
-        self.uids[pod.name] = pod.uid
+        if state is not ClaimState.BOOKED:
+            self.uids[pod.name] = pod.uid
         if claim.vm is not None:
             claim.vm.claims.append(claim)
+        self.migrations.disturb(pod.vm)
         self._enter(claim)
         return claim
 
@@ -69,6 +74,7 @@ class Books:
             return
         if self.uids.get(claim.pod.name) == uid:
             del self.uids[claim.pod.name]
+        self.migrations.disturb(claim.pod.vm)
         self._leave(claim)
         if claim.vm is not None and claim.pod.vm is not None:
             claim.vm.claims.remove(claim)
@@ -89,6 +95,7 @@ class Books:
         self._leave(claim)
         claim.node = node
         self._enter(claim)
+        self.migrations.disturb(claim.pod.vm)
 
     def change(
         self,
@@ -123,7 +130,10 @@ class Books:
         """New facts about a node, or None: it is gone, and its book stays only while claims are left."""
         if facts is None and name not in self.nodes:
             return
-        self._touch(name).know(facts)
+        book = self._touch(name)
+        if facts != book.facts:
+            self.migrations.disturb_bound_for(name)
+        book.know(facts)
 
     def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """New facts about a VM; a new VM of the same name gets a fresh account, its old pods keep what they have."""
@@ -134,6 +144,7 @@ class Books:
             for claim in account.claims:
                 claim.kept = claim.reserved if account.facts is not None else ZERO
             account.open(facts, now, at_rebuild=at_rebuild)
+        self.migrations.disturb(facts.name)
         self.settle_vm(account)
 
     def lose_vm(self, name: ObjectName) -> None:
@@ -141,6 +152,7 @@ class Books:
         account = self.vms.get(name)
         if account is not None:
             account.is_deleted = True
+            self.migrations.disturb(name)
             self.drop_unneeded_vm(name)
 
     def drop_unneeded_vm(self, name: ObjectName) -> None:
@@ -156,6 +168,10 @@ class Books:
             book = self.nodes[name]
             book.forced = book.over if outside else book.forced.at_most(book.over)
             self.surveys.changed(name)
+            if book.is_strained:
+                self.strained.add(name)
+            else:
+                self.strained.discard(name)
             if book.facts is None:
                 self.rooms.pop(name, None)
                 if not book.claims:
@@ -168,9 +184,10 @@ class Books:
         return tuple(freed)
 
     def unlisted(self, uids: Iterable[str]) -> list[Claim]:
-        """The claims whose pods are not in a complete list."""
+        """The claims whose pods are not in a complete list, though they may be expected there."""
         listed = set(uids)
-        return [claim for uid, claim in self.claims.items() if uid not in listed]
+        claims = self.claims.items()
+        return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.BOOKED]
 
     def _touch(self, name: str) -> NodeBook:
         book = self.nodes.get(name)

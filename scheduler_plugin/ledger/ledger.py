@@ -12,18 +12,27 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import binding
+from scheduler_plugin.ledger import binding, following
 from scheduler_plugin.ledger.books import Books
 from scheduler_plugin.ledger.claims import Claim, ClaimState
 from scheduler_plugin.ledger.explain import Explanation, explain
-from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.nodes import NodeBook
-from scheduler_plugin.ledger.outcomes import Decision, Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
+from scheduler_plugin.ledger.outcomes import (
+    Booking,
+    Decision,
+    Effect,
+    NotReadyError,
+    ReadPod,
+    Reservation,
+    UnknownPodError,
+)
 from scheduler_plugin.ledger.requests import decide
 from scheduler_plugin.placement import Filtered, Room
 
@@ -40,7 +49,12 @@ class Ledger:
     # Facts from the API -----------------------------------------------------------------------------------------
 
     def resync(
-        self, nodes: Iterable[NodeFacts], pods: Iterable[PodFacts], vms: Iterable[VmFacts], now: Instant
+        self,
+        nodes: Iterable[NodeFacts],
+        pods: Iterable[PodFacts],
+        vms: Iterable[VmFacts],
+        now: Instant,
+        migrations: Iterable[MigrationFacts] = (),
     ) -> Effects:
         """Takes in complete lists: at the start, and whenever a watch had to list again. Ready afterwards.
 
@@ -64,38 +78,74 @@ class Ledger:
                 books.pod_gone(claim.pod.uid)
             else:
                 doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+        doubtful += following.relist(books, list(migrations), now)
         self.is_ready = True
-        return (*doubtful, *books.finish(outside=True))
+        return (*doubtful, *self._finish(outside=True))
 
     def see_node(self, node: NodeFacts) -> Effects:
         """A node appeared or changed, or its policy did."""
         self._books.know_node(node.name, node)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def lose_node(self, name: str) -> Effects:
         """The node was deleted. Claims of pods still named on it stay on its book until the pods go."""
         self._books.know_node(name, None)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def see_pod(self, pod: PodFacts) -> Effects:
         """A pod appeared or changed. One that is on another node than reserved takes its reservation along."""
         binding.see_pod(self._books, pod)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def lose_pod(self, uid: str) -> Effects:
         """The pod was deleted: whatever it held is free."""
         self._books.pod_gone(uid)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def see_vm(self, vm: VmFacts, now: Instant) -> Effects:
         """A VirtualMachine appeared or changed."""
         self._books.know_vm(vm, now, at_rebuild=False)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def lose_vm(self, name: ObjectName) -> Effects:
         """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
         self._books.lose_vm(name)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
+
+    def see_migration(self, migration: MigrationFacts, now: Instant) -> Effects:
+        """A VirtualMachineMigration appeared or changed, or was read."""
+        following.see_migration(self._books, migration, now)
+        return self._finish(outside=True)
+
+    def lose_migration(self, name: ObjectName) -> Effects:
+        """The VirtualMachineMigration was deleted: its booking and its order end."""
+        following.lose_migration(self._books, name)
+        return self._finish(outside=True)
+
+    # Migrations that we order -----------------------------------------------------------------------------------
+
+    def book_move(self, move: Move, migration: ObjectName, now: Instant) -> Booking:
+        """Books room on the target and gives the order to the source, or refuses (S4.9). Raises ``NotReadyError``.
+
+        ``migration`` is the name that the object will have. Carry out the effects, then report what became of it.
+        """
+        self._require_ready()
+        booking = following.book_move(self._books, move, migration, now)
+        self._finish(outside=False)
+        return booking
+
+    def migration_created(self, name: ObjectName) -> Effects:
+        """The API made a migration that we ordered; it will be seen."""
+        return following.migration_answered(self._books, name, Creation.DONE)
+
+    def migration_refused(self, name: ObjectName) -> Effects:
+        """The API certainly did not make it, or nobody has asked it to: booking and order end."""
+        following.migration_refused(self._books, name)
+        return self._finish(outside=False)
+
+    def migration_unsure(self, name: ObjectName) -> Effects:
+        """Nobody knows whether the API made it: booking and order stay until it is read."""
+        return following.migration_answered(self._books, name, Creation.UNSURE)
 
     # The scheduler's verbs --------------------------------------------------------------------------------------
 
@@ -117,7 +167,7 @@ class Ledger:
         """Bind: reserves room or refuses. Raises ``NotReadyError``, and ``UnknownPodError`` for a pod that is gone."""
         self._require_ready()
         reservation = binding.reserve(self._books, pod, node)
-        self._books.finish(outside=False)
+        self._finish(outside=False)
         return reservation
 
     def bind_done(self, uid: str, node: str) -> Effects:
@@ -128,7 +178,7 @@ class Ledger:
     def bind_refused(self, uid: str, node: str) -> Effects:
         """The API certainly refused a bind. A conflict is not certain: report ``bind_unknown``."""
         binding.bind_refused(self._books, uid, node)
-        return self._books.finish(outside=False)
+        return self._finish(outside=False)
 
     def bind_unknown(self, uid: str, node: str) -> Effects:
         """A bind timed out, broke off, or met a conflict."""
@@ -138,7 +188,7 @@ class Ledger:
         """What a fresh read of the pod found, None where there is no such pod (or one with another UID)."""
         if not binding.pod_read(self._books, uid, found) and found is not None:
             binding.see_pod(self._books, found)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     # The agents' requests ---------------------------------------------------------------------------------------
 
@@ -157,7 +207,7 @@ class Ledger:
         if account is not None:
             account.stored(revision, vm)
             self._books.settle_vm(account)
-        return self._books.finish(outside=True)
+        return self._finish(outside=True)
 
     def permit_unsure(self, revision: int, vm: ObjectName) -> Effects:
         """A ``PersistPermit`` failed, or nobody knows: the agent must not be answered with it."""
@@ -165,11 +215,6 @@ class Ledger:
         if account is not None:
             account.unsure(revision)
         return ()
-
-    def mark_migrating(self, uid: str, *, is_migrating: bool) -> Effects:
-        """Repeats the order to migrate in every decision, and counts the pod as leaving, while true (S4.8, S4.9)."""
-        self._books.change(self._claim(uid), is_migrating=is_migrating)
-        return self._books.finish(outside=False)
 
     # Views ------------------------------------------------------------------------------------------------------
 
@@ -187,6 +232,20 @@ class Ledger:
     def claims(self) -> Mapping[str, Claim]:
         """Every claim by the pod's UID; read only."""
         return self._books.claims
+
+    @property
+    def migrations(self) -> Mapping[ObjectName, Migration]:
+        """Every migration, active or ended, that is ordered or in the API; read only."""
+        return self._books.migrations.named
+
+    def migrations_of(self, vm: ObjectName) -> Sequence[Migration]:
+        """The VM's migrations, oldest first; read only."""
+        return self._books.migrations.of(vm)
+
+    @property
+    def strained(self) -> Set[str]:
+        """The nodes that VMs may have to leave: all others need no look (S4.8)."""
+        return self._books.strained
 
     @property
     def waiting(self) -> int:
@@ -207,6 +266,10 @@ class Ledger:
         if claim is None:
             raise UnknownPodError(f"no pod with UID {uid} is on the books")
         return claim
+
+    def _finish(self, *, outside: bool) -> Effects:
+        following.settle(self._books)
+        return self._books.finish(outside=outside)
 
     def _require_ready(self) -> None:
         if not self.is_ready:

@@ -43,6 +43,16 @@ class NodeBook:
         """Where the node stands against its watermark."""
         return Pressure.of(self.room, self.unmet, self.migrating)
 
+    @property
+    def is_strained(self) -> bool:
+        """Whether VMs may have to leave: above the watermark, somebody denied, or cordoned with pods left."""
+        room = self.room
+        if self.facts is None:
+            return False
+        if not room.is_open and self.claims:
+            return True
+        return not (self.reserved.within(room.watermark) and self.unmet.within(room.free))
+
     def know(self, facts: NodeFacts | None) -> None:
         """Takes new facts; None: the node is gone."""
         self.facts = facts

@@ -1,7 +1,9 @@
 """What the ledger answers: effects for the service to carry out, decisions, reservations, and errors.
 
 The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored`` or ``permit_unsure``, a
-reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by ``pod_read``.
+reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by ``pod_read``,
+``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``, ``ReadMigration`` by
+``see_migration`` where it was found, and by ``migration_refused`` where there is none and none can come any more.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Resources
+from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement import Verdict
 
 
@@ -55,7 +58,25 @@ class PersistPermit:
     before_answer: bool
 
 
-Effect = RoomFreed | ReadPod | PersistPermit
+@dataclass(frozen=True, slots=True)
+class CreateMigration:
+    """Room is booked and the source has its order: make the VirtualMachineMigration ``migration`` for ``move``.
+
+    Its annotation names ``move.target``, so that a restarted scheduler books the same room.
+    """
+
+    migration: ObjectName
+    move: Move
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMigration:
+    """Nobody knows whether ``migration`` exists: read it from the API."""
+
+    migration: ObjectName
+
+
+Effect = RoomFreed | ReadPod | PersistPermit | CreateMigration | ReadMigration
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +100,12 @@ class Reservation:
     verdict: Verdict
     detail: str = ""
     needs_bind: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """The answer to an order to move a VM. ``verdict`` is ``Fits`` once room is booked, ``detail`` is as for a bind."""
+
+    verdict: Verdict
+    detail: str = ""
+    effects: tuple[Effect, ...] = ()

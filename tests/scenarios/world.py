@@ -104,7 +104,6 @@ class World:
             "processes start": (self.processes_start, 6),
             "churn": (self.churn, 0.4),
             "policy": (self.new_policy, 0.2),
-            "order": (self.order, 0.2),
             "write haunts": (self.scheduler.haunt, 0.5),
         }
         if self.is_open:
@@ -236,13 +235,6 @@ class World:
             node = self.random.choice(list(self.cluster.nodes.values()))
             unit, watermark = self.random.choice(UNITS), self.random.choice(("0.5", "0.8", "1"))
             self.cluster.put_node(replace(node, policy=policy(unit, watermark), is_open=self.random.random() < 0.8))
-
-    def order(self) -> None:
-        """Somebody is told to migrate, and after a while no more."""
-        ledger = self.scheduler.ledger
-        if ledger is not None and ledger.claims:
-            claim = self.random.choice(list(ledger.claims.values()))
-            ledger.mark_migrating(claim.pod.uid, is_migrating=not claim.is_migrating)
 
     # What others do in an open world -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import Level, NodeFacts, NodePolicy, PodFacts, VmFacts, violations
+from scheduler_plugin.ledger import Level, MigrationFacts, NodeFacts, NodePolicy, PodFacts, VmFacts, violations
 from scheduler_plugin.ledger.ledger import Ledger
 
 NODE = "n1"
@@ -93,6 +93,12 @@ class Bench:
             self.ledger.permit_stored(decision.persist.revision, self.vms[name])
             self._check()
         return _both(decision.permit)
+
+    def migrate(self, name: str) -> None:
+        """The VM is told to leave the node."""
+        order = MigrationFacts(vm_name("m"), "uid-m", 1, vm_name(name), source_pod=vm_name(name))
+        self.ledger.see_migration(order, Instant(self.now))
+        self._check()
 
     def reserved(self, name: str) -> int:
         """What the pod has reserved."""

@@ -26,7 +26,7 @@ def request(case: Case) -> object:
     node, pod = _without_buffer(given["node"]), _without_buffer(given["pod"])
     bench = _before(node, pod, is_proven="last_permit" not in given)
     if given.get("starting_migration"):
-        bench.ledger.mark_migrating("vm", is_migrating=True)
+        bench.migrate("vm")
     permit = bench.ask("vm", given["requested"], given.get("last_permit"))
     return {
         "permit": permit,
@@ -101,7 +101,7 @@ def migration_accounting(case: Case) -> object:
     if case.raw["op"] == "start_migration":
         if pod.get("pressure"):
             raise Declined("what a leaving pod was denied stays pressure, and counts as leaving with it (S4.8)")
-        bench.ledger.mark_migrating("vm", is_migrating=True)
+        bench.migrate("vm")
         return {
             "node": {
                 "reserved": bench.node_reserved,
@@ -111,7 +111,7 @@ def migration_accounting(case: Case) -> object:
             "pod": {"reserved": bench.reserved("vm"), "pressure": bench.pressure("vm")},
         }
     if case.input.get("migrating"):
-        bench.ledger.mark_migrating("vm", is_migrating=True)
+        bench.migrate("vm")
     bench.ledger.lose_pod("vm")
     return {
         "node": {"reserved": bench.node_reserved, "pressure": bench.node_pressure, "accounted": bench.node_migrating}

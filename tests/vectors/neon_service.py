@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from protocol.messages import ObjectName
+from scheduler_plugin.ledger import MigrationFacts
 from tests.scheduler_plugin.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
@@ -51,7 +53,8 @@ async def _no_vm(scheduler: Running) -> int:
 
 
 async def _same_while_migrating(scheduler: Running) -> int:
-    scheduler.parts.desk.ledger.mark_migrating("pod-pg", is_migrating=True)
+    order = MigrationFacts(ObjectName("default", "m"), "uid-m", 1, ObjectName("default", "pg"))
+    scheduler.parts.desk.ledger.see_migration(order, scheduler.parts.desk.clock.now())
     return (await scheduler.ask(POD, 1, 4)).status_code
 
 

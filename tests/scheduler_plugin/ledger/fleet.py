@@ -11,6 +11,8 @@ from scheduler_plugin.ledger import (
     Effect,
     Ledger,
     Level,
+    MigrationFacts,
+    MigrationPhase,
     NodeFacts,
     NodePolicy,
     PodFacts,
@@ -63,6 +65,36 @@ def vm_pod(of: str, on: str | None = None, uid: str | None = None, *, finished: 
 def plain_pod(of: str, requests: Resources, on: str | None = None, *, finished: bool = False) -> PodFacts:
     """A pod that runs no VM."""
     return PodFacts(f"uid-{of}", name(of), requests, None, on, finished)
+
+
+def migration(
+    of: str,
+    phase: MigrationPhase = MigrationPhase.RUNNING,
+    *,
+    to: str | None = None,
+    number: int = 1,
+    version: int = 1,
+    source_pod: str | None = None,
+    target_pod: str | None = None,
+    is_leaving: bool = False,
+    is_ours: bool = True,
+    ended_at: float | None = None,
+) -> MigrationFacts:
+    """A migration of the VM ``of``, away from its pod ``NAME-pod`` (unless PENDING); its name is ``NAME-NUMBER``."""
+    source = source_pod or (None if phase is MigrationPhase.PENDING else f"{of}-pod")
+    return MigrationFacts(
+        name=name(f"{of}-{number}"),
+        uid=f"migration-{of}-{number}",
+        version=version,
+        vm=name(of),
+        phase=phase,
+        target=to,
+        source_pod=None if source is None else name(source),
+        target_pod=None if target_pod is None else name(target_pod),
+        is_leaving=is_leaving,
+        is_ours=is_ours,
+        ended_at=ended_at,
+    )
 
 
 class Fleet:

@@ -16,7 +16,7 @@ from scheduler_plugin.ledger import (
     UnknownPodError,
 )
 from scheduler_plugin.placement import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
-from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 RESERVED = Reservation(FITS, needs_bind=True)
 
@@ -106,9 +106,10 @@ def test_released_and_then_seen_bound_anyway_is_reserved_once() -> None:
 
 
 def test_a_pod_seen_on_another_node_takes_its_reservation_along() -> None:
-    fleet, pod = tentative()
-    fleet.ledger.mark_migrating(pod.uid, is_migrating=True)
-    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n2")))
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)))
+    fleet.did(fleet.ledger.see_migration(migration("a"), NOW))
+    assert fleet.ledger.reserve(vm_pod("a"), "n1") == RESERVED
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2")))
     assert (fleet.on("n1"), fleet.on("n2")) == (ZERO, amount(2))
     assert fleet.ledger.nodes["n2"].migrating == amount(2)
 

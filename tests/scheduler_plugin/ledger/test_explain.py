@@ -7,7 +7,7 @@ import pytest
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import ClaimState, Explanation, Pressure, UnknownPodError
-from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
 def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
@@ -54,7 +54,7 @@ def test_a_satisfied_vm_is_denied_nothing() -> None:
 
 def test_a_vm_that_is_to_migrate_is_told_so() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.ledger.mark_migrating("uid-a", is_migrating=True)
+    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     fleet.grant("a", amount(3), number=1)
     assert fleet.ledger.explain("uid-a", LATER).denied_by == "the VM is to migrate and may not grow before it has"
 

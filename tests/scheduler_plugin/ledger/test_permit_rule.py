@@ -18,6 +18,7 @@ from tests.scheduler_plugin.ledger.fleet import (
     UNIT,
     Fleet,
     amount,
+    migration,
     name,
     node,
     plain_pod,
@@ -48,7 +49,8 @@ def test_the_seed_rule(case: dict[str, dict[str, dict[str, int]]]) -> None:
     others = on_node["reserved"] - of_pod["reserved"]
     fleet.did(fleet.ledger.see_pod(plain_pod("others", amount(others), "n1")))
     assert fleet.ledger.nodes["n1"].unmet == amount(of_pod["pressure"])
-    fleet.did(fleet.ledger.mark_migrating("uid-a", is_migrating=bool(given_["starting_migration"])))
+    if given_["starting_migration"]:
+        fleet.did(fleet.ledger.see_migration(migration("a"), NOW))
     decision = fleet.ask("a", amount(int(str(given_["requested"]))), number=1)
     fleet.store(decision)
     fleet.resize("a", decision.permit.at_most(amount(of_pod["reserved"])))

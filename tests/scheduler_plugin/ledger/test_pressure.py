@@ -10,7 +10,7 @@ import pytest
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.ledger import Pressure
 from scheduler_plugin.placement import Room
-from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "neon_vectors.json").read_bytes())
 CASES = next(group["cases"] for group in VECTORS["groups"] if group["id"] == "too_much_pressure")
@@ -62,14 +62,14 @@ def test_a_watermark_at_the_total_still_feels_capacity_pressure() -> None:
 def test_what_is_migrating_away_counts_as_relieved_and_is_told_so_in_every_answer() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(3)), vm("b", amount(6)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.nodes["n1"].pressure.excess == amount(2)
-    fleet.did(fleet.ledger.mark_migrating("uid-a", is_migrating=True))
+    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     book = fleet.ledger.nodes["n1"]
     assert (book.migrating, book.pressure.too_much) == (amount(3), False)
     for number in (1, 2):
         decision = fleet.ask("a", amount(4), number=number)
         assert (decision.permit, decision.migrate) == (amount(3), True)
     assert (book.unmet, book.migrating) == (amount(1), amount(4))
-    fleet.did(fleet.ledger.mark_migrating("uid-a", is_migrating=False))
+    fleet.did(fleet.ledger.lose_migration(name("a-1")))
     assert book.migrating == ZERO
     assert fleet.ask("a", amount(4), number=3).migrate is False
 
@@ -77,7 +77,7 @@ def test_what_is_migrating_away_counts_as_relieved_and_is_told_so_in_every_answe
 def test_a_migrating_pod_that_goes_takes_everything_with_it() -> None:
     fleet = Fleet(node(total=5), vm("a", amount(3)), vm_pod("a", "n1"))
     fleet.grant("a", amount(9), number=1)
-    fleet.did(fleet.ledger.mark_migrating("uid-a", is_migrating=True))
+    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     book = fleet.ledger.nodes["n1"]
     assert (book.reserved, book.unmet, book.migrating) == (ZERO, ZERO, ZERO)

@@ -1,0 +1,224 @@
+"""How the books follow the migrations: room on the target before it starts, and the order to the source (S4.9).
+
+Rules that hold here:
+
+- Everything is derived from what is known now, whenever something about the VM, its migrations or the target node has
+  changed; so no order of events matters, and none is needed.
+- A VM has one reservation on each node where it is or will be. Room is booked on the node that the migration names
+  while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the booking's place.
+- A booking shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes a
+  node over its total; what has no room any more is ``trouble``, for whoever decides to cancel.
+- The order to leave holds for the source's claim while a migration is active, and after a success until its pod goes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger.books import Books
+from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.ledger.moves import Creation, Migration, Move
+from scheduler_plugin.ledger.outcomes import Booking, CreateMigration, Effect, NotReadyError, ReadMigration
+from scheduler_plugin.ledger.permits import VmAccount
+from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
+
+OVER: Final = Refused("the migration has ended or is being cancelled")
+OTHER_VM: Final = NeverFits("the migration that owns the pod is of another VM")
+STAYS_AWAY: Final = NeverFits("the VM is to leave this node")
+TAKEN: Final = Refused("a migration of this name exists already")
+ON_THE_WAY: Final = Refused("the VM is migrating already")
+NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be bound there")
+
+
+# What happens to migrations ------------------------------------------------------------------------------------------
+
+
+def book_move(books: Books, move: Move, name: ObjectName, now: Instant) -> Booking:
+    """Books room on the target and gives the order to the source, or says why not."""
+    claim = books.claims.get(move.uid)
+    judged, detail = _may_book(books, move, claim), ""
+    if name in books.migrations.named:
+        judged = TAKEN
+    room = books.rooms.get(move.target)
+    if judged is FITS and claim is not None:
+        judged = verdict(room, claim.reserved)
+        detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
+    if judged is not FITS or claim is None:
+        return Booking(judged, detail)
+    ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED)
+    ordered.source_pod = claim.pod.name
+    books.migrations.add(ordered)
+    return Booking(FITS, effects=(CreateMigration(name, move),))
+
+
+def _may_book(books: Books, move: Move, claim: Claim | None) -> Verdict:
+    if claim is None or claim.vm is None or claim.pod.vm != move.vm or claim.node != move.source:
+        return NOT_SETTLED
+    if books.migrations.active(move.vm) is not None:
+        return ON_THE_WAY
+    if claim.state is not ClaimState.BOUND or claim.vm.claims != [claim]:
+        return NOT_SETTLED
+    return STAYS_AWAY if move.target == move.source else FITS
+
+
+def see_migration(books: Books, facts: MigrationFacts, now: Instant) -> None:
+    """A migration as a watch, a list or a read shows it."""
+    if books.migrations.is_gone(facts.uid):
+        return
+    known = books.migrations.named.get(facts.name)
+    if known is not None and known.facts is not None and known.facts.uid != facts.uid:
+        lose_migration(books, facts.name)
+        known = None
+    if known is None:
+        known = Migration(facts.name, facts.vm, now)
+        books.migrations.add(known)
+    known.learn(facts)
+    books.migrations.disturb(known.vm)
+
+
+def lose_migration(books: Books, name: ObjectName) -> None:
+    """The migration was deleted, or certainly never made."""
+    gone = books.migrations.drop(name)
+    if gone is not None:
+        books.close_claim(gone.booking)
+
+
+def migration_refused(books: Books, name: ObjectName) -> None:
+    """The API certainly did not make it; one that was seen exists nevertheless."""
+    found = books.migrations.named.get(name)
+    if found is not None and found.facts is None:
+        lose_migration(books, name)
+
+
+def migration_answered(books: Books, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
+    """The API made it, or nobody knows: then it has to be read."""
+    found = books.migrations.named.get(name)
+    if found is None or found.facts is not None:
+        return ()
+    found.creation = creation
+    return (ReadMigration(name),) if creation is Creation.UNSURE else ()
+
+
+def relist(books: Books, listed: list[MigrationFacts], now: Instant) -> tuple[Effect, ...]:
+    """A complete list. One that we ordered and never saw may be younger than the list: it is read."""
+    for facts in listed:
+        see_migration(books, facts, now)
+    doubtful: list[Effect] = []
+    for name in books.migrations.named.keys() - {facts.name for facts in listed}:
+        found = books.migrations.named[name]
+        if found.facts is not None:
+            lose_migration(books, name)
+        elif found.creation is not Creation.ORDERED:
+            doubtful.append(ReadMigration(name))
+    return tuple(doubtful)
+
+
+# What follows from them ----------------------------------------------------------------------------------------------
+
+
+def settle(books: Books) -> None:
+    """Brings the claims of every VM about which something has changed to what its migrations make of them."""
+    while (vm := books.migrations.next_disturbed()) is not None:
+        account = books.vms.get(vm)
+        migrations = books.migrations.of(vm)
+        for migration in migrations:
+            _trace(migration, account)
+            if not _keeps_booking(books, migration, account):
+                books.close_claim(migration.booking)
+        for migration in migrations:
+            migration.trouble = _book(books, migration, account)
+        for claim in [] if account is None else account.claims:
+            books.change(claim, is_migrating=any(_leaves(migration, claim) for migration in migrations))
+
+
+def _trace(migration: Migration, account: VmAccount | None) -> None:
+    """Notes where the migration's pods are, as far as they are known."""
+    for claim in [] if account is None else account.claims:
+        if _is_target(migration, claim):
+            migration.heading = claim.node
+        elif _leaves(migration, claim):
+            migration.source, migration.source_pod = claim.node, claim.pod.name
+
+
+def _is_target(migration: Migration, claim: Claim) -> bool:
+    return claim.pod.migration == migration.name or (
+        claim.pod.name == migration.target_pod and claim.state is not ClaimState.BOOKED
+    )
+
+
+def _leaves(migration: Migration, claim: Claim) -> bool:
+    """Whether the claim is of the pod that the migration takes the VM away from."""
+    if claim.state is ClaimState.BOOKED or claim.pod.migration is not None or _is_target(migration, claim):
+        return False
+    facts = None if claim.vm is None else claim.vm.facts
+    runs_here = facts is not None and facts.pod == claim.pod.name
+    if migration.is_active:
+        return runs_here if migration.source_pod is None else migration.source_pod == claim.pod.name
+    return migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == claim.pod.name and not runs_here
+
+
+def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
+    if migration.target is None or not migration.is_active or migration.is_leaving:
+        return False
+    if account is None or account.facts is None or account.is_deleted:
+        return False
+    others = [claim for claim in account.claims if claim.pod.uid != migration.booking]
+    return not any(claim.node == migration.target or _is_target(migration, claim) for claim in others)
+
+
+def _room(books: Books, node: str | None) -> Room | None:
+    """The present room of a known node: the published one may be older than this step."""
+    book = None if node is None else books.nodes.get(node)
+    return None if book is None or book.facts is None else book.room
+
+
+def _keeps_booking(books: Books, migration: Migration, account: VmAccount | None) -> bool:
+    held = books.claims.get(migration.booking)
+    room = _room(books, migration.target)
+    if held is None or room is None or not room.is_open or held.node != room.node:
+        return False
+    return _wants_booking(migration, account)
+
+
+def _book(books: Books, migration: Migration, account: VmAccount | None) -> str | None:
+    """Books the room where it is wanted and there; otherwise says what is in the way."""
+    if migration.booking in books.claims or not _wants_booking(migration, account):
+        return None
+    room = _room(books, migration.target)
+    if room is None or account is None:
+        return f"node {migration.target} is gone"
+    judged = verdict(room, account.reserved)
+    if not isinstance(judged, Fits):
+        return f"node {migration.target}: {judged.message}"
+    pod = PodFacts(migration.booking, migration.name, ZERO, migration.vm, room.node)
+    books.open_claim(pod, room.node, ClaimState.BOOKED)
+    return None
+
+
+# Where a target pod may go -------------------------------------------------------------------------------------------
+
+
+def judge_target(books: Books, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
+    """Whether a pod that ``migration`` owns may be placed on ``node``. Raises ``NotReadyError``.
+
+    Booked room is open to it alone, so there it always fits; without a booking it is placed like any pod, except on the
+    node that its VM is to leave, and nowhere but on the node that the migration names.
+    """
+    found = books.migrations.named.get(migration)
+    account = None if pod.vm is None else books.vms.get(pod.vm)
+    if found is None or account is None or account.facts is None:
+        raise NotReadyError(f"migration {migration} of pod {pod.name}, or its VM, is not known yet")
+    if not found.is_active or found.is_leaving:
+        return OVER
+    if pod.vm != found.vm:
+        return OTHER_VM
+    if found.target not in (None, node):
+        return NeverFits(f"the migration goes to node {found.target}")
+    if any(claim.node == node and _leaves(found, claim) for claim in account.claims):
+        return STAYS_AWAY
+    if found.booking in books.claims:
+        return FITS
+    return verdict(books.rooms.get(node), account.reserved)

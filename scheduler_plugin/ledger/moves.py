@@ -1,0 +1,172 @@
+"""What is known of each migration of a VM: ordered by us, or found in the API (S4.9).
+
+Rules that hold here:
+
+- A migration is active from the moment that it is ordered until it has ended or is gone. What the API says is the
+  newest fact; what it once said of the pods is kept where it later says nothing.
+- The UIDs of migrations that are gone are remembered, so that a late event cannot bring one back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import Instant
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+
+REMEMBERED_GONE: Final = 2_000
+"""How many UIDs of gone migrations are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A VM is to leave node ``source`` for node ``target``. ``uid`` is the pod's that runs it;
+
+    ``reason`` is for people.
+    """
+
+    vm: ObjectName
+    uid: str
+    source: str
+    target: str
+    reason: str
+
+
+def booking_of(migration: ObjectName | None) -> str:
+    """The UID under which room is claimed for a migration before its target pod is placed; no pod's UID is like it."""
+    return f"booking of {migration}"
+
+
+class Creation(Enum):
+    """How sure it is that the object exists while it has not been seen."""
+
+    ORDERED = "ordered"  # its creation has not been answered, or not been tried
+    UNSURE = "unsure"  # nobody knows what became of its creation
+    DONE = "created"  # the API has it
+
+
+@dataclass(slots=True, eq=False)
+class Migration:
+    """One migration. ``facts`` is None until the API has shown it, ``since`` is when it was first heard of.
+
+    ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``heading`` the node that its
+    target pod was placed on. ``trouble`` says why nothing is booked on ``target`` although it should be.
+    """
+
+    name: ObjectName
+    vm: ObjectName
+    since: Instant
+    target: str | None = None
+    reason: str = ""
+    source: str | None = None
+    creation: Creation = Creation.DONE
+    facts: MigrationFacts | None = None
+    source_pod: ObjectName | None = None
+    target_pod: ObjectName | None = None
+    heading: str | None = None
+    trouble: str | None = None
+
+    @property
+    def booking(self) -> str:
+        """The UID under which the room on ``target`` is claimed before the target pod is placed."""
+        return booking_of(self.name)
+
+    @property
+    def phase(self) -> MigrationPhase:
+        """How far it is; one that has not been seen is PENDING."""
+        return MigrationPhase.PENDING if self.facts is None else self.facts.phase
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the VM is on its way, or about to be."""
+        return not self.phase.is_over
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being cancelled."""
+        return self.facts is not None and self.facts.is_leaving
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a scheduler of ours made it."""
+        return self.facts is None or self.facts.is_ours
+
+    @property
+    def goal(self) -> str | None:
+        """The node that the VM moves to, as far as anybody knows."""
+        return self.heading or self.target
+
+    def learn(self, facts: MigrationFacts) -> None:
+        """Takes newer facts; older ones than those known change nothing."""
+        if self.facts is not None and facts.version < self.facts.version:
+            return
+        self.facts, self.creation = facts, Creation.DONE
+        self.target = facts.target
+        self.source_pod = facts.source_pod or self.source_pod
+        self.target_pod = facts.target_pod or self.target_pod
+
+
+class Migrations:
+    """All migrations, by name and by VM; and the VMs whose books may not follow theirs yet."""
+
+    def __init__(self) -> None:
+        self.named: dict[ObjectName, Migration] = {}
+        self._of_vm: dict[ObjectName, list[Migration]] = {}
+        self._disturbed: dict[ObjectName, None] = {}
+        self._gone: dict[str, None] = {}
+
+    def of(self, vm: ObjectName) -> list[Migration]:
+        """The VM's migrations, oldest first."""
+        return self._of_vm.get(vm, [])
+
+    def active(self, vm: ObjectName) -> Migration | None:
+        """The VM's first migration that has not ended."""
+        return next((each for each in self.of(vm) if each.is_active), None)
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether the migration was deleted."""
+        return uid in self._gone
+
+    def add(self, migration: Migration) -> None:
+        """A migration of a name that is not taken."""
+        self.named[migration.name] = migration
+        self._of_vm.setdefault(migration.vm, []).append(migration)
+        self.disturb(migration.vm)
+
+    def drop(self, name: ObjectName) -> Migration | None:
+        """The migration is gone, or never came to be."""
+        migration = self.named.pop(name, None)
+        if migration is None:
+            return None
+        if migration.facts is not None:
+            self._gone[migration.facts.uid] = None
+            if len(self._gone) > REMEMBERED_GONE:
+                del self._gone[next(iter(self._gone))]
+        left = self._of_vm[migration.vm]
+        left.remove(migration)
+        if not left:
+            del self._of_vm[migration.vm]
+        self._disturbed[migration.vm] = None
+        return migration
+
+    def disturb(self, vm: ObjectName | None) -> None:
+        """Something about the VM has changed; only one that has migrations matters."""
+        if vm in self._of_vm and vm is not None:
+            self._disturbed[vm] = None
+
+    def disturb_bound_for(self, node: str) -> None:
+        """Something about a node has changed: whoever goes there may be booked, or no longer."""
+        for migration in self.named.values():
+            if migration.target == node:
+                self._disturbed[migration.vm] = None
+
+    def next_disturbed(self) -> ObjectName | None:
+        """Takes one VM to look at; None where there is none."""
+        if not self._disturbed:
+            return None
+        vm = next(iter(self._disturbed))
+        del self._disturbed[vm]
+        return vm
