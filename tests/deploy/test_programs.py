@@ -147,7 +147,7 @@ def mounted_token(pod: Pod, found: Document) -> Path:
     token = source["serviceAccountToken"]
     assert token["audience"] == TOKEN_AUDIENCE
     (mount,) = (each for each in found["volumeMounts"] if each["name"] == volume["name"])
-    return Path(mount["mountPath"]) / token["path"]
+    return Path(mount["mountPath"], token["path"])
 
 
 def test_the_agents_policy_loads() -> None:
@@ -168,9 +168,9 @@ def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_
     assert {port["name"]: port["containerPort"] for port in found["ports"]} == served
     service = one("Service", "autoscale-expander")
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == served
-    address = f"autoscale-expander.kube-system.svc:{served['grpc']}"
-    assert address in (ROOT / "docs/expander.md").read_text()
-    assert address.split(":")[0] in one("Certificate", "autoscale-expander")["spec"]["dnsNames"]
+    name = "autoscale-expander.kube-system.svc"
+    assert f"--grpc-expander-url={name}:{served['grpc']}" in (ROOT / "docs/expander.md").read_text()
+    assert name in one("Certificate", "autoscale-expander")["spec"]["dnsNames"]
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

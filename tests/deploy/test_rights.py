@@ -1,0 +1,217 @@
+"""What each service may do in the cluster is what it does, call by call: nothing is missing, nothing is left over."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Final, NewType, get_args, get_type_hints
+
+import httpx
+import pytest
+
+from agent.adapters.kubernetes_api import KubernetesApi as AgentApi
+from agent.adapters.neonvm import NeonVm
+from agent.adapters.node_pods import NodePods
+from agent.adapters.token import NoToken
+from agent.ports import PortError
+from protocol.messages import ObjectName
+from protocol.names import MIGRATION_PLURAL, VM_GROUP
+from protocol.units import Bytes, Resources, Seconds
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from scheduler_plugin import cluster
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, JsonObject
+from scheduler_plugin.cluster.watch import Kind, Mirror
+from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.expander.cluster_size import ClusterSize
+from scheduler_plugin.telemetry import Telemetry
+from tests.agent.adapters.answering import client
+from tests.deploy.manifests import one
+from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.scheduler_plugin.objects import vm
+
+Right = tuple[str, str, str]
+"""API group, resource (with its subresource), verb."""
+
+VM: Final = parse_virtual_machine(vm("db"))
+GONE: Final = 410
+WRITES: Final[Mapping[str, str]] = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+def right(method: str, path: str, query: Mapping[str, str]) -> Right:
+    """What a request needs, as Kubernetes' authorizer sees it."""
+    _, root, *rest = path.split("/")
+    group, rest = ("", rest[1:]) if root == "api" else (rest[0], rest[2:])
+    if rest[0] == "namespaces" and len(rest) > 2:
+        rest = rest[2:]
+    resource, name, subresource = [*rest, "", ""][:3]
+    reads = "watch" if query.get("watch") in ("1", "true") else "get" if name else "list"
+    return group, f"{resource}/{subresource}" if subresource else resource, WRITES.get(method, reads)
+
+
+def granted(kind: str, name: str) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in one(kind, name)["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "expected"),
+    [
+        ("GET", "/api/v1/nodes", {"limit": "1"}, ("", "nodes", "list")),
+        ("GET", "/api/v1/nodes", {"watch": "true"}, ("", "nodes", "watch")),
+        ("GET", "/api/v1/namespaces/a/pods/b", {}, ("", "pods", "get")),
+        ("POST", "/api/v1/namespaces/a/pods/b/binding", {}, ("", "pods/binding", "create")),
+        ("PATCH", "/apis/g/v1/namespaces/a/things/b", {}, ("g", "things", "patch")),
+    ],
+)
+def test_requests_need_what_kubernetes_says(method: str, path: str, query: Mapping[str, str], expected: Right) -> None:
+    assert right(method, path, query) == expected
+
+
+class Refused(AbstractAsyncContextManager[AsyncIterator[bytes]]):
+    """A watch from a version that the server has forgotten."""
+
+    async def __aenter__(self) -> AsyncIterator[bytes]:
+        raise ApiRefusedError(GONE, "too old")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing was opened."""
+
+
+class Recorder:
+    """An API for the scheduler that notes what is asked of it; lists are empty, watches are refused."""
+
+    def __init__(self) -> None:
+        self.rights: set[Right] = set()
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        self.rights.add(right(call.method, call.path, call.query))
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    def stream(self, call: ApiCall) -> Refused:
+        self.rights.add(right(call.method, call.path, call.query))
+        return Refused()
+
+
+class StopWaitingError(Exception):
+    """Ends what would go on for ever."""
+
+
+class ImpatientClock(FakeClock):
+    """A clock for whom the first pause is the end."""
+
+    async def sleep(self, duration: Seconds) -> None:
+        raise StopWaitingError
+
+
+SAMPLES: Final[Mapping[object, object]] = {
+    VirtualMachine: VM,
+    ObjectName: VM.name,
+    Resources: VM.use,
+    str: "text",
+    bool: True,
+    int: 1,
+    float: 1.0,
+}
+
+
+def sample(kind: Any) -> Any:
+    """Some value of a type that a write takes."""
+    if kind in SAMPLES:
+        return SAMPLES[kind]
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{each.name: sample(hints[each.name]) for each in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return next(iter(kind))
+    return sample(kind.__supertype__ if isinstance(kind, NewType) else get_args(kind)[0])
+
+
+def kinds() -> list[Kind[Any]]:
+    """What the scheduler watches: every kind that a module of ``scheduler_plugin.cluster`` names."""
+    modules = (import_module(f"{cluster.__name__}.{each.name}") for each in iter_modules(cluster.__path__))
+    return list(
+        {found.name: found for each in modules for found in vars(each).values() if isinstance(found, Kind)}.values()
+    )
+
+
+def public(of: type) -> dict[str, Callable[..., Any]]:
+    """The methods of a class that others call."""
+    return {name: found for name, found in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+async def test_the_scheduler_may_do_what_it_does() -> None:
+    api, clock = Recorder(), ImpatientClock()
+    for method in public(ClusterWriter).values():
+        wanted = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
+        await method(ClusterWriter(api, "test"), **{name: sample(kind) for name, kind in wanted.items()})
+    for kind in kinds():
+        mirror: Mirror[Any] = Mirror(kind, lambda _: None, Telemetry(clock.now))
+        with pytest.raises((StopWaitingError, ApiError)):
+            await mirror.run(api, clock, lambda: None)
+    moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "delete")}
+    assert api.rights | moving == granted("ClusterRole", "autoscale-scheduler")
+
+
+async def calls_of_vm(api: AgentApi) -> None:
+    of_vm = NeonVm(api, ObjectName("default", "db"))
+    assert set(public(NeonVm)) == {"get", "watch", "patch"}
+    for ask in (of_vm.get(), of_vm.patch(VM.use, Bytes(1024**3), 1), anext(of_vm.watch("1"))):
+        with pytest.raises(PortError):
+            await ask
+
+
+async def calls_of_node(api: AgentApi) -> None:
+    assert set(public(NodePods)) == {"sets"}
+    assert [found async for found in NodePods(api, "node-1").sets()] == [frozenset()]
+
+
+@pytest.mark.parametrize(
+    ("role", "calls"),
+    [
+        (("Role", "vm-agent"), (calls_of_vm,)),
+        (("ClusterRole", "autoscaler-agent"), (calls_of_vm, calls_of_node)),
+    ],
+)
+async def test_an_agent_may_do_what_it_does(
+    role: tuple[str, str], calls: tuple[Callable[[AgentApi], Any], ...]
+) -> None:
+    used: set[Right] = set()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        needed = right(request.method, request.url.path, request.url.params)
+        used.add(needed)
+        if needed[1:] == ("pods", "list"):
+            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+        return httpx.Response(GONE, json={"message": "gone"})
+
+    async with client(answer) as http:
+        for call in calls:
+            await call(AgentApi(http, "http://api", NoToken(), Seconds(1.0)))
+    assert used == granted(*role)
+
+
+async def test_the_expander_may_do_what_it_does(tmp_path: Path) -> None:
+    used: set[Right] = set()
+    token = tmp_path / "token"
+    token.write_text("token")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        used.add(right(request.method, request.url.path, request.url.params))
+        return httpx.Response(200, json={"metadata": {}, "items": []})
+
+    transport = httpx.MockTransport(answer)
+    async with httpx.AsyncClient(base_url="http://api", transport=transport) as http:
+        with pytest.raises(StopWaitingError):
+            await ClusterSize(None, http, token).follow(ImpatientClock())
+    assert used == granted("ClusterRole", "autoscale-expander")
