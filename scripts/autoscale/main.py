@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from scripts.autoscale import bench, demo, explain, local, top
+from scripts.autoscale import bench, demo, explain, local, migrate, top
 from scripts.autoscale.replay.command import replay
 from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import INTERRUPTED
@@ -25,6 +25,7 @@ def app() -> typer.Typer:
     root.command("demo")(demo.demo)
     root.command("top")(top.top)
     root.command("bench")(bench.bench)
+    root.command("migrate")(migrate.migrate)
     root.command("replay", cls=ManyValues)(replay)
     root.command("explain")(explain.explain)
     return root

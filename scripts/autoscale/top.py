@@ -16,6 +16,7 @@ from deploy.local.kube.client import ApiError
 from deploy.local.kube.objects import MIGRATIONS, PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
 from protocol.units import Bytes, Instant
 from scripts.autoscale.demonstration.fleet import node_row
+from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import AsJson, Name
@@ -78,7 +79,7 @@ async def _migrations(site: Site) -> list[Json]:
         if error.status == _NOT_FOUND:
             return []
         raise
-    return [each for each in found if text(each, "status", "phase") not in {"Succeeded", "Failed"}]
+    return [each for each in found if text(each, "status", "phase") not in ENDED]
 
 
 def picture(title: str, seen: Json) -> Group:

@@ -20,13 +20,13 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, text
 from deploy.local.network.chooser import NetworkKind
 from protocol.messages import ObjectName
-from protocol.names import VM_GROUP, VM_VERSION
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
 from scripts.autoscale.demonstration.second_act import small_vm
 from scripts.autoscale.fresh_cluster import fresh_cluster
+from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.bench.migration_figures import Background, Figures, figures
@@ -137,7 +137,7 @@ class _Runs:
         await self._clock.sleep(Seconds(2.0))
         for number in range(1, count + 1):
             next_one = Instant(self._clock.now() + _PACE)
-            await self._site.client.create(MIGRATIONS, VM.namespace, _migration(number))
+            await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
             if not await self._until(partial(self._has_ended, number), _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
             await self._clock.sleep(Seconds(max(0.5, next_one - self._clock.now())))
@@ -169,15 +169,6 @@ def _ping_pong() -> Json:
     """A VM that nobody resizes."""
     vm = small_vm(VM)
     return {**vm, "metadata": {"name": VM.name}}
-
-
-def _migration(number: int) -> Json:
-    return {
-        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
-        "kind": "VirtualMachineMigration",
-        "metadata": {"name": f"{VM.name}-{number}"},
-        "spec": {"vmName": VM.name},
-    }
 
 
 def table(found: Figures) -> Table:

@@ -12,6 +12,7 @@ from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
 from scripts.autoscale.demonstration.second_act import points
 from scripts.autoscale.demonstration.tenants import Stay
+from scripts.autoscale.migrate import is_under_way, migration_of
 
 VM = ObjectName("default", "neighbour-1")
 DONE: Json = {"totalTimeMs": 930, "downtimeMs": 41, "ram": {"total": 100, "remaining": 0, "transferred": 90}}
@@ -130,3 +131,20 @@ def test_nodes_are_bars_and_vms_on_their_way_are_seen_on_both() -> None:
     other: Json = {**NODE, "name": "node-2", "pods": [{"vm": "default/neighbour-1"}]}
     assert fleet_row(other, [running])[2] == "⇠ neighbour-1"
     assert fleet_row(NODE, [MOVED])[2] == "demo  neighbour-1"
+
+
+def test_a_person_orders_a_migration_of_one_vm_and_may_call_off_what_is_under_way() -> None:
+    order = migration_of(VM)
+    assert (order["spec"], order["metadata"]) == (
+        {"vmName": "neighbour-1"},
+        {"generateName": "neighbour-1-", "namespace": "default"},
+    )
+    assert [is_under_way(migration(phase), VM) for phase in ("", "Pending", "Running", "Succeeded", "Failed")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not is_under_way(migration("Running"), ObjectName("default", "demo"))
+    assert not is_under_way(migration("Running"), ObjectName("other", "neighbour-1"))

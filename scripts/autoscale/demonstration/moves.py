@@ -16,7 +16,8 @@ from protocol.units import Instant
 
 SUCCEEDED: Final = "Succeeded"
 CANCELLED: Final = "Cancelled"
-_ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
+ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
+"""Phases after which nothing comes; the last is ours, for one whose object is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class MoveWatch:
         """Every migration that was seen, the oldest first."""
         return list(self._moves.values())
 
+    def by_uid(self, uid: str) -> Move | None:
+        """The migration whose object has this UID, once it was seen."""
+        return self._moves.get(uid)
+
     def _changed(self, change: Change) -> None:
         found = change.new or change.old
         if found is None:
@@ -85,7 +90,7 @@ def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Mo
     if not known.is_under_way:
         return known
     phase = text(status, "phase") or "Pending"
-    if is_gone and phase not in _ENDED:
+    if is_gone and phase not in ENDED:
         phase = CANCELLED
     is_moving = phase not in {"Pending", CANCELLED}
     return replace(
@@ -100,7 +105,7 @@ def seen(before: Move | None, found: Json, now: Instant, *, is_gone: bool) -> Mo
         total_ms=whole(info, "totalTimeMs") or None,
         downtime_ms=whole(info, "downtimeMs") if phase == SUCCEEDED else None,
         began=known.began if known.began is not None or not is_moving else now,
-        ended=now if phase in _ENDED else None,
+        ended=now if phase in ENDED else None,
     )
 
 

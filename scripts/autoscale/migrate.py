@@ -1,0 +1,91 @@
+"""``autoscale migrate VM``: moves a VM to another node while it runs, and says how it goes (S4.12)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from deploy.local.clock import SystemClock
+from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, name_of, text
+from protocol.messages import ObjectName
+from protocol.names import VM_GROUP, VM_VERSION
+from protocol.units import Seconds
+from scripts.autoscale.demonstration.moves import ENDED, SUCCEEDED, Move, MoveWatch
+from scripts.autoscale.explain import Kubeconfig
+from scripts.autoscale.local import Name
+from scripts.autoscale.running import run
+from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.vms import vm_name
+
+_LOOK: Final = Seconds(0.1)
+
+
+def migrate(
+    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    cancel: Annotated[bool, typer.Option("--cancel", help="Call off what is under way.")] = False,
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Move a running VM to another node that has room; its address and connections stay.
+
+    Exits 0 only if it arrived. Ctrl-C stops looking, not the migration; --cancel calls it off.
+    """
+    run(_migrate(vm_name(vm), (name, kubeconfig), cancel=cancel))
+
+
+async def _migrate(vm: ObjectName, where: tuple[str, str], *, cancel: bool) -> int:
+    async with open_site(*where) as site:
+        await site.client.get(VIRTUAL_MACHINES, vm)
+        return await _cancel(site, vm) if cancel else await _move(site, vm, Console())
+
+
+async def _move(site: Site, vm: ObjectName, console: Console) -> int:
+    clock = SystemClock()
+    made = text(await site.client.create(MIGRATIONS, vm.namespace, migration_of(vm)), "metadata", "uid")
+
+    def turned(move: Move) -> None:
+        if move.vm == vm:
+            console.print(move.title, soft_wrap=True)
+
+    watch = MoveWatch(site.client, clock, turned)
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch.run())
+        with console.status("the VM is about to move") as status:
+            while (move := watch.by_uid(made)) is None or move.is_under_way:
+                status.update(_doing(move))
+                await clock.sleep(_LOOK)
+        watching.cancel()
+    return 0 if move.phase == SUCCEEDED else 1
+
+
+def _doing(move: Move | None) -> str:
+    return "the VM is about to move" if move is None else f"{move.title} {move.progress}".rstrip()
+
+
+async def _cancel(site: Site, vm: ObjectName) -> int:
+    found = [each for each in items(await site.client.list(MIGRATIONS), "items") if is_under_way(each, vm)]
+    for each in found:
+        await site.client.delete(MIGRATIONS, name_of(each))
+        print(f"called off {name_of(each)}")
+    if not found:
+        print(f"{vm} is not migrating")
+    return 0 if found else 1
+
+
+def migration_of(vm: ObjectName) -> Json:
+    """A migration that a person orders (pure)."""
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": "VirtualMachineMigration",
+        "metadata": {"generateName": f"{vm.name}-", "namespace": vm.namespace},
+        "spec": {"vmName": vm.name},
+    }
+
+
+def is_under_way(migration: Json, vm: ObjectName) -> bool:
+    """Whether this is a migration of ``vm`` that has not ended (pure)."""
+    ours = name_of(migration).namespace == vm.namespace and text(migration, "spec", "vmName") == vm.name
+    return ours and text(migration, "status", "phase") not in ENDED
