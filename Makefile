@@ -47,7 +47,7 @@ bench-migration: env ## Twenty live migrations of a real VM under load, and what
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migrations $(BENCH_ARGS)
 
-env: $(STAMP)
+env: $(STAMP) ## The Python environment in .venv, which the other targets make by themselves
 
 $(STAMP): requirements.txt pyproject.toml
 	@scripts/install-packages.sh python
