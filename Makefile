@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/n
 .PHONY: help demo test test-root test-vm lint format manifests bench env clean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: env ## A real postgres VM follows its load, on this machine
 	@scripts/install-packages.sh guests pgbench
