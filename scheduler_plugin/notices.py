@@ -1,9 +1,11 @@
-"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow.
+"""Events on VirtualMachines, so that ``kubectl describe`` says why a VM does not grow, and where it was moved.
 
 Rules that hold here:
 
-- A VM gets at most one event per ``QUIET``, the whole cluster at most five a second: events are for people.
-- An event that cannot be written is dropped; metrics and ``/explain`` say the same.
+- A VM is told of denials at most once per ``QUIET``, the whole cluster gets at most five events a second: they are for
+  people.
+- An event that is refused is dropped; metrics and ``/explain`` say the same. One that has a name of its own is tried
+  again while nobody knows whether it was written: twice it cannot be.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final, Never
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.write import Notice
 from scheduler_plugin.desk import Desk
 from scheduler_plugin.orders import Pile
@@ -21,6 +23,7 @@ from scheduler_plugin.telemetry import LOG
 
 QUIET: Final = Seconds(300.0)
 PAUSE: Final = Seconds(0.2)
+ALREADY_TOLD: Final = 409
 REMEMBERED: Final = 10_000
 """Of at most so many VMs it is known when they last got an event; the oldest are forgotten first."""
 
@@ -30,7 +33,7 @@ class Notices:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._pile: Pile[ObjectName, Notice] = Pile()
+        self._pile: Pile[str, Notice] = Pile()
         self._told_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
@@ -44,7 +47,11 @@ class Notices:
         if len(self._told_at) > REMEMBERED:
             del self._told_at[next(iter(self._told_at))]
         why = self._desk.ledger.explain(uid, now).denied_by or "its upper bound is reached"
-        self._pile.put(vm.name, Notice(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+        self.tell(Notice(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+
+    def tell(self, notice: Notice) -> None:
+        """Has an event written; of two about the same thing the newer is kept."""
+        self._pile.put(notice.name or str(notice.vm.name), notice)
 
     async def run(self) -> Never:
         """Writes events for ever."""
@@ -53,5 +60,11 @@ class Notices:
             try:
                 await self._desk.writer.tell(notice, self._desk.clock.timestamp())
             except ApiError as error:
-                LOG.warning("event dropped vm=%s reason=%s error=%s", notice.vm.name, notice.reason, error)
+                self._failed(notice, error)
             await self._desk.clock.sleep(PAUSE)
+
+    def _failed(self, notice: Notice, error: ApiError) -> None:
+        if notice.name is not None and isinstance(error, ApiUnknownError):
+            self._pile.put(notice.name, notice)
+        elif not (notice.name is not None and isinstance(error, ApiRefusedError) and error.status == ALREADY_TOLD):
+            LOG.warning("event dropped vm=%s reason=%s error=%s", notice.vm.name, notice.reason, error)

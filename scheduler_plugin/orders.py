@@ -1,4 +1,5 @@
-"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write.
+"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write, migrations
+to create and to read.
 
 Rules that hold here:
 
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import Effect, PersistPermit, ReadPod, RoomFreed
+from scheduler_plugin.ledger import CreateMigration, Effect, PersistPermit, ReadMigration, ReadPod, RoomFreed
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,6 +60,8 @@ class Orders:
         self.wakes: Pile[str, RoomFreed] = Pile()
         self.reads: Pile[str, ReadPod] = Pile()
         self.permits: Pile[ObjectName, PersistPermit] = Pile()
+        self.creations: Pile[ObjectName, CreateMigration] = Pile()
+        self.migration_reads: Pile[ObjectName, ReadMigration] = Pile()
 
     def add(self, effects: Iterable[Effect]) -> None:
         """Takes the ledger's orders."""
@@ -70,3 +73,7 @@ class Orders:
                     self.reads.put(uid, effect)
                 case PersistPermit(vm):
                     self.permits.put(vm, effect)
+                case CreateMigration(name):
+                    self.creations.put(name, effect)
+                case ReadMigration(name):
+                    self.migration_reads.put(name, effect)

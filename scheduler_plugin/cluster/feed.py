@@ -1,8 +1,9 @@
-"""Feeds the ledger from the API: three mirrors in, facts and complete lists out.
+"""Feeds the ledger from the API: four mirrors in, facts and complete lists out.
 
 Rules that hold here:
 
-- The ledger hears nothing before all three kinds have been listed; then everything at once, and it is ready.
+- The ledger hears nothing before all four kinds have been listed; then everything at once, and it is ready. A cluster
+  that has no migrations has listed them.
 - Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
 - A pod of the same name with another UID is another pod: the old one is gone.
 """
@@ -10,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -18,15 +20,16 @@ from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.ranking.prices import Needs, node_price
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.clock import Clock
-from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, vm_facts
+from scheduler_plugin.cluster.api import JsonObject, KubernetesApi
+from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
+from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, read_pod, vm_facts
 from scheduler_plugin.cluster.watch import Change, Mirror
 from scheduler_plugin.config import Settings
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.orders import Orders
 from scheduler_plugin.telemetry import Telemetry
 
-EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name})
+EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
 
 
 def node_facts(node: ClusterNode, settings: Settings) -> NodeFacts:
@@ -36,7 +39,7 @@ def node_facts(node: ClusterNode, settings: Settings) -> NodeFacts:
 
 
 class Feed:
-    """The mirrors of nodes, pods and VMs, joined with the settings and handed to the ledger."""
+    """The mirrors of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger."""
 
     def __init__(  # noqa: PLR0913 - what it joins is what it is
         self, ledger: Ledger, orders: Orders, telemetry: Telemetry, *, clock: Clock, settings: Settings, identity: str
@@ -44,8 +47,9 @@ class Feed:
         self.settings = settings
         self._identity = identity
         self.nodes: Mirror[ClusterNode] = Mirror(NODES, self._node_changed, telemetry)
-        self.pods: Mirror[PodFacts] = Mirror(PODS, self._pod_changed, telemetry)
+        self.pods: Mirror[PodFacts] = Mirror(replace(PODS, read=self._read_pod), self._pod_changed, telemetry)
         self.vms: Mirror[VirtualMachine] = Mirror(VMS, self._vm_changed, telemetry)
+        self.migrations: Mirror[ClusterMigration] = Mirror(MIGRATIONS, self._migration_changed, telemetry)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
         self._orders = orders
@@ -56,7 +60,7 @@ class Feed:
     async def run(self, api: KubernetesApi) -> None:
         """Keeps all mirrors in step for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in (self.nodes, self.pods, self.vms):
+            for mirror in (self.nodes, self.pods, self.vms, self.migrations):
                 tasks.create_task(mirror.run(api, self._clock, partial(self.listed, mirror.kind.name)))
 
     def use(self, settings: Settings) -> None:
@@ -75,7 +79,8 @@ class Feed:
         is_first = not self._ledger.is_ready
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
-        self._orders.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now()))
+        moves = [migration.facts for migration in self.migrations.facts.values()]
+        self._orders.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
         if is_first:
             self._telemetry.became_ready(len(nodes), len(self._ledger.claims))
 
@@ -92,6 +97,9 @@ class Feed:
         """The pod of that name, if it has been seen and has this UID."""
         pod = self.pods.facts.get(name)
         return pod if pod is not None and pod.uid == uid else None
+
+    def _read_pod(self, obj: JsonObject) -> PodFacts:
+        return read_pod(obj, self.settings.scheduler_name)
 
     def _node_changed(self, change: Change[ClusterNode]) -> None:
         if not self._ledger.is_ready:
@@ -117,6 +125,14 @@ class Feed:
             self._orders.add(self._ledger.lose_vm(change.name))
         else:
             self._orders.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
+
+    def _migration_changed(self, change: Change[ClusterMigration]) -> None:
+        if not self._ledger.is_ready:
+            return
+        if change.after is None:
+            self._orders.add(self._ledger.lose_migration(change.name))
+        else:
+            self._orders.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
 
     def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
         """Only one process may write permits at a time (architecture, decision 6); another one must be seen."""

@@ -206,7 +206,7 @@ async def test_nothing_is_decided_before_the_cluster_has_been_read(cluster: Fake
         result = await scheduler.verb("filter", {"Pod": pod, "NodeNames": ["n1"]})
         assert (result["NodeNames"], result["Error"]) == (None, "the ledger has not read the cluster yet")
         assert await scheduler.bind(pod, "n1") == "the API is away"
-        missing = "the cluster has not been read yet, missing: nodes, pods, virtualmachines\n"
+        missing = "the cluster has not been read yet, missing: nodes, pods, virtualmachinemigrations, virtualmachines\n"
         assert (await scheduler.probe("readyz")).text == missing
         cluster.come_back()
         await clock.advance(1)
