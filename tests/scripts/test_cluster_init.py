@@ -1,0 +1,215 @@
+"""``scripts/cluster-init.sh`` beside programs that only note what is asked of them: in which order, and with what."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("cert-manager", "multus-dev", "whereabouts", "neonvm-runner-image-loader", "neonvm")
+LATER_PARTS = ("neonvm-controller", "neonvm-vxlan-controller")
+
+RECORDER = """#!/bin/bash
+# Notes each call, and what it is given to read; answers what the script needs to know.
+number=$(find "$SEEN" -name '*.call' | wc -l)
+printf '%s\\n' "${0##*/} $*" >"$SEEN/$(printf %03d "$number").call"
+case "${0##*/} $*" in
+  *" -f -" | "docker exec -i "*) cat >"$SEEN/$(printf %03d "$number").given" ;;
+  *" get --raw /version") echo '{"major": "1", "gitVersion": "v1.33.7-eks-1", "goVersion": "go1"}' ;;
+  "kind get clusters") echo other ;;
+  "kind get nodes "*) printf 'one\\ntwo\\n' ;;
+  "docker inspect $MISSING") exit 1 ;;
+esac
+"""
+
+
+class Machine:
+    """A copy of the scripts and manifests, and programs that only note their calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen = folder / "seen"
+        self.seen.mkdir()
+        for name in ("scripts", "deploy"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.py", "__pycache__", "local"))
+        self.deployments = folder / "build/deployments"
+        (folder / "bin").mkdir()
+        for program in ("kubectl", "kind", "docker"):
+            (folder / "bin" / program).write_text(RECORDER)
+            (folder / "bin" / program).chmod(0o755)
+
+    def has_downloads(self) -> None:
+        """What the download scripts would have left."""
+        self.deployments.mkdir(parents=True)
+        for part in (*PARTS, *LATER_PARTS):
+            self.deployments.joinpath(f"{part}.yaml").write_text(f"kind: Part\nmetadata:\n  name: {part}\n")
+        plugins = self.folder / "build/cni"
+        plugins.mkdir()
+        for name in ("bridge", "archive.tgz"):
+            plugins.joinpath(name).write_text(name)
+
+    def run(self, *arguments: str, missing: str = "nothing") -> subprocess.CompletedProcess[str]:
+        """Runs the script; ``missing`` is a container that docker does not have."""
+        path = f"{self.folder / 'bin'}:{os.defpath}"
+        environment = {"PATH": path, "SEEN": str(self.seen), "MISSING": missing}
+        command = [str(self.folder / "scripts/cluster-init.sh"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
+
+    def calls(self) -> list[str]:
+        """All calls so far, in order."""
+        return [file.read_text().strip() for file in sorted(self.seen.glob("*.call"))]
+
+    def applied(self) -> list[list[str]]:
+        """The names of the objects of each apply, in order."""
+        return [[name_of(each) for each in documents] for documents in self.manifests()]
+
+    def manifests(self) -> list[list[dict[str, Any]]]:
+        """The objects of each apply, in order."""
+        found = (file for file in sorted(self.seen.glob("*.given")) if "apply" in file.with_suffix(".call").read_text())
+        return [list(yaml.safe_load_all(file.read_text())) for file in found]
+
+
+def name_of(document: dict[str, Any]) -> str:
+    return str(document["metadata"]["name"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_our_own_part_is_applied_in_order_to_the_context_that_was_named(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert all(call.startswith("kubectl --context prod ") for call in machine.calls())
+    resources, scheduler, agents = machine.applied()
+    assert set(resources) == {"virtualmachines.vm.neon.tech", "virtualmachinemigrations.vm.neon.tech"}
+    assert "autoscale-scheduler" in scheduler
+    assert "autoscaler-agent" in agents
+    assert [call.split(" prod ")[1] for call in machine.calls() if " rollout " in call] == [
+        "-n kube-system rollout status deployment/autoscale-scheduler --timeout=180s",
+        "-n kube-system rollout status daemonset/autoscaler-agent --timeout=180s",
+    ]
+
+
+def images(documents: list[dict[str, Any]]) -> list[str]:
+    (template,) = (each["spec"]["template"] for each in documents if "template" in each.get("spec", {}))
+    return [container["image"] for container in template["spec"]["containers"]]
+
+
+def test_images_are_those_named_and_kube_scheduler_is_as_old_as_the_cluster(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", "--registry", "registry.test:5000", "--tag", "v7")
+    assert result.returncode == 0, result.stderr
+    _, scheduler, agents = machine.manifests()
+    ours = "registry.test:5000/autoscale-scheduler:v7"
+    assert images(scheduler) == [ours, "registry.k8s.io/kube-scheduler:v1.33.7"]
+    assert images(agents) == ["registry.test:5000/autoscaler-agent:v7"]
+
+
+def test_a_rehearsal_changes_nothing_and_waits_for_nothing(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", "--dry-run")
+    assert result.returncode == 0, result.stderr
+    writes = [call for call in machine.calls() if " get --raw " not in call]
+    assert len(writes) == 3
+    assert all(" apply --server-side --force-conflicts --dry-run=server -f -" in call for call in writes)
+
+
+THEIRS = """\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: neonvm-system
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  annotations: {a: b}
+  name: ippools.vm.neon.tech
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: virtualmachinemigrations.vm.neon.tech
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  annotations: {a: b}
+  name: virtualmachines.vm.neon.tech
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata:
+  name: neonvm-webhook
+"""
+
+
+def test_all_of_neonvm_is_applied_but_for_its_copy_of_our_two_resources(machine: Machine) -> None:
+    machine.has_downloads()
+    machine.deployments.joinpath("neonvm.yaml").write_text(THEIRS)
+    result = machine.run("--context", "prod")
+    assert result.returncode == 0, result.stderr
+    applied = machine.applied()
+    assert [names[0] for names in applied[:3]] == ["cert-manager", "multus-dev", "whereabouts"]
+    assert sorted(applied[3]) == ["virtualmachinemigrations.vm.neon.tech", "virtualmachines.vm.neon.tech"]
+    assert applied[4:8] == [
+        ["neonvm-runner-image-loader"],
+        ["neonvm-system", "ippools.vm.neon.tech", "neonvm-webhook"],
+        ["neonvm-controller"],
+        ["neonvm-vxlan-controller"],
+    ]
+    assert len(applied) == 10
+
+
+def test_what_was_not_downloaded_is_named_before_anything_is_applied(machine: Machine) -> None:
+    result = machine.run("--context", "prod")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "build/deployments/cert-manager.yaml is missing: run scripts/download-deployments.sh first\n"
+    )
+    assert machine.calls() == []
+
+
+def test_the_nodes_of_a_kind_cluster_get_the_registry_and_the_plugins(machine: Machine) -> None:
+    machine.has_downloads()
+    result = machine.run("--kind", "try")
+    assert result.returncode == 0, result.stderr
+    calls = machine.calls()
+    assert "kind create cluster --name try --config deploy/kubernetes/kind.yaml" in calls
+    assert "docker network connect kind autoscale-registry" in calls
+    given = {file.with_suffix(".call").read_text().strip(): file for file in machine.seen.glob("*.given")}
+    for node in ("one", "two"):
+        hosts = given[f"docker exec -i {node} cp /dev/stdin /etc/containerd/certs.d/localhost:5001/hosts.toml"]
+        assert hosts.read_text() == '[host."http://autoscale-registry:5000"]\n'
+        with tarfile.open(given[f"docker exec -i {node} tar -xf - -C /opt/cni/bin"]) as plugins:
+            assert [member for member in plugins.getnames() if member != "."] == ["./bridge"]
+    assert all(call.startswith("kubectl --context kind-try ") for call in calls if call.startswith("kubectl"))
+
+
+def test_without_a_registry_no_kind_cluster_is_made(machine: Machine) -> None:
+    result = machine.run("--kind", "try", missing="autoscale-registry")
+    assert result.returncode == 1
+    assert "run vm_image/start-local-registry.sh first" in result.stderr
+    assert machine.calls() == ["docker inspect autoscale-registry"]
+
+
+def test_two_clusters_cannot_be_meant(machine: Machine) -> None:
+    assert machine.run("--kind", "a", "--context", "b").returncode == 2
+    assert machine.calls() == []
+
+
+def test_the_resources_are_rendered_from_their_folder_and_drift_is_told(machine: Machine) -> None:
+    script = str(machine.folder / "scripts/render-neonvm.sh")
+    assert subprocess.run([script, "--check"], timeout=30, check=False).returncode == 0
+    machine.folder.joinpath("deploy/kubernetes/crds/virtualmachines.yaml").write_text("kind: Changed\n")
+    drifted = subprocess.run([script, "--check"], capture_output=True, text=True, timeout=30, check=False)
+    assert (drifted.returncode, drifted.stderr) == (1, "deploy/neonvm.yaml is out of date: run make manifests\n")
+    assert subprocess.run([script], timeout=30, check=False).returncode == 0
+    assert subprocess.run([script, "--check"], timeout=30, check=False).returncode == 0
