@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from math import floor, isfinite
+from math import ceil, floor, isfinite
 from typing import Final, NewType, Self, TypeVar
 
 Seconds = NewType("Seconds", float)
@@ -49,6 +49,7 @@ _QUANTITY: Final = re.compile(
 _LONGEST: Final = 64  # characters of a number: more than any real amount needs, and few enough to be cheap
 _LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
 _NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
+_FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: no exact arithmetic, which takes 20 times as long
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
@@ -158,6 +159,8 @@ class MilliCpu(Amount):
         """
         if not isfinite(cores):
             raise QuantityError(f"expected a number of vCPUs, got {cores!r}")
+        if 0 <= cores < _FEW_CORES:
+            return cls(ceil(round(cores * 1000, _NANO)))
         return cls(_whole(round(Fraction(cores) * 1000, _NANO), cores))
 
     @property
