@@ -49,7 +49,7 @@ _QUANTITY: Final = re.compile(
 _LONGEST: Final = 64  # characters of a number: more than any real amount needs, and few enough to be cheap
 _LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
 _NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
-_FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: no exact arithmetic, which takes 20 times as long
+_FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: exact arithmetic would take 20 times as long
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
