@@ -153,4 +153,5 @@ apply deploy/scheduler-deploy.yaml with_our_images_and_kube_scheduler
 ready kube-system deployment/autoscale-scheduler
 apply deploy/kubernetes/agent-daemonset.yaml with_our_images
 ready kube-system daemonset/autoscaler-agent
+if [ ${#dry[@]} -gt 0 ]; then echo "The cluster of context $context takes all of it; nothing was changed"; exit; fi
 echo "The cluster of context $context is set up. Next: kubectl --context $context apply -f vm-deploy.yaml"

@@ -119,6 +119,7 @@ def test_a_rehearsal_changes_nothing_and_waits_for_nothing(machine: Machine) -> 
     writes = [call for call in machine.calls() if " get --raw " not in call]
     assert len(writes) == 3
     assert all(" apply --server-side --force-conflicts --dry-run=server -f -" in call for call in writes)
+    assert result.stdout.endswith("The cluster of context prod takes all of it; nothing was changed\n")
 
 
 THEIRS = """\
