@@ -123,9 +123,14 @@ def unfitness_of(total: MilliCpu, preferred: float) -> float:
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 
-def best_target(rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw) -> str | None:
-    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark."""
-    preferred = preferred_vcpus(len(rooms), ranking)
+def best_target(
+    rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
+) -> str | None:
+    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark.
+
+    ``nodes`` is how many the whole cluster has.
+    """
+    preferred = preferred_vcpus(nodes, ranking)
     uses = {
         name: NodeUse(
             room.reserved + claim, room.watermark, room.total, room.price, unfitness_of(room.total.cpu, preferred)

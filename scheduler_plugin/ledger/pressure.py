@@ -35,9 +35,14 @@ class Pressure:
         )
 
     @property
+    def due(self) -> Resources:
+        """What has to leave the node, whether it is being migrated already or not."""
+        return (self.logical + self.capacity).minus_or_zero(self.slack)
+
+    @property
     def excess(self) -> Resources:
         """What still has to leave the node, beyond what is being migrated."""
-        return (self.logical + self.capacity).minus_or_zero(self.migrating + self.slack)
+        return self.due.minus_or_zero(self.migrating)
 
     @property
     def too_much(self) -> bool:

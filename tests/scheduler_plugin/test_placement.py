@@ -78,7 +78,7 @@ RANKING = RankingConfig(preferred_sizes=(PreferredSize(vcpus=10),))
 def chosen(rooms: dict[str, Room], claim: Resources) -> set[str | None]:
     """Every node that chance may choose."""
     draw = Random(5).randint
-    return {best_target(rooms, claim, RANKING, draw) for _ in range(50)}
+    return {best_target(rooms, claim, RANKING, draw, nodes=len(rooms)) for _ in range(50)}
 
 
 def test_a_vm_moves_to_the_node_that_it_fills_best_below_its_watermark() -> None:

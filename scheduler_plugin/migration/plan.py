@@ -1,0 +1,97 @@
+"""What is decided about migrations, by which settings, and what a node needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger import Move
+from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.migration.victims import Rest
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPolicy:
+    """When VMs are moved, and how many at once.
+
+    ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while somebody is denied what he
+    asks for. Active migrations, whoever made them, are at most ``out_per_node`` and ``in_per_node`` for each node, and
+    ``per_cluster`` in all, as far as the scheduler adds to them. ``timeout`` is how long one may take. With ``enabled``
+    False the scheduler moves nobody by itself.
+    """
+
+    enabled: bool = True
+    settle: Seconds = Seconds(10.0)
+    settle_denied: Seconds = Seconds(3.0)
+    rest: Rest = field(default_factory=Rest)
+    out_per_node: int = 1
+    in_per_node: int = 2
+    per_cluster: int = 10
+    timeout: Seconds = Seconds(300.0)
+    drain_cordoned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The present: ``now`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
+
+    now: Instant
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """VMs should leave ``node`` and none can: ``why`` in words, with numbers."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A migration of ours that must not go on: delete its object, or do not make it."""
+
+    migration: ObjectName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. ``forget`` are ended migrations of ours whose objects nobody needs any more."""
+
+    moves: tuple[Move, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+    cancels: tuple[Cancel, ...] = ()
+    forget: tuple[ObjectName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
+
+    ``denied_since`` is since when somebody is denied there, None where nobody is.
+    """
+
+    book: NodeBook
+    excess: Resources | None
+    since: Instant
+    denied_since: Instant | None
+
+    def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
+        """Whether it has lasted."""
+        is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
+        return is_denied or now - self.since >= policy.settle
+
+    @property
+    def urgency(self) -> tuple[bool, bool, float, str]:
+        """The least first: who denies before who is full, who is emptied last, and of equals who has waited longest."""
+        return self.denied_since is None, self.excess is None, self.since, self.book.name
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+        if self.excess is None:
+            return f"node {self.book.name} is cordoned"
+        denied = "" if self.denied_since is None else ", and denies what VMs ask for"
+        return f"node {self.book.name} has {self.excess} too much{denied}"

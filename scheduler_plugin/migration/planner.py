@@ -1,0 +1,119 @@
+"""The planner: what there is to do about migrations now (S4.8, S4.9).
+
+Rules that hold here:
+
+- ``look`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
+  the past it remembers only how long something has been so: forgetting that (a restart) only delays.
+- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where somebody is denied
+  what he asked for, which is long enough for him to have asked again. A cordoned node is emptied by the same rules.
+- What has not begun and is not needed any more is cancelled, once that has lasted as well; what cannot go on is
+  cancelled at once. What has begun is finished: it is paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
+from protocol.ranking.node_score import Draw
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
+from scheduler_plugin.migration.plan import Cancel, MigrationPolicy, Moment, Need, Plan
+from scheduler_plugin.migration.relief import Relief
+from scheduler_plugin.migration.targets import Targets, Traffic
+from scheduler_plugin.migration.victims import Order, least_loaded_first
+
+GRACE: Final = Seconds(30.0)
+"""A migration ends itself at its time-out; one that is still there so much later is cancelled."""
+
+
+class Planner:
+    """Looks at the ledger now and then, and says what to do about it. ``order`` says which VM goes first."""
+
+    def __init__(self, order: Order = least_loaded_first) -> None:
+        self._order = order
+        self._needs: dict[str, Need] = {}
+        self._needless_since: dict[ObjectName, Instant] = {}
+        self._active: dict[ObjectName, ObjectName] = {}
+        self._resting: dict[ObjectName, Instant] = {}
+
+    def look(self, ledger: Ledger, policy: MigrationPolicy, ranking: RankingConfig, moment: Moment, draw: Draw) -> Plan:
+        """What to do now. Cheap where no node is under pressure, however many there are. ``draw`` separates equals."""
+        self._notice_vanished(ledger, policy, moment.now)
+        self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, moment.now)}
+        relief = Relief(ledger, policy, moment, self._order)
+        due = [need for need in self._needs.values() if policy.enabled and need.is_due(policy, moment.now)]
+        if due:
+            traffic = Traffic.of(ledger)
+            targets = Targets(ledger, traffic, policy, ranking, draw)
+            for need in sorted(due, key=lambda need: need.urgency):
+                relief.relieve(need, traffic, targets, self._resting)
+        cancels = tuple(self._cancels(ledger, policy, moment.now))
+        return Plan(tuple(relief.moves), tuple(relief.stuck), cancels, _forgotten(ledger, policy, moment.wall))
+
+    def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
+        """A migration that was deleted before it had ended was not wanted: its VM is left alone for a while."""
+        for name in self._active.keys() - ledger.migrations.keys():
+            self._resting[self._active[name]] = Instant(now + policy.rest.cooldown)
+        self._resting = {vm: until for vm, until in self._resting.items() if until > now}
+        self._active = {name: each.vm for name, each in ledger.migrations.items() if each.is_active}
+
+    def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
+        for name in ledger.strained:
+            book = ledger.nodes[name]
+            pressure = book.pressure
+            drains = not book.room.is_open and policy.drain_cordoned
+            if not drains and not pressure.too_much:
+                continue
+            known = self._needs.get(name)
+            is_denied = pressure.capacity.any and pressure.too_much
+            denied_before = None if known is None else known.denied_since
+            yield Need(
+                book,
+                excess=None if drains else pressure.excess,
+                since=now if known is None else known.since,
+                denied_since=(now if denied_before is None else denied_before) if is_denied else None,
+            )
+
+    def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Cancel]:
+        ours = [each for each in ledger.migrations.values() if each.is_active and each.is_ours and not each.is_leaving]
+        needless = _needless(ledger, policy, ours)
+        self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
+        for each in ours:
+            since = self._needless_since.get(each.name)
+            if each.trouble is not None:
+                yield Cancel(each.name, f"it cannot go where it should: {each.trouble}")
+            elif now - each.since >= policy.timeout + GRACE:
+                yield Cancel(each.name, f"it has not ended within {policy.timeout:g} s")
+            elif since is not None and now - since >= policy.settle:
+                yield Cancel(each.name, f"node {each.source} does not need it any more")
+
+
+def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
+    """Of those that have not begun, the ones without which their node is relieved as well; the newest go first."""
+    relieved: dict[str, Resources] = {}
+    found = []
+    for each in reversed(ours):
+        uid = None if each.source_pod is None else ledger.uid_of(each.source_pod)
+        claim = None if uid is None else ledger.claims.get(uid)
+        if claim is None or each.phase is not MigrationPhase.PENDING or each.heading is not None:
+            continue
+        book = ledger.nodes[claim.node]
+        if not book.room.is_open and policy.drain_cordoned:
+            continue
+        size = claim.reserved + claim.unmet
+        left = relieved.get(claim.node, book.migrating).minus_or_zero(size)
+        if book.pressure.due.within(left):
+            relieved[claim.node] = left
+            found.append(each)
+    return found
+
+
+def _forgotten(ledger: Ledger, policy: MigrationPolicy, wall: float) -> tuple[ObjectName, ...]:
+    """The objects of ours that nobody needs any more."""
+    over = {each.vm: None for each in ledger.migrations.values() if not each.is_active}
+    names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), wall)]
+    known = [ledger.migrations[name] for name in names]
+    return tuple(each.name for each in known if each.is_ours and not each.is_leaving)

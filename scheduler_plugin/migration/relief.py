@@ -1,0 +1,100 @@
+"""Which VMs leave a node in one look, and where they go (S4.8).
+
+Rules that hold here:
+
+- First the whole set that would relieve the node is chosen, in order, without what cannot help; then whatever turned
+  out not to be needed is left out; of the rest as many move as may move at once.
+- A VM that has no place to go is passed over for the next one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import ClaimState, Ledger, Move
+from scheduler_plugin.migration.plan import MigrationPolicy, Moment, Need, Stuck
+from scheduler_plugin.migration.targets import Targets, Traffic
+from scheduler_plugin.migration.victims import Order, Victim, victim_of
+
+
+class Relief:
+    """The moves of one look, node after node."""
+
+    def __init__(self, ledger: Ledger, policy: MigrationPolicy, moment: Moment, order: Order) -> None:
+        self.moves: list[Move] = []
+        self.stuck: list[Stuck] = []
+        self._ledger, self._policy, self._moment, self._order = ledger, policy, moment, order
+
+    def relieve(self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]) -> None:
+        """Chooses who leaves the node of ``need`` now, or says why nobody can.
+
+        VMs in ``resting`` are left alone until the given moment.
+        """
+        node = need.book.name
+        allowed = traffic.may_leave(node, self._policy)
+        if not allowed:
+            return
+        victims, others = self._victims(need, resting)
+        housed = [victim for victim in victims if targets.has_room(victim.size)]
+        chosen = housed if need.excess is None else enough(housed, need.excess)
+        moved = 0
+        for victim in chosen:
+            target = targets.take(node, victim.size) if moved < allowed else None
+            if target is not None:
+                self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
+                moved += 1
+        if not moved:
+            self.stuck.append(Stuck(node, _why(len(victims), len(housed), others)))
+
+    def _victims(self, need: Need, resting: Mapping[ObjectName, Instant]) -> tuple[list[Victim], Counter[str]]:
+        """The VMs that may move, in order, and why the other ones may not."""
+        found: list[Victim] = []
+        others: Counter[str] = Counter()
+        for arrived, claim in enumerate(need.book.claims.values()):
+            if claim.pod.vm is None or claim.state is ClaimState.BOOKED:
+                continue
+            victim = victim_of(self._ledger, claim, arrived)
+            if isinstance(victim, str):
+                others[victim] += 1
+            elif self._rests(victim.vm, need, resting):
+                others["resting after a migration"] += 1
+            else:
+                found.append(victim)
+        found.sort(key=lambda victim: (self._order(victim), victim.vm))
+        return found, others
+
+    def _rests(self, vm: ObjectName, need: Need, resting: Mapping[ObjectName, Instant]) -> bool:
+        until = self._policy.rest.until(self._ledger.migrations_of(vm), drains=need.excess is None)
+        return until > self._moment.wall or resting.get(vm, self._moment.now) > self._moment.now
+
+
+def enough(victims: list[Victim], excess: Resources) -> list[Victim]:
+    """The first of ``victims`` that together relieve ``excess``, or all that help where that is not enough."""
+    chosen, left = [], excess
+    for victim in victims:
+        if left.any and helps(victim, left):
+            chosen.append(victim)
+            left = left.minus_or_zero(victim.size)
+    for victim in list(chosen):
+        others = Resources.sum(other.size for other in chosen if other is not victim)
+        if not left.any and excess.within(others):
+            chosen.remove(victim)
+    return chosen
+
+
+def helps(victim: Victim, excess: Resources) -> bool:
+    """Whether the VM has anything of what the node has too much of."""
+    relieved = excess.at_most(victim.size)
+    return relieved.any
+
+
+def _why(movable: int, housed: int, others: Mapping[str, int]) -> str:
+    if movable and not housed:
+        return f"no node has room below its watermark for any of {movable} VMs that may move"
+    if movable:
+        return f"none of {movable} VMs that may move would relieve it"
+    hindrances = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
+    return f"no VM may move: {hindrances}" if hindrances else "no VM is on it"

@@ -1,0 +1,138 @@
+"""Which VMs of a node may be moved, and which of them first (S4.8).
+
+Rules that hold here:
+
+- Only what can be moved safely and as a whole: a VM of ours that runs, in one pod that is known to be bound, that
+  nobody has exempted, that is not on its way already and does not rest after its last migration.
+- The least loaded go first, because they notice a migration least; loads that differ by less than ``LOAD_STEP`` count
+  as equal, and of those the one with the least to copy goes first. A VM whose load is not known goes last.
+- The order is an argument: a simulation compares others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from protocol.messages import Metrics, ObjectName
+from protocol.units import Resources, Seconds
+from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase
+from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
+
+LOAD_STEP: Final = 0.1
+"""vCPUs of load that make a difference to a VM that is moved."""
+
+COPY_TIME: Final = Seconds(5.0)
+"""About how long a migration copies; what the guest changes meanwhile is copied again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A VM that may be moved.
+
+    ``load`` is its load average in vCPUs (infinite where unknown), ``to_copy`` the bytes that moving it means, as far
+    as is known. ``arrived`` counts the claims of the node from the oldest on.
+    """
+
+    vm: ObjectName
+    claim: Claim
+    load: float
+    to_copy: int
+    arrived: int
+
+    @property
+    def size(self) -> Resources:
+        """What its node is relieved of, and what it needs elsewhere: what it has, and what it was denied."""
+        return self.claim.reserved + self.claim.unmet
+
+
+Order = Callable[[Victim], tuple[float, ...]]
+"""The least goes first; of equals the name decides."""
+
+
+def least_loaded_first(victim: Victim) -> tuple[float, ...]:
+    """The rule (S4.8)."""
+    steps = victim.load if victim.load == inf else victim.load // LOAD_STEP
+    return steps, float(victim.to_copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """How long a VM is left alone after a migration.
+
+    For ``cooldown`` after it has moved, and after failures in a row for ``backoff``, doubled each time up to
+    ``backoff_most``.
+    """
+
+    cooldown: Seconds = Seconds(300.0)
+    backoff: Seconds = Seconds(60.0)
+    backoff_most: Seconds = Seconds(3600.0)
+
+    def until(self, migrations: Sequence[Migration], *, drains: bool) -> float:
+        """When the VM may move again, in seconds since 1970. ``drains``: having moved lately is no excuse then."""
+        until, failures = -inf, 0
+        for facts in ended(migrations):
+            if facts.phase is MigrationPhase.SUCCEEDED:
+                failures = 0
+                until = -inf if drains else end_of(facts) + self.cooldown
+            else:
+                failures += 1
+                until = end_of(facts) + min(self.backoff * 2.0 ** min(failures - 1, 32), self.backoff_most)
+        return until
+
+    def forgotten(self, migrations: Sequence[Migration], wall: float) -> list[ObjectName]:
+        """Which of a VM's ended migrations have nothing to say any more.
+
+        A failure is kept until a later success or for twice the longest wait: the next failure has to count it.
+        """
+        over = ended(migrations)
+        successes = [end_of(facts) for facts in over if facts.phase is MigrationPhase.SUCCEEDED]
+        last = max(successes, default=-inf)
+        return [facts.name for facts in over if self._says_nothing(facts, last, wall)]
+
+    def _says_nothing(self, facts: MigrationFacts, last_success: float, wall: float) -> bool:
+        if facts.phase is MigrationPhase.SUCCEEDED:
+            return end_of(facts) + self.cooldown <= wall
+        return end_of(facts) < last_success or end_of(facts) + 2 * self.backoff_most <= wall
+
+
+def ended(migrations: Sequence[Migration]) -> list[MigrationFacts]:
+    """The facts of those that have ended, the first to end first."""
+    over = [each.facts for each in migrations if each.facts is not None and each.facts.phase.is_over]
+    return sorted(over, key=end_of)
+
+
+def end_of(facts: MigrationFacts) -> float:
+    """When a migration ended, in seconds since 1970; where nobody says, when it was made."""
+    return facts.created_at if facts.ended_at is None else facts.ended_at
+
+
+def victim_of(ledger: Ledger, claim: Claim, arrived: int) -> Victim | str:
+    """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
+    account, facts = claim.vm, None if claim.vm is None else claim.vm.facts
+    if account is None or facts is None:
+        return "not known"
+    if not claim.pod.is_ours:
+        return "placed by another scheduler"
+    if not facts.may_move:
+        return "exempt"
+    if claim.is_migrating or any(each.is_active for each in ledger.migrations_of(facts.name)):
+        return "migrating already"
+    runs_here = facts.pod == claim.pod.name and facts.phase == RUNNING and not account.is_deleted
+    if claim.state is not ClaimState.BOUND or account.claims != [claim] or not runs_here:
+        return "not running in one pod"
+    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived)
+
+
+def _load(claim: Claim) -> float:
+    return inf if claim.metrics is None else claim.metrics.load1
+
+
+def _to_copy(ledger: Ledger, vm: VmFacts, metrics: Metrics | None) -> int:
+    used = (vm.actual or vm.use).mem if metrics is None or metrics.mem_used is None else metrics.mem_used
+    seen = [each.facts.dirty_rate for each in ledger.migrations_of(vm.name) if each.facts is not None]
+    rates = [rate for rate in seen if rate is not None]
+    return used.value + (int(rates[-1].value * COPY_TIME) if rates else 0)
