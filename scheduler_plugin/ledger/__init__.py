@@ -11,7 +11,7 @@ from scheduler_plugin.ledger.facts import (
     PodFacts,
     VmFacts,
 )
-from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations
+from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.outcomes import (
@@ -61,4 +61,5 @@ __all__ = [
     "World",
     "overcommitted",
     "violations",
+    "violations_on",
 ]

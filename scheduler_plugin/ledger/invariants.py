@@ -32,22 +32,24 @@ World = Mapping[str, VmTruth]
 
 def violations(ledger: Ledger, world: World | None = None) -> list[str]:
     """Every rule that is broken now, in words; an empty list when all is well."""
-    broken = _books(ledger)
-    for uid, claim in ledger.claims.items():
-        broken += _claim(uid, claim, ledger)
-    return broken + violations_on(ledger, ledger.nodes, world)
+    return _books(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
 
 
-def violations_on(ledger: Ledger, nodes: Iterable[str], world: World | None = None) -> list[str]:
-    """What is broken on these nodes and in ``world``: as much as a step that touched only them can have broken.
+def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
+    """What is broken on these known nodes, and of the pods in ``world``: all that a step can break that touched no more.
 
     For fleets so large that ``violations`` after every step takes too long.
     """
+    return _broken(ledger, nodes, [uid for uid in world if uid in ledger.claims], world)
+
+
+def _broken(ledger: Ledger, nodes: Iterable[str], pods: Iterable[str], world: World) -> list[str]:
     broken: list[str] = []
     for name in nodes:
-        book = ledger.nodes.get(name)
-        broken += [] if book is None else _node(name, book, ledger)
-    for uid, truth in (world or {}).items():
+        broken += _node(name, ledger.nodes[name], ledger)
+    for uid in pods:
+        broken += _claim(uid, ledger.claims[uid], ledger)
+    for uid, truth in world.items():
         broken += _truth(uid, truth, ledger)
     return broken
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations
+from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.nodes import NodeBook
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
@@ -114,3 +114,17 @@ def test_what_facts_forced_is_reported_and_is_no_violation() -> None:
     fleet = Fleet(node(), plain_pod("b", amount(11), "n1"))
     assert violations(fleet.ledger) == []
     assert overcommitted(fleet.ledger) == {"n1": amount(2)}
+
+
+def test_a_look_at_some_nodes_finds_what_is_broken_there_and_of_the_pods_in_question() -> None:
+    ledger = some_ledger()
+    truth = VmTruth(amount(3), amount(4))
+    assert violations_on(ledger, ["n1"], {"uid-a": VmTruth(amount(3), amount(3))}) == []
+    ledger.claims["uid-b"].reserved = amount(4)
+    assert violations_on(ledger, [], {"uid-a": truth}) == [
+        "pod uid-a: its agent holds 4 cpu, 4Gi, reserved is 3 cpu, 3Gi"
+    ]
+    assert violations_on(ledger, ["n1"], {"uid-x": truth}) == [
+        "node n1: reserved is 6 cpu, 6Gi, its claims say 7 cpu, 7Gi",
+        "pod uid-x: its agent holds 4 cpu, 4Gi, reserved is 0 cpu, 0",
+    ]
