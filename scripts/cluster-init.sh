@@ -85,11 +85,12 @@ with_our_images() { # FILE
   sed -E "s|$REGISTRY/(autoscale[a-z-]+):$TAG|$registry/\1:$tag|" "$1"
 }
 
+version_of_cluster() {
+  of_cluster get --raw /version | sed -nE 's/.*"gitVersion": *"(v[0-9]+\.[0-9]+\.[0-9]+).*/\1/p'
+}
+
 # A kube-scheduler must not be newer than the API server, so it is given the server's own version.
 with_our_images_and_kube_scheduler() { # FILE
-  local version
-  version=$(of_cluster get --raw /version | sed -nE 's/.*"gitVersion": *"(v[0-9]+\.[0-9]+\.[0-9]+).*/\1/p')
-  [ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
   with_our_images "$1" | sed -E "s|(/kube-scheduler):v[0-9.]+|\1:$version|"
 }
 
@@ -124,6 +125,8 @@ make_kind_cluster() {
 
 need kubectl
 [ -z "$kind" ] || make_kind_cluster
+version=$(version_of_cluster)
+[ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
 
 if [ "$only_ours" = 0 ]; then
   apply "$DEPLOYMENTS/cert-manager.yaml"
