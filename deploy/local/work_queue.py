@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from deploy.local.clock import Clock
@@ -54,6 +55,17 @@ class WorkQueue:
                 self._working.add(name)
                 return name
             await self._wait(Seconds(min(free.values()) - now) if free else _IDLE)
+
+    async def serve(self, look: Callable[[ObjectName], Awaitable[None]], failures: tuple[type[Exception], ...]) -> None:
+        """Looks at one name after the other until cancelled; a look that raises one of ``failures`` is repeated."""
+        while True:
+            name = await self.take()
+            try:
+                await look(name)
+            except failures:
+                self.failed(name)
+            else:
+                self.done(name)
 
     def done(self, name: ObjectName) -> None:
         """The look at ``name`` went well."""

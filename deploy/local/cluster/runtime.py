@@ -1,4 +1,4 @@
-"""The cluster's own controllers in one process: scheduling loop, NeonVM controller, kubelets."""
+"""The cluster's own controllers in one process: scheduling loop, NeonVM's controllers, kubelets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from deploy.local.cluster.control import Part
 from deploy.local.kube.client import ApiClient
 from deploy.local.kube.events import Events
 from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import NODES, PODS, VIRTUAL_MACHINES
+from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
+from deploy.local.kubelet.gone_nodes import GoneNodes
 from deploy.local.kubelet.kubelet import Kubelet
 from deploy.local.kubelet.sandbox import NodeMeans
-from deploy.local.neonvm.controller import Means, NeonVmController
+from deploy.local.neonvm.controller import NeonVmController
+from deploy.local.neonvm.means import Means
+from deploy.local.neonvm.migrations import Migrations
 from deploy.local.ports import ClusterNetwork, Guests
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Chance, SchedulingLoop, Watched
@@ -47,25 +50,29 @@ class Runtime:
 
     def __init__(self, means: RuntimeMeans) -> None:
         client, clock = means.client, means.clock
-        self._pods, self._nodes, self._vms = (Informer(client, kind, clock) for kind in (PODS, NODES, VIRTUAL_MACHINES))
+        kinds = (PODS, NODES, VIRTUAL_MACHINES, MIGRATIONS)
+        self._caches = [Informer(client, kind, clock) for kind in kinds]
+        pods, nodes, vms, migrations = self._caches
         self.node_means = NodeMeans(
             client, means.network, means.guests, clock, means.state, means.policy, self._guest_changed
         )
-        self._kubelet = Kubelet(means.nodes, self._pods, self._vms, self.node_means)
-        self._controller = NeonVmController(
-            Means(
-                client,
-                self._vms,
-                self._pods,
-                self._kubelet,
-                Events(client, "neonvm-controller", clock),
-                clock,
-                lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
-                means.sidecars,
-            )
+        self._kubelet = Kubelet(means.nodes, pods, vms, self.node_means)
+        self._gone_nodes = GoneNodes(client, nodes, pods, clock)
+        controllers = Means(
+            client=client,
+            vms=vms,
+            pods=pods,
+            migrations=migrations,
+            room=self._kubelet,
+            events=Events(client, "neonvm-controller", clock),
+            clock=clock,
+            suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
+            sidecars=means.sidecars,
         )
+        self._controller = NeonVmController(controllers)
+        self._migrations = Migrations(controllers)
         self._loop = SchedulingLoop(
-            Watched(self._pods, self._nodes),
+            Watched(pods, nodes),
             Extender(means.extender),
             Events(client, "autoscale-scheduler", clock),
             Chance(clock, random.random, random.choice),
@@ -74,16 +81,15 @@ class Runtime:
     async def run(self) -> None:
         """Works until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (self._pods, self._nodes, self._vms):
-                tasks.create_task(informer.run())
-            tasks.create_task(self._kubelet.run())
-            tasks.create_task(self._controller.run())
-            tasks.create_task(self._loop.run())
+            for cache in self._caches:
+                tasks.create_task(cache.run())
+            for part in (self._kubelet, self._gone_nodes, self._controller, self._migrations, self._loop):
+                tasks.create_task(part.run())
 
     async def synced(self) -> None:
         """Returns when every cache is filled."""
-        for informer in (self._pods, self._nodes, self._vms):
-            await informer.synced.wait()
+        for cache in self._caches:
+            await cache.synced.wait()
 
     def parts(self) -> list[Part]:
         """The agents that run in pods."""
@@ -95,3 +101,4 @@ class Runtime:
 
     def _guest_changed(self, vm: ObjectName) -> None:
         self._controller.look_at(vm)
+        self._migrations.look_at(vm)

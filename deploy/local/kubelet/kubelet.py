@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from deploy.local.kube.client import ApiError, ApiUnavailableError
@@ -20,7 +20,9 @@ from deploy.local.kube.objects import PODS, Json, is_leaving, is_over, labels_of
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.sandbox import NodeMeans, Sandbox, report, vm_folder
 from deploy.local.neonvm.machine import machine_of
+from deploy.local.neonvm.migration_facts import Seat
 from deploy.local.neonvm.resizer import Resizer
+from deploy.local.ports import Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.local.work_queue import WorkQueue
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -52,6 +54,20 @@ class Kubelet:
         found = self._sandboxes.get(pod)
         return found[0].guest if found is not None and found[0].uid == uid else None
 
+    def seat(self, pod: ObjectName, uid: str) -> Seat:
+        """What the guest of that very pod does here."""
+        found = self._sandboxes.get(pod)
+        return found[0].seat if found is not None and found[0].uid == uid else Seat.EMPTY
+
+    async def send(
+        self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
+        ends = self._sandboxes.get(source), self._sandboxes.get(target)
+        if ends[0] is None or ends[1] is None:
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "one of the pods does not run here")
+        return await ends[0][0].send(ends[1][0], limits, progress)
+
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network."""
         return await self._means.network.vm_address(vm)
@@ -67,17 +83,8 @@ class Kubelet:
         await self._vms.synced.wait()
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._work(lives))
-
-    async def _work(self, lives: asyncio.TaskGroup) -> None:
-        while True:
-            name = await self._queue.take()
-            try:
-                await self._sync(name, lives)
-            except (ApiError, ApiUnavailableError):
-                self._queue.failed(name)
-            else:
-                self._queue.done(name)
+                looks = self._queue.serve(lambda name: self._sync(name, lives), (ApiError, ApiUnavailableError))
+                workers.create_task(looks)
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)

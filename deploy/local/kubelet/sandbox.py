@@ -4,7 +4,10 @@ Rules that hold here:
 
 - What was begun is undone in the reverse order, whatever ended the pod: agent, guest, network.
 - The agent starts with the guest. It is not part of the pod's health: an agent that crashes is started again.
-- The pod ends when its guest does, and is then reported as failed with the reason.
+- The pod ends when its guest does, and is then reported as failed with the reason; a guest that has moved to another
+  pod leaves a pod that has succeeded. What belongs to the VM (its address, its disk) outlives all its pods.
+- A pod that a migration owns begins with a guest that receives. Nobody is told of that guest before it runs; from then
+  on the pod is like any other.
 """
 
 from __future__ import annotations
@@ -13,15 +16,33 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deploy.local.clock import Clock
 from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kube.objects import PODS, Json, name_of, node_of, uid_of
 from deploy.local.kubelet.agents import AgentRun, run_agent, sidecar
-from deploy.local.kubelet.pod_status import failed_status, running_status
+from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
+from deploy.local.neonvm.migration_facts import Seat
+from deploy.local.neonvm.owners import migration_of
 from deploy.local.neonvm.pods import has_agent
 from deploy.local.neonvm.resizer import Resizer
-from deploy.local.ports import ClusterNetwork, Guest, GuestError, Guests, GuestSpec, NetworkError, PodNetwork
+from deploy.local.ports import (
+    ClusterNetwork,
+    Guest,
+    GuestError,
+    GuestPhase,
+    Guests,
+    GuestSpec,
+    GuestState,
+    NetworkError,
+    PodNetwork,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
 from deploy.local.process import Keeper
 from protocol.messages import ObjectName
 from protocol.units import Seconds
@@ -42,6 +63,22 @@ class NodeMeans:
     """Called with the VM's name when its guest has changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The guest in a pod, and who resizes it."""
+
+    guest: Guest
+    resizer: Resizer
+
+
+_SEATS: Final = {
+    GuestPhase.BOOTING: Seat.BOOTING,
+    GuestPhase.RECEIVING: Seat.RECEIVING,
+    GuestPhase.RUNNING: Seat.RUNNING,
+    GuestPhase.STOPPED: Seat.EMPTY,
+}
+
+
 class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
@@ -51,8 +88,52 @@ class Sandbox:
         self._name = name_of(pod)
         self._machine = machine
         self._means = means
-        self.guest: Resizer | None = None
+        self._inside: _Inside | None = None
+        self._receives = bool(migration_of(pod))
+        self._moved_to: ObjectName | None = None
+        self._decided = asyncio.Event()  # unset while it is open whether the guest stays
+        self._decided.set()
         self.agent: Keeper | None = None
+
+    @property
+    def guest(self) -> Resizer | None:
+        """Who resizes the guest; None while none runs here."""
+        return self._inside.resizer if self._inside is not None and not self._receives else None
+
+    @property
+    def seat(self) -> Seat:
+        """What the guest does."""
+        if self._inside is None:
+            return Seat.EMPTY
+        seat = _SEATS[self._inside.resizer.state.phase]
+        return Seat.RECEIVING if self._receives and seat is not Seat.EMPTY else seat
+
+    async def send(
+        self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest into ``target``, as ``Guest.send`` does; both pods know afterwards where it is."""
+        ours, theirs = self._inside, target._inside
+        if ours is None or theirs is None:
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "there is no guest at one of the ends")
+        self._decided.clear()
+        try:
+            info = await ours.guest.send(theirs.guest, limits, progress)
+        except BaseException:
+            if await _has_moved(ours.guest, theirs.guest):
+                self._leave_for(target, ours, theirs)
+            raise
+        else:
+            self._leave_for(target, ours, theirs)
+            return info
+        finally:
+            self._decided.set()
+
+    def _leave_for(self, target: Sandbox, ours: _Inside, theirs: _Inside) -> None:
+        self._moved_to = target._name
+        target._receives = False
+        had = ours.resizer.state
+        ours.resizer.leave()
+        theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
 
     async def run(self) -> None:
         """Runs the pod to its end and reports it. Raises ``ApiError`` where it cannot be reported."""
@@ -60,7 +141,12 @@ class Sandbox:
             reason = await self._live()
         except (GuestError, NetworkError, OSError) as error:
             reason = str(error)
-        await report(self._means, self._name, failed_status(reason, self._means.clock.timestamp()))
+        now = self._means.clock.timestamp()
+        if self._moved_to is not None:
+            status = moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
+        else:
+            status = failed_status(reason, now)
+        await report(self._means, self._name, status)
 
     async def _live(self) -> str:
         network = self._means.network
@@ -68,10 +154,10 @@ class Sandbox:
         try:
             guest = self._means.guests.create(await self._guest_spec(place))
             try:
-                await guest.start()
+                await (guest.receive() if self._receives else guest.start())
                 await self._attend(guest, place)
             finally:
-                self.guest = None
+                self._inside = None
                 await guest.stop()
         finally:
             await network.remove_pod(self._name)
@@ -80,11 +166,14 @@ class Sandbox:
 
     async def _attend(self, guest: Guest, place: PodNetwork) -> None:
         means, machine = self._means, self._machine
-        self.guest = Resizer(guest, machine.use, means.clock, lambda: means.changed(machine.name))
+        begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
+        resizer = Resizer(guest, machine.use, means.clock, lambda: means.changed(machine.name), begins)
+        self._inside = _Inside(guest, resizer)
         await report(means, self._name, running_status(self._pod, place.address, means.clock.timestamp()))
         async with asyncio.TaskGroup() as tasks:
             companions = [tasks.create_task(self._agent(place))] if has_agent(self._pod) else []
-            await self.guest.run()
+            await resizer.run()
+            await self._decided.wait()
             for companion in companions:
                 companion.cancel()
 
@@ -111,6 +200,19 @@ class Sandbox:
             network=place,
             state_dir=vm_folder(self._means.state, vm.name, vm.uid),
         )
+
+
+async def _has_moved(source: Guest, target: Guest) -> bool:
+    """Where the guest is after a move that did not end well; a target that cannot be asked is better than nothing."""
+    try:
+        if (await source.state()).phase is not GuestPhase.STOPPED:
+            return False
+    except GuestError:
+        return False
+    try:
+        return (await target.state()).phase not in {GuestPhase.STOPPED, GuestPhase.RECEIVING}
+    except GuestError:
+        return True
 
 
 async def attend_agent(run: AgentRun, means: NodeMeans, started: Callable[[Keeper], None]) -> None:

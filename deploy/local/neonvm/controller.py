@@ -6,14 +6,12 @@ A controller that starts anew knows nothing but the API and the guests that run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.events import WARNING, Events
-from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.client import ApiError, ApiUnavailableError
+from deploy.local.kube.events import WARNING
 from deploy.local.kube.objects import (
     PODS,
     VIRTUAL_MACHINES,
@@ -26,8 +24,13 @@ from deploy.local.kube.objects import (
     text,
     uid_of,
 )
+from deploy.local.neonvm.by_vm import ByVm
+from deploy.local.neonvm.conditions import stamped
 from deploy.local.neonvm.machine import FINALIZER, machine_of
-from deploy.local.neonvm.plan import Facts, Plan, plan
+from deploy.local.neonvm.means import Means
+from deploy.local.neonvm.migration_facts import is_under_way
+from deploy.local.neonvm.owners import is_owned_by, migration_of
+from deploy.local.neonvm.plan import RUNNING, Facts, Plan, UnderWay, plan
 from deploy.local.neonvm.pods import runner_pod, usage_annotation
 from deploy.local.neonvm.resizer import Resizer
 from deploy.local.ports import GuestPhase
@@ -40,23 +43,11 @@ from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 _WORKERS: Final = 4
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
+_SOON: Final = Seconds(0.25)
 _FIRST_RESTART: Final = 1.0
 _LONGEST_RESTART: Final = 30.0
 _STEADY: Final = Seconds(60.0)
 """A guest that ran for so long is restarted without a pause when it ends."""
-
-
-class GuestRoom(Protocol):
-    """The guests that run here, by their pods; the kubelet's side."""
-
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None where it does not run here."""
-
-    async def vm_address(self, vm: ObjectName) -> str:
-        """The VM's address on the flat network."""
-
-    async def release_vm(self, vm: ObjectName, uid: str) -> None:
-        """The VM is gone for good: its address and its disk are given back."""
 
 
 @dataclass(slots=True)
@@ -68,20 +59,6 @@ class _Restarts:
     ran_since: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What the controller works with. ``suffix`` draws the random end of a pod's name."""
-
-    client: ApiClient
-    vms: Informer
-    pods: Informer
-    room: GuestRoom
-    events: Events
-    clock: Clock
-    suffix: Callable[[], str]
-    sidecars: bool
-
-
 class NeonVmController:
     """Runs the VirtualMachines of one cluster."""
 
@@ -90,7 +67,8 @@ class NeonVmController:
         self._queue = WorkQueue(means.clock)
         self._restarts: dict[str, _Restarts] = {}
         means.vms.listen(lambda change: self._queue.add(change.name))
-        means.pods.listen(self._pod_changed)
+        self._pods = ByVm(means.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
+        self._migrations = ByVm(means.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
 
     def look_at(self, vm: ObjectName) -> None:
         """Something about the VM's guest has changed."""
@@ -100,6 +78,7 @@ class NeonVmController:
         """Works until cancelled."""
         await self._means.vms.synced.wait()
         await self._means.pods.synced.wait()
+        await self._means.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
                 workers.create_task(self._work())
@@ -124,10 +103,10 @@ class NeonVmController:
             return
         pod = self._pod_of(vm)
         guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
-        facts = await self._facts(vm, pod, guest)
+        facts = await self._facts(vm, pod, guest, self._under_way(name))
         await self._carry_out(plan(facts), facts, guest)
 
-    async def _facts(self, vm: Json, pod: Json | None, guest: Resizer | None) -> Facts:
+    async def _facts(self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None) -> Facts:
         machine: VirtualMachine | None = None
         fault = ""
         try:
@@ -143,14 +122,32 @@ class NeonVmController:
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
             vm_address=await self._means.room.vm_address(name_of(vm)),
-            restart_due=self._restart_due(vm, guest),
+            restart_due=under_way is None and self._restart_due(vm, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._means.suffix()}",
+            others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
+            under_way=under_way,
         )
 
     def _pod_of(self, vm: Json) -> Json | None:
         name = text(vm, "status", "podName")
         pod = self._means.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
-        return pod if pod is not None and _owned_by(pod, vm) else None
+        return pod if pod is not None and (is_owned_by(pod, vm) or migration_of(pod)) else None
+
+    def _under_way(self, vm: ObjectName) -> UnderWay | None:
+        found = next((each for each in self._migrations.of(vm) if is_under_way(each)), None)
+        if found is None:
+            return None
+        source, target = (text(found, "status", f"{end}PodName") for end in ("source", "target"))
+        pod = self._means.pods.get(ObjectName(vm.namespace, target))
+        guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
+        return UnderWay(
+            source=source,
+            target=target,
+            is_transferring=text(found, "status", "phase") == RUNNING,
+            target_pod=pod,
+            target_guest=guest.state if guest is not None and runs else None,
+        )
 
     def _restart_due(self, vm: Json, guest: Resizer | None) -> bool:
         """Notes how long guests run, and whether the pause since the last one's end is over."""
@@ -169,6 +166,8 @@ class NeonVmController:
         name, vm = name_of(facts.vm), facts.vm
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
+        if guest is not None and todo.hold:
+            guest.hold()
         if guest is not None and todo.want is not None:
             guest.want(todo.want)
         await self._report(vm, todo.status)
@@ -178,6 +177,8 @@ class NeonVmController:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
             await self._means.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
+        for stray in todo.strays:
+            await self._delete_stray(vm, stray)
         if todo.remove_finalizer:
             await self._means.room.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
@@ -188,15 +189,13 @@ class NeonVmController:
 
     async def _report(self, vm: Json, wanted: Json) -> None:
         """Writes the parts of the status that differ; conditions get their time when they turn."""
-        now = self._means.clock.timestamp()
-        if "conditions" in wanted:
-            turned = [{"lastTransitionTime": now, **each} for each in items(wanted, "conditions")]
-            wanted = {**wanted, "conditions": turned}
+        wanted = stamped(wanted, self._means.clock.timestamp())
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if changed:
-            # A new pod's name may be given only once: not to an object that has changed since it was looked at.
-            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if "podName" in changed else {}
+            # Where the VM is, and whether it moves, is never said of an object that has changed since it was looked at.
+            judged = changed.keys() & {"podName", "phase"}
+            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
             body: Json = {"metadata": version, "status": changed}
             await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
             await self._say_phase(vm, changed)
@@ -220,22 +219,20 @@ class NeonVmController:
             if error.status != _CONFLICT:
                 raise
 
+    async def _delete_stray(self, vm: Json, pod: ObjectName) -> None:
+        """Deletes a pod that the VM has no more use for, unless the VM has changed since it was looked at."""
+        fresh = await self._means.client.get(VIRTUAL_MACHINES, name_of(vm))
+        if text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion"):
+            await self._means.client.delete(PODS, pod)
+        else:
+            self._queue.add(name_of(vm), _SOON)
+
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
 
-    def _pod_changed(self, change: Change) -> None:
-        found = change.new or change.old
-        vm = labels_of(found).get(LABEL_VM_NAME) if found else None
-        if vm:
-            self._queue.add(ObjectName(change.name.namespace, vm))
-
 
 def _finalizers(vm: Json) -> list[object]:
     found = child(vm, "metadata").get("finalizers")
     return list(found) if isinstance(found, list) else []
-
-
-def _owned_by(pod: Json, vm: Json) -> bool:
-    return any(text(each, "uid") == uid_of(vm) for each in items(pod, "metadata", "ownerReferences"))

@@ -6,25 +6,59 @@ Rules that hold here:
 - ``status`` says what the guest has, as the guest says it; never what the spec wishes.
 - The pod's name is in ``status`` before the pod is made, so that a controller that died in between makes no second one.
 - A pod that has gone without ending (its node went, somebody deleted it) counts as failed.
+- While a migration is under way the VM is held: no resize is ordered, and the end of the source's pod ends nothing,
+  because only the migration knows whether the guest died or moved. Once the guest runs in the target, the VM is
+  there: ``status`` says so before anything else happens (S4.12).
+- A VM gets a new pod only when no other pod of it is left: the disk is never opened twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.local.kube.objects import Json, child, is_leaving, is_over, items, node_of, pod_phase, text, whole
+from deploy.local.kube.objects import (
+    Json,
+    child,
+    is_leaving,
+    is_over,
+    name_of,
+    node_of,
+    pod_phase,
+    text,
+    whole,
+)
+from deploy.local.neonvm.conditions import condition
 from deploy.local.neonvm.machine import FINALIZER, restarts
+from deploy.local.neonvm.owners import is_owned_by
 from deploy.local.ports import GuestPhase, GuestState
+from protocol.messages import ObjectName
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 SCALING: Final = "Scaling"
+PRE_MIGRATING: Final = "PreMigrating"
+MIGRATING: Final = "Migrating"
 FAILED: Final = "Failed"
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The migration of the VM that has begun and not ended.
+
+    ``is_transferring``: it is beyond its preparation. ``target_guest`` is what the guest has in the target's pod once
+    it runs there, None before.
+    """
+
+    source: str
+    target: str
+    is_transferring: bool
+    target_pod: Json | None
+    target_guest: GuestState | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +67,7 @@ class Facts:
 
     ``guest`` is what the guest has (None where none is known here); ``guest_fault`` the guest's last refusal.
     ``restart_due`` says that the pause before a restart is over. ``new_pod_name`` draws a name that was never used.
+    ``others`` are the VM's pods beside ``pod``; ``under_way`` the migration that has begun, if any.
     """
 
     vm: Json
@@ -44,11 +79,16 @@ class Facts:
     vm_address: str
     restart_due: bool
     new_pod_name: Callable[[], str]
+    others: tuple[Json, ...] = ()
+    under_way: UnderWay | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields."""
+    """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
+
+    ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more use for.
+    """
 
     status: Json
     add_finalizer: bool = False
@@ -56,7 +96,9 @@ class Plan:
     delete_pod: bool = False
     remove_finalizer: bool = False
     want: Resources | None = None
+    hold: bool = False
     wait_for_restart: bool = False
+    strays: tuple[ObjectName, ...] = ()
 
 
 def plan(facts: Facts) -> Plan:
@@ -67,8 +109,14 @@ def plan(facts: Facts) -> Plan:
         return _leave(facts) if held else Plan({})
     if not held:
         return Plan({}, add_finalizer=True)
+    if facts.under_way is not None and facts.under_way.source == text(facts.vm, "status", "podName"):
+        return _moving(facts, facts.under_way)
+    return replace(_stay(facts), strays=_strays(facts))
+
+
+def _stay(facts: Facts) -> Plan:
     if facts.machine is None:
-        return Plan({"conditions": [_condition(facts.vm, "Available", False, "InvalidSpec", facts.fault)]})
+        return Plan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
     if not text(facts.vm, "status", "podName"):
         return Plan({"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST})
     if facts.pod is None:
@@ -81,16 +129,23 @@ _NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize
 
 def _leave(facts: Facts) -> Plan:
     if facts.pod is None:
-        return Plan({}, remove_finalizer=True)
-    return Plan({}, delete_pod=not is_leaving(facts.pod))
+        return Plan({}, remove_finalizer=not facts.others, strays=_strays(facts))
+    return Plan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
+
+
+def _strays(facts: Facts) -> tuple[ObjectName, ...]:
+    """Pods of the VM that nothing will come for: not its own one, and in no migration."""
+    kept = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
+    found = [each for each in facts.others if is_owned_by(each, facts.vm) and not is_leaving(each)]
+    return tuple(name_of(each) for each in found if name_of(each).name not in kept)
 
 
 def _without_pod(facts: Facts) -> Plan:
     phase = text(facts.vm, "status", "phase")
     if phase in {"", PENDING}:
-        return Plan({}, create_pod=True)
+        return Plan({}, create_pod=not any(not is_over(each) for each in facts.others))
     if phase not in _ENDED:
-        gone = _condition(facts.vm, "Available", False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
+        gone = _available(facts.vm, False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
         return Plan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
     if not restarts(facts.vm, phase):
         return Plan({})
@@ -102,7 +157,7 @@ def _without_pod(facts: Facts) -> Plan:
 
 def _ended(facts: Facts, pod: Json) -> Plan:
     reason = text(pod, "status", "reason") or "PodEnded"
-    ended = _condition(facts.vm, "Available", False, reason, text(pod, "status", "message"))
+    ended = _available(facts.vm, False, reason, text(pod, "status", "message"))
     again = restarts(facts.vm, pod_phase(pod)) and not is_leaving(pod)
     return Plan({"phase": pod_phase(pod), "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
@@ -111,32 +166,44 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     if is_leaving(pod):
         return Plan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
-        waiting = _condition(facts.vm, "Available", False, "PodPending", "the pod does not run yet")
+        waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
         return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None})
     guest = facts.guest
     scaling = guest.phase is GuestPhase.RUNNING and Resources(guest.cpu, guest.mem) != machine.use
-    status: Json = {
-        "phase": SCALING if scaling else RUNNING,
+    place = _in_place(facts, pod, guest)
+    status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": [_serves(facts, guest)]}
+    return Plan(status, want=machine.use)
+
+
+def _moving(facts: Facts, under_way: UnderWay) -> Plan:
+    """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
+    if under_way.target_pod is not None and under_way.target_guest is not None:
+        place = _in_place(facts, under_way.target_pod, under_way.target_guest)
+        moved = _available(facts.vm, True, "GuestRuns", "")
+        return Plan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": [moved]})
+    phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
+    if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
+        return Plan({"phase": phase}, hold=True)
+    held = _available(facts.vm, True, "GuestRuns", "the guest is being moved")
+    return Plan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": [held]}, hold=True)
+
+
+def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
+    return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
         "extraNetIP": facts.vm_address,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
-        "conditions": [_available(facts, guest)],
     }
-    return Plan(status, want=machine.use)
 
 
-def _available(facts: Facts, guest: GuestState) -> Json:
+def _serves(facts: Facts, guest: GuestState) -> Json:
     if guest.phase is GuestPhase.BOOTING:
-        return _condition(facts.vm, "Available", False, "Booting", "the guest boots")
+        return _available(facts.vm, False, "Booting", "the guest boots")
     reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
-    return _condition(facts.vm, "Available", True, reason, facts.guest_fault)
+    return _available(facts.vm, True, reason, facts.guest_fault)
 
 
-def _condition(vm: Json, kind: str, value: bool, reason: str, message: str) -> Json:
-    """The condition; its time of transition is left to the shell, which keeps it while the status stays."""
-    status = "True" if value else "False"
-    last = next((each for each in items(vm, "status", "conditions") if text(each, "type") == kind), {})
-    kept = {"lastTransitionTime": last["lastTransitionTime"]} if text(last, "status") == status else {}
-    return {"type": kind, "status": status, "reason": reason, "message": message, **kept}
+def _available(vm: Json, value: bool, reason: str, message: str) -> Json:
+    return condition(vm, "Available", str(value), reason, message)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from deploy.local.kube.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
+from deploy.local.kube.objects import (
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    items,
+    labels_of,
+    name_of,
+    text,
+)
+from deploy.local.neonvm.owners import owner_reference
 from protocol.names import (
     ANNOTATION_BOUNDS,
     ANNOTATION_CONFIG,
@@ -13,8 +23,6 @@ from protocol.names import (
     LABEL_ENABLED,
     LABEL_VM_NAME,
     SCHEDULER_NAME,
-    VM_GROUP,
-    VM_VERSION,
 )
 from protocol.units import Resources
 
@@ -45,7 +53,7 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
             "namespace": vm_name.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [_owner(vm)],
+            "ownerReferences": [owner_reference(VIRTUAL_MACHINES, vm)],
         },
         "spec": {
             **carried,
@@ -54,17 +62,6 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": _containers(vm, sidecar),
         },
-    }
-
-
-def _owner(vm: Json) -> Json:
-    return {
-        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
-        "kind": "VirtualMachine",
-        "name": name_of(vm).name,
-        "uid": uid_of(vm),
-        "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

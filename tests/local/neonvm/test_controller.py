@@ -1,6 +1,6 @@
 """The controller against the API server's own application: what becomes of a VirtualMachine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
@@ -14,10 +14,23 @@ from deploy.local.apiserver.world import real_world
 from deploy.local.kube.client import ApiClient, ApiError
 from deploy.local.kube.events import Events
 from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import CRDS, PODS, VIRTUAL_MACHINES, Json, annotations_of, child, items, text, uid_of
-from deploy.local.neonvm.controller import Means, NeonVmController
+from deploy.local.kube.objects import (
+    CRDS,
+    MIGRATIONS,
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    items,
+    text,
+    uid_of,
+)
+from deploy.local.neonvm.controller import NeonVmController
+from deploy.local.neonvm.means import Means
+from deploy.local.neonvm.migration_facts import Seat
 from deploy.local.neonvm.resizer import Resizer
-from deploy.local.ports import GuestPhase, GuestState
+from deploy.local.ports import GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
 from protocol.units import Bytes, MilliCpu, Resources
@@ -25,7 +38,7 @@ from tests.local.clock import FakeClock
 from tests.local.neonvm.objects import WANTED, virtual_machine
 from tests.local.neonvm.test_resizer import ObedientGuest
 
-CRD = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds" / "virtualmachines.yaml"
+CRDS_HERE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
 DB = ObjectName("default", "db")
 
 
@@ -45,6 +58,14 @@ class Room:
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
         return self.guests.get(pod) if uid else None
 
+    def seat(self, pod: ObjectName, uid: str) -> Seat:
+        return Seat.RUNNING if self.guest(pod, uid) else Seat.EMPTY
+
+    async def send(
+        self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        raise GuestError("nothing is moved here")
+
     async def vm_address(self, vm: ObjectName) -> str:
         return "10.1.0.1"
 
@@ -60,10 +81,20 @@ class Site:
         self.room = Room(self.clock)
         self._vms = Informer(client, VIRTUAL_MACHINES, self.clock)
         self._pods = Informer(client, PODS, self.clock)
+        self._migrations = Informer(client, MIGRATIONS, self.clock)
         names = iter("abcdefgh")
-        events = Events(client, "test", self.clock)
         self._controller = NeonVmController(
-            Means(client, self._vms, self._pods, self.room, events, self.clock, lambda: next(names), sidecars=True)
+            Means(
+                client=client,
+                vms=self._vms,
+                pods=self._pods,
+                migrations=self._migrations,
+                room=self.room,
+                events=Events(client, "test", self.clock),
+                clock=self.clock,
+                suffix=lambda: next(names),
+                sidecars=True,
+            )
         )
 
     async def turn(self, times: int = 1) -> Json:
@@ -71,6 +102,7 @@ class Site:
         for _ in range(times):
             await self._vms.refresh()
             await self._pods.refresh()
+            await self._migrations.refresh()
             await self._controller.reconcile(DB)
         return await self.vm()
 
@@ -102,7 +134,8 @@ async def site() -> AsyncIterator[Site]:
         transport=httpx.ASGITransport(server.app), base_url="http://api", headers={"Authorization": "Bearer secret"}
     )
     async with ApiClient(http) as client:
-        await client.create(CRDS, "", cast("Json", yaml.safe_load(CRD.read_text())))
+        for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+            await client.create(CRDS, "", cast("Json", yaml.safe_load((CRDS_HERE / name).read_text())))
         made = virtual_machine()
         await client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": {"name": "db", "labels": {"a": "b"}}})
         yield Site(client)

@@ -1,11 +1,11 @@
 """A guest is brought to the wanted size, whatever it answers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deploy.local.neonvm.resizer import Resizer
-from deploy.local.ports import GuestError, GuestPhase, GuestState
+from deploy.local.ports import Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.local.clock import FakeClock, settle
 
@@ -24,6 +24,13 @@ class ObedientGuest:
         self.least = Bytes(0)
 
     async def start(self) -> None: ...
+
+    async def receive(self) -> None: ...
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        raise GuestError("it stays")
 
     async def stop(self) -> None: ...
 
