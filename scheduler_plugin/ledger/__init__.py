@@ -1,7 +1,7 @@
 """The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10)."""
 
 from scheduler_plugin.ledger.claims import ClaimState
-from scheduler_plugin.ledger.explain import Explanation
+from scheduler_plugin.ledger.explain import Explanation, Journey
 from scheduler_plugin.ledger.facts import (
     Level,
     MigrationFacts,
@@ -38,6 +38,7 @@ __all__ = [
     "Decision",
     "Effect",
     "Explanation",
+    "Journey",
     "Ledger",
     "LedgerError",
     "Level",

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.ledger.permits import VmAccount
 from scheduler_plugin.ledger.pressure import Pressure
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """A migration that the VM is on. ``phase`` is the API's, or ``ordered``, ``unsure``, ``created`` before it is seen.
+
+    ``booked`` is what is kept on ``target`` until its pod is placed; ``trouble`` why nothing is although it should be.
+    ``lasts`` is for how long it has been known here, ``reason`` why the scheduler ordered it (empty after a restart).
+    """
+
+    migration: ObjectName
+    phase: str
+    is_ours: bool
+    is_leaving: bool
+    source: str | None
+    target: str | None
+    booked: Resources
+    trouble: str | None
+    lasts: Seconds
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +39,7 @@ class Explanation:
     """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
 
     ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
+    ``is_migrating`` is whether its agent has the order to leave; ``journeys`` are the VM's active migrations.
     """
 
     pod: ObjectName
@@ -35,10 +58,11 @@ class Explanation:
     node_total: Resources
     node_reserved: Resources
     node_pressure: Pressure
+    journeys: tuple[Journey, ...]
 
 
-def explain(claim: Claim, book: NodeBook, now: Instant) -> Explanation:
-    """What is known of ``claim`` on the node of ``book``."""
+def explain(claim: Claim, book: NodeBook, migrations: Sequence[Migration], now: Instant) -> Explanation:
+    """What is known of ``claim`` on the node of ``book``, and of its VM's ``migrations``."""
     account = claim.vm
     return Explanation(
         pod=claim.pod.name,
@@ -57,6 +81,23 @@ def explain(claim: Claim, book: NodeBook, now: Instant) -> Explanation:
         node_total=book.room.total,
         node_reserved=book.reserved,
         node_pressure=book.pressure,
+        journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
+    )
+
+
+def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:
+    bookings = [each for each in (() if account is None else account.claims) if each.pod.uid == migration.booking]
+    return Journey(
+        migration=migration.name,
+        phase=migration.creation.value if migration.facts is None else migration.phase.value,
+        is_ours=migration.is_ours,
+        is_leaving=migration.is_leaving,
+        source=migration.source,
+        target=migration.goal,
+        booked=Resources.sum(each.reserved for each in bookings),
+        trouble=migration.trouble,
+        lasts=Seconds(now - migration.since),
+        reason=migration.reason,
     )
 
 

@@ -131,27 +131,28 @@ def settle(books: Books) -> None:
         for migration in migrations:
             migration.trouble = _book(books, migration, account)
         for claim in [] if account is None else account.claims:
-            books.change(claim, is_migrating=any(_leaves(migration, claim) for migration in migrations))
+            books.change(claim, is_migrating=any(leaves(migration, claim) for migration in migrations))
 
 
 def _trace(migration: Migration, account: VmAccount | None) -> None:
     """Notes where the migration's pods are, as far as they are known."""
     for claim in [] if account is None else account.claims:
-        if _is_target(migration, claim):
+        if is_target(migration, claim):
             migration.heading = claim.node
-        elif _leaves(migration, claim):
+        elif leaves(migration, claim):
             migration.source, migration.source_pod = claim.node, claim.pod.name
 
 
-def _is_target(migration: Migration, claim: Claim) -> bool:
+def is_target(migration: Migration, claim: Claim) -> bool:
+    """Whether the claim is of the pod that the migration takes the VM to."""
     return claim.pod.migration == migration.name or (
         claim.pod.name == migration.target_pod and claim.state is not ClaimState.BOOKED
     )
 
 
-def _leaves(migration: Migration, claim: Claim) -> bool:
+def leaves(migration: Migration, claim: Claim) -> bool:
     """Whether the claim is of the pod that the migration takes the VM away from."""
-    if claim.state is ClaimState.BOOKED or claim.pod.migration is not None or _is_target(migration, claim):
+    if claim.state is ClaimState.BOOKED or claim.pod.migration is not None or is_target(migration, claim):
         return False
     facts = None if claim.vm is None else claim.vm.facts
     runs_here = facts is not None and facts.pod == claim.pod.name
@@ -166,7 +167,7 @@ def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
     if account is None or account.facts is None or account.is_deleted:
         return False
     others = [claim for claim in account.claims if claim.pod.uid != migration.booking]
-    return not any(claim.node == migration.target or _is_target(migration, claim) for claim in others)
+    return not any(claim.node == migration.target or is_target(migration, claim) for claim in others)
 
 
 def _room(books: Books, node: str | None) -> Room | None:
@@ -217,7 +218,7 @@ def judge_target(books: Books, pod: PodFacts, migration: ObjectName, node: str) 
         return OTHER_VM
     if found.target not in (None, node):
         return NeverFits(f"the migration goes to node {found.target}")
-    if any(claim.node == node and _leaves(found, claim) for claim in account.claims):
+    if any(claim.node == node and leaves(found, claim) for claim in account.claims):
         return STAYS_AWAY
     if found.booking in books.claims:
         return FITS

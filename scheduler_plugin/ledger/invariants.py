@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Guest use <= permit held by the agent <= reservation <= node (architecture, decision 4). The ledger alone can show the
   last two; a ``World`` that knows the agents and guests shows the rest.
+- A VM on its way has one reservation on each node where it is or will be, and nothing is kept for one that is not.
 - A node over its total is a violation only where a grant caused it; what outside facts forced is ``overcommitted``.
 """
 
@@ -12,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.following import is_target, leaves
 from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.ledger.nodes import NodeBook
 
 
@@ -32,11 +36,14 @@ World = Mapping[str, VmTruth]
 
 def violations(ledger: Ledger, world: World | None = None) -> list[str]:
     """Every rule that is broken now, in words; an empty list when all is well."""
-    return _books(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
+    broken = _books(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
+    for name, migration in ledger.migrations.items():
+        broken += _migration(name, migration, ledger)
+    return broken
 
 
 def violations_on(ledger: Ledger, nodes: Iterable[str], world: World) -> list[str]:
-    """What is broken on these known nodes, and of the pods in ``world``: all that a step can break that touched no more.
+    """What is broken on these known nodes, and of the pods in ``world``: all that a small step can break.
 
     For fleets so large that ``violations`` after every step takes too long.
     """
@@ -88,6 +95,8 @@ def _node(name: str, book: NodeBook, ledger: Ledger) -> list[str]:
         broken.append(f"node {name} is gone and holds nothing, but is still on the books")
     if book.facts is not None and ledger.rooms.get(name) is not book.room:
         broken.append(f"node {name}: the published room is not the current one")
+    if book.is_strained is not (name in ledger.strained):
+        broken.append(f"node {name}: is_strained is {book.is_strained}, the list of strained nodes says otherwise")
     return broken
 
 
@@ -100,12 +109,44 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
         broken.append(f"pod {uid}: reserves {claim.reserved}, by what is known it must be {claim.size}")
     if claim.attempts and claim.state in (ClaimState.CONFIRMED, ClaimState.BOUND):
         broken.append(f"pod {uid}: is {claim.state.value} and still has {claim.attempts} bind calls in flight")
+    broken += _order(uid, claim, ledger)
     account = claim.vm
     if account is not None:
         if not account.in_use.at_least(account.permit or ZERO).at_least(account.stored_high).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
+    return broken
+
+
+def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
+    """What migrations mean for a claim: the source is told to leave, and room is booked once and only while needed."""
+    broken = []
+    migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
+    if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
+        broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
+    if claim.state is ClaimState.BOOKED:
+        needed = [each for each in migrations if each.booking == uid and each.is_active and not each.is_leaving]
+        if not any(each.target == claim.node for each in needed):
+            broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
+        if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
+            broken.append(f"{uid}: room is kept on node {claim.node}, which takes no pod")
+        if claim.vm is not None and [each.node for each in claim.vm.claims].count(claim.node) > 1:
+            broken.append(f"{uid}: the VM is reserved more than once on node {claim.node}")
+    return broken
+
+
+def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[str]:
+    """An active migration has its room on the node that it names, or it is known why not."""
+    broken = []
+    if migration.name != name or migration not in ledger.migrations_of(migration.vm):
+        broken.append(f"migration {name}: is not filed under its name and its VM {migration.vm}")
+    account = ledger.vms.get(migration.vm)
+    waits = migration.is_active and not migration.is_leaving and migration.trouble is None
+    if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
+        return broken
+    if not any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims):
+        broken.append(f"migration {name}: nothing is reserved on its target {migration.target}")
     return broken
 
 

@@ -33,6 +33,7 @@ from scheduler_plugin.ledger.outcomes import (
     Reservation,
     UnknownPodError,
 )
+from scheduler_plugin.ledger.permits import VmAccount
 from scheduler_plugin.ledger.requests import decide
 from scheduler_plugin.placement import Filtered, Room
 
@@ -234,6 +235,11 @@ class Ledger:
         return self._books.claims
 
     @property
+    def vms(self) -> Mapping[ObjectName, VmAccount]:
+        """Every VM's account; read only."""
+        return self._books.vms
+
+    @property
     def migrations(self) -> Mapping[ObjectName, Migration]:
         """Every migration, active or ended, that is ordered or in the API; read only."""
         return self._books.migrations.named
@@ -259,7 +265,8 @@ class Ledger:
     def explain(self, uid: str, now: Instant) -> Explanation:
         """Everything known of one pod. Raises ``UnknownPodError``."""
         claim = self._claim(uid)
-        return explain(claim, self._books.nodes[claim.node], now)
+        migrations = () if claim.pod.vm is None else self._books.migrations.of(claim.pod.vm)
+        return explain(claim, self._books.nodes[claim.node], migrations, now)
 
     def _claim(self, uid: str) -> Claim:
         claim = self._books.claims.get(uid)

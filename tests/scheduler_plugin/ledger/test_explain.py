@@ -6,7 +6,7 @@ import pytest
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import ClaimState, Explanation, Pressure, UnknownPodError
+from scheduler_plugin.ledger import ClaimState, Explanation, Journey, MigrationPhase, Move, Pressure, UnknownPodError
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
@@ -42,6 +42,7 @@ def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
             migrating=ZERO,
             slack=ZERO,
         ),
+        journeys=(),
     )
 
 
@@ -56,7 +57,44 @@ def test_a_vm_that_is_to_migrate_is_told_so() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     fleet.grant("a", amount(3), number=1)
-    assert fleet.ledger.explain("uid-a", LATER).denied_by == "the VM is to migrate and may not grow before it has"
+    told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
+    assert told.denied_by == "the VM is to migrate and may not grow before it has"
+    assert told.is_migrating
+    assert told.journeys == (
+        Journey(
+            migration=name("a-1"),
+            phase="Running",
+            is_ours=True,
+            is_leaving=False,
+            source="n1",
+            target=None,
+            booked=ZERO,
+            trouble=None,
+            lasts=5.0,  # type: ignore[arg-type] # Seconds is a float at run time
+            reason="",
+        ),
+    )
+
+
+def test_a_vm_that_was_just_ordered_to_move_is_told_why_and_where_to() -> None:
+    fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
+    fleet.ledger.book_move(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1"), LATER)
+    (told,) = fleet.ledger.explain("uid-a", LATER).journeys
+    assert (told.phase, told.source, told.target, told.booked, told.reason) == (
+        "ordered",
+        "n1",
+        "n2",
+        amount(2),
+        "node n1 is cordoned",
+    )
+    (booked,) = fleet.ledger.explain("booking of db/a-1", LATER).journeys
+    assert booked == told
+
+
+def test_a_migration_that_is_over_is_no_journey() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.see_migration(migration("a", MigrationPhase.FAILED), LATER))
+    assert fleet.ledger.explain("uid-a", LATER).journeys == ()
 
 
 def test_a_pod_without_a_vm_counts_its_requests() -> None:
