@@ -38,6 +38,9 @@ LABEL_CREATED_BY: Final = "autoscaling.neon.tech/created-by"
 ANNOTATION_TARGET_NODE: Final = "autoscaling.neon.tech/target-node"
 """On a VirtualMachineMigration: the node that it has to go to, and on which the scheduler keeps room for it."""
 
+ANNOTATION_REASON: Final = "autoscaling.neon.tech/reason"
+"""On a VirtualMachineMigration: why the scheduler ordered it, for people."""
+
 ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
 """On a Node: touched when room is freed while pods wait, so that kube-scheduler looks at them again."""
 

@@ -29,9 +29,11 @@ from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import Settings
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.desk import Board, Desk
 from scheduler_plugin.extender import ExtenderRoutes
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.migration_news import MigrationNews
+from scheduler_plugin.mover import Mover
 from scheduler_plugin.notices import Notices
 from scheduler_plugin.orders import Orders
 from scheduler_plugin.permit_writer import PermitWriter
@@ -63,8 +65,9 @@ def assemble(writer: ClusterWriter, clock: Clock, settings: Settings, telemetry:
     """Puts one scheduler together; nothing runs yet."""
     ledger, orders = Ledger(), Orders()
     feed = Feed(ledger, orders, telemetry, clock=clock, settings=settings, identity=writer.identity)
-    desk = Desk(ledger, feed, orders, writer, clock, telemetry)
-    hands = Hands(Chores(desk), PermitWriter(desk), Notices(desk))
+    desk = Desk(ledger, feed, orders, writer, clock, telemetry, Board())
+    notices = Notices(desk)
+    hands = Hands(Chores(desk), PermitWriter(desk), notices, Mover(desk, MigrationNews(desk, notices)))
     return Parts(desk, hands, Service(desk, hands, TokenJudge(writer.review_token, clock.now)))
 
 
@@ -100,11 +103,11 @@ def probes_app(desk: Desk) -> FastAPI:
         return Response(f"the cluster has not been read yet, missing: {missing}\n", 503, media_type="text/plain")
 
     async def nodes(_: Request) -> Response:
-        return Response(_ENCODER.encode(nodes_view(ledger)), media_type="application/json")
+        return Response(_ENCODER.encode(nodes_view(desk)), media_type="application/json")
 
     async def explain(request: Request) -> Response:
         vm = ObjectName(request.path_params["namespace"], request.path_params["vm"])
-        view = vm_view(ledger, vm, desk.clock.now())
+        view = vm_view(desk, vm)
         if view is None:
             return Response(_ENCODER.encode({"error": f"no pod runs {vm}"}), 404, media_type="application/json")
         return Response(_ENCODER.encode(view), media_type="application/json")

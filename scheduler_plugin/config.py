@@ -24,7 +24,9 @@ from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.config_fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
+from scheduler_plugin.config_migration import MigrationSection
 from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.migration import MigrationPolicy
 
 CONFIG_KEY: Final = "config.yaml"
 
@@ -47,6 +49,7 @@ class Settings:
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
     between two wake-ups through one node. ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
+    ``migration`` is when VMs are moved, ``migration_bandwidth`` how much memory each sends in a second at most.
     """
 
     scheduler_name: str
@@ -58,6 +61,8 @@ class Settings:
     lazy_writes_per_second: float
     wake_interval: Seconds
     ranking: RankingConfig
+    migration: MigrationPolicy
+    migration_bandwidth: Bytes
 
     def policy_of(self, node: str) -> NodePolicy:
         """How ``node`` is kept (S4.6, S4.8)."""
@@ -167,6 +172,7 @@ class _Settings(Section):
     permits: _Permits = _Permits()
     waiting: _Waiting = _Waiting()
     ranking: Ranking = RankingConfig()
+    migration: MigrationSection = MigrationSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -233,4 +239,6 @@ def _settings(found: _Settings) -> Settings:
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
         ranking=found.ranking,
+        migration=found.migration.policy(),
+        migration_bandwidth=found.migration.max_bandwidth,
     )

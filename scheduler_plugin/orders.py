@@ -1,5 +1,5 @@
-"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write, migrations
-to create and to read.
+"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write,
+migrations to create and to read.
 
 Rules that hold here:
 

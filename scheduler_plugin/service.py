@@ -26,6 +26,7 @@ from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.desk import Desk
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.mover import Mover
 from scheduler_plugin.notices import Notices
 from scheduler_plugin.permit_writer import PermitWriter
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
@@ -60,11 +61,12 @@ class Hands:
     chores: Chores
     permits: PermitWriter
     notices: Notices
+    mover: Mover
 
     async def run(self) -> None:
         """Works in the background for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for hand in (self.chores, self.permits, self.notices):
+            for hand in (self.chores, self.permits, self.notices, self.mover):
                 tasks.create_task(hand.run())
 
 

@@ -23,6 +23,7 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.migration_metrics import MigrationMetrics
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 
@@ -52,6 +53,7 @@ class Telemetry:
             registry=self.registry,
             buckets=SECONDS,
         )
+        self.migrations = MigrationMetrics(self.registry)
         self._sums = _Sums()
         self.registry.register(self._sums)
         self.ready = self._gauge("ready", "1 once the cluster has been read")

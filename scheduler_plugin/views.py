@@ -1,4 +1,4 @@
-"""What people see of the ledger as JSON: every node as a bar, and why a VM has its size. Pure.
+"""What people see as JSON: every node as a bar, who moves where, and why a VM has its size. Reads only.
 
 Amounts are written as Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``), spans in seconds.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import Explanation, Ledger, Pressure
+from scheduler_plugin.cluster.migrations import ClusterMigration
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure
 from scheduler_plugin.ledger.claims import Claim
 from scheduler_plugin.ledger.nodes import NodeBook
 
@@ -19,24 +21,63 @@ def amount(resources: Resources) -> Json:
     return {"cpu": resources.cpu.quantity(), "mem": resources.mem.quantity()}
 
 
-def nodes_view(ledger: Ledger) -> Json:
-    """Every node with its pods, sorted by name."""
+def nodes_view(desk: Desk) -> Json:
+    """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
+
+    ``migrationsIdle`` says why nobody is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
+    """
+    ledger, now = desk.ledger, desk.clock.now()
+    active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
     return {
         "ready": ledger.is_ready,
         "waitingPods": ledger.waiting,
-        "nodes": [_node(name, ledger.nodes[name]) for name in sorted(ledger.nodes)],
+        "migrationsIdle": desk.board.idle,
+        "migrations": [_migration(each, desk.feed.migrations.facts.get(each.name), now) for each in active],
+        "nodes": [_node(name, ledger.nodes[name], desk.board.stuck.get(name)) for name in sorted(ledger.nodes)],
     }
 
 
-def vm_view(ledger: Ledger, vm: ObjectName, now: Instant) -> Json | None:
-    """Why the VM has its size, once for each pod that runs it (two while it migrates); None where none does."""
+def vm_view(desk: Desk, vm: ObjectName) -> Json | None:
+    """Why the VM has its size, once for each pod that runs it (two while it migrates), and how it moved lately.
+
+    None where no pod runs it.
+    """
+    ledger, now = desk.ledger, desk.clock.now()
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
     if not uids:
         return None
-    return {"vm": str(vm), "pods": [_explained(ledger.explain(uid, now)) for uid in uids]}
+    facts = ledger.claims[uids[0]].vm
+    moves = [_migration(each, desk.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
+    nodes = {ledger.claims[uid].node for uid in uids}
+    return {
+        "vm": str(vm),
+        "mayMove": facts is not None and facts.facts is not None and facts.facts.may_move,
+        "migrationsIdle": desk.board.idle,
+        "stuck": {node: why for node, why in desk.board.stuck.items() if node in nodes},
+        "migrations": moves,
+        "pods": [_explained(ledger.explain(uid, now)) for uid in uids],
+    }
 
 
-def _node(name: str, book: NodeBook) -> Json:
+def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> Json:
+    """One migration; ``problem`` is why nothing is booked for it, or why it failed."""
+    return {
+        "name": str(found.name),
+        "vm": str(found.vm),
+        "phase": found.phase.value if found.facts is not None else found.creation.value,
+        "from": found.source,
+        "to": found.goal,
+        "byScheduler": found.is_ours,
+        "leaving": found.is_leaving,
+        "seenForSeconds": round(now - found.since, 3),
+        "reason": found.reason or (seen.reason if seen is not None else ""),
+        "problem": found.trouble or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
+        "totalSeconds": None if seen is None else seen.total,
+        "downtimeSeconds": None if seen is None else seen.downtime,
+    }
+
+
+def _node(name: str, book: NodeBook, stuck: str | None) -> Json:
     room = book.room
     return {
         "name": name,
@@ -48,6 +89,7 @@ def _node(name: str, book: NodeBook) -> Json:
         "free": amount(room.free),
         "watermark": amount(room.watermark),
         "pressure": _pressure(book.pressure),
+        "stuck": stuck,
         "pods": [_pod(claim) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
     }
 

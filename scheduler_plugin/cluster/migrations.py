@@ -18,6 +18,7 @@ import msgspec
 from protocol.field_errors import field_message, shown
 from protocol.messages import ObjectName
 from protocol.names import (
+    ANNOTATION_REASON,
     ANNOTATION_TARGET_NODE,
     LABEL_CREATED_BY,
     MIGRATION_KIND,
@@ -84,7 +85,8 @@ class _Migration(msgspec.Struct, frozen=True):
 class ClusterMigration:
     """A migration as the API has it: what the ledger must know, and the numbers and reasons that people ask for.
 
-    ``total`` and ``downtime`` are None before they are known. ``why`` is what the last condition says.
+    ``reason`` is why a scheduler ordered it; ``why`` is what the last condition says, where it failed: what went
+    wrong. ``total`` and ``downtime`` are None before they are known.
     """
 
     facts: MigrationFacts
@@ -92,12 +94,13 @@ class ClusterMigration:
     target_node: str | None = None
     total: Seconds | None = None
     downtime: Seconds | None = None
+    reason: str = ""
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationOrder:
-    """A migration to create: ``vm`` goes to node ``target``.
+    """A migration to create: ``vm`` goes to node ``target``; ``reason`` is for people.
 
     It is given up after ``timeout``, and sends at most ``bandwidth`` in a second.
     """
@@ -105,6 +108,7 @@ class MigrationOrder:
     name: ObjectName
     vm: ObjectName
     target: str
+    reason: str
     timeout: Seconds
     bandwidth: Bytes
 
@@ -125,6 +129,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
         target_node=status.target_node or None,
         total=_seconds(info.total_time_ms),
         downtime=_seconds(info.downtime_ms),
+        reason=(found.metadata.annotations or {}).get(ANNOTATION_REASON, ""),
         why="" if last is None else last[1].message or last[1].reason,
     )
 
@@ -216,7 +221,7 @@ def migration_body(order: MigrationOrder) -> JsonObject:
             "name": order.name.name,
             "namespace": order.name.namespace,
             "labels": {LABEL_CREATED_BY: SCHEDULER_NAME},
-            "annotations": {ANNOTATION_TARGET_NODE: order.target},
+            "annotations": {ANNOTATION_TARGET_NODE: order.target, ANNOTATION_REASON: order.reason},
         },
         "spec": {
             "vmName": order.vm.name,

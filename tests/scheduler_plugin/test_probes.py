@@ -24,6 +24,8 @@ async def test_nodes_are_shown_with_their_pods() -> None:
         assert (await scheduler.probe("nodes")).json() == {
             "ready": True,
             "waitingPods": 0,
+            "migrationsIdle": "nobody has looked yet",
+            "migrations": [],
             "nodes": [
                 {
                     "name": "n1",
@@ -35,6 +37,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                     "free": {"cpu": "9", "mem": "36Gi"},
                     "watermark": {"cpu": "9", "mem": "36Gi"},
                     "pressure": {"logical": NOTHING, "capacity": NOTHING, "migrating": NOTHING, "excess": NOTHING},
+                    "stuck": None,
                     "pods": [
                         {
                             "pod": "default/db-pod",

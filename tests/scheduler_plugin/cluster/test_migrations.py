@@ -21,7 +21,7 @@ from scheduler_plugin.cluster.migrations import (
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 NAME = ObjectName("default", "db-7f3a")
-ORDER = MigrationOrder(NAME, ObjectName("default", "db"), "n2", Seconds(300.4), Bytes(1024**3))
+ORDER = MigrationOrder(NAME, ObjectName("default", "db"), "n2", "n1 is full", Seconds(300.4), Bytes(1024**3))
 CREATED = 1_767_225_600.0
 
 
@@ -47,7 +47,10 @@ def test_an_order_becomes_an_object_that_says_who_made_it_and_where_to_go() -> N
             "name": "db-7f3a",
             "namespace": "default",
             "labels": {"autoscaling.neon.tech/created-by": "autoscale-scheduler"},
-            "annotations": {"autoscaling.neon.tech/target-node": "n2"},
+            "annotations": {
+                "autoscaling.neon.tech/target-node": "n2",
+                "autoscaling.neon.tech/reason": "n1 is full",
+            },
         },
         "spec": {"vmName": "db", "completionTimeout": 300, "maxBandwidth": "1Gi"},
     }
@@ -56,7 +59,7 @@ def test_an_order_becomes_an_object_that_says_who_made_it_and_where_to_go() -> N
 
 
 def test_a_fresh_one_is_pending() -> None:
-    assert read_migration(migration()) == ClusterMigration(facts())
+    assert read_migration(migration()) == ClusterMigration(facts(), reason="n1 is full")
 
 
 def test_one_of_a_person_has_no_target_and_is_not_ours() -> None:
@@ -83,6 +86,7 @@ def test_a_running_one_names_its_pods_and_says_how_fast_memory_changes() -> None
         source_node="n1",
         target_node="n2",
         total=Seconds(1.5),
+        reason="n1 is full",
     )
 
 
@@ -94,7 +98,7 @@ def test_one_that_failed_says_when_and_why_by_the_condition_that_changed_last() 
     ]
     found = read_migration(migration({"phase": "Failed", "conditions": conditions}))
     assert found == ClusterMigration(
-        facts(phase=MigrationPhase.FAILED, ended_at=CREATED + 300), why="timed out after 300 s"
+        facts(phase=MigrationPhase.FAILED, ended_at=CREATED + 300), reason="n1 is full", why="timed out after 300 s"
     )
 
 
@@ -102,7 +106,7 @@ def test_one_that_does_not_say_when_it_ended_counts_from_its_creation() -> None:
     status = {"phase": "Succeeded", "info": {"totalTimeMs": 2000, "downtimeMs": 31, "ram": {"total": 1}}}
     found = read_migration(migration(status))
     ended = facts(phase=MigrationPhase.SUCCEEDED, ended_at=CREATED)
-    assert found == ClusterMigration(ended, total=Seconds(2), downtime=Seconds(0.031))
+    assert found == ClusterMigration(ended, total=Seconds(2), downtime=Seconds(0.031), reason="n1 is full")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The settings' section ``migration``: when VMs are moved to other nodes, and how (S4.8, S4.9)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from protocol.units import Bytes, Seconds
+from scheduler_plugin.config_fields import MemUnit, Section
+from scheduler_plugin.migration import MigrationPolicy, Rest
+
+Span = Annotated[float, Field(ge=0, le=86_400)]
+SpanAboveZero = Annotated[float, Field(gt=0, le=86_400)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+
+
+class _PerNode(Section):
+    out: Count = 1
+    into: Count = Field(default=2, alias="in")
+
+
+class MigrationSection(Section):
+    """How the section is written; spans are in seconds."""
+
+    enabled: bool = True
+    settle_seconds: Span = 10
+    settle_denied_seconds: Span = 3
+    cooldown_seconds: Span = 300
+    backoff_seconds: SpanAboveZero = 60
+    backoff_most_seconds: SpanAboveZero = 3600
+    max_per_node: _PerNode = _PerNode()
+    max_per_cluster: Count = 10
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    max_bandwidth: MemUnit = Bytes(1024**3)
+    drain_cordoned: bool = True
+
+    @field_validator("backoff_most_seconds")
+    @classmethod
+    def _not_below_the_first(cls, most: float, info: ValidationInfo) -> float:
+        least = info.data.get("backoff_seconds", 0.0)
+        if most < least:
+            raise ValueError(f"expected at least backoffSeconds ({least:g}), got {most:g}")
+        return most
+
+    def policy(self) -> MigrationPolicy:
+        """What the planner has to keep to."""
+        return MigrationPolicy(
+            enabled=self.enabled,
+            settle=Seconds(self.settle_seconds),
+            settle_denied=Seconds(self.settle_denied_seconds),
+            rest=Rest(
+                Seconds(self.cooldown_seconds), Seconds(self.backoff_seconds), Seconds(self.backoff_most_seconds)
+            ),
+            out_per_node=self.max_per_node.out,
+            in_per_node=self.max_per_node.into,
+            per_cluster=self.max_per_cluster,
+            timeout=Seconds(self.timeout_seconds),
+            drain_cordoned=self.drain_cordoned,
+        )

@@ -1,0 +1,130 @@
+"""Tells people how migrations go: Events on the VM, metrics, and one line in the log for each turn.
+
+Rules that hold here:
+
+- What is told is the difference between two looks at what the API has. At the first look after a start everything is
+  told again: Events have names of their own and are not doubled; metrics count only what ended under our eyes.
+- One that is gone before it has ended was cancelled, unless its VM runs in its target pod.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.cluster.migrations import ClusterMigration
+from scheduler_plugin.cluster.write import Notice
+from scheduler_plugin.desk import Desk
+from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.notices import Notices
+from scheduler_plugin.telemetry import LOG
+
+ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
+
+
+class MigrationNews:
+    """Compares what is there with what was there."""
+
+    def __init__(self, desk: Desk, notices: Notices) -> None:
+        self._desk = desk
+        self._notices = notices
+        self._known: dict[ObjectName, ClusterMigration] | None = None
+        self._routes: dict[ObjectName, tuple[str, str]] = {}
+        self._cancelled: dict[ObjectName, str] = {}
+
+    def cancelling(self, name: ObjectName, why: str) -> None:
+        """This scheduler calls the migration off."""
+        if name not in self._cancelled:
+            self._cancelled[name] = why
+            LOG.info("migration called off migration=%s reason=%s", name, why)
+
+    def look(self) -> None:
+        """Tells what has changed since the last look."""
+        there = self._desk.feed.migrations.facts
+        for name, found in there.items():
+            before = None if self._known is None else self._known.get(name)
+            if before is not found:
+                self._follow(before, found)
+        for name, before in (self._known or {}).items():
+            if name not in there:
+                self._vanished(before)
+        self._known = dict(there)
+        phases = [found.facts.phase for found in there.values()]
+        for phase in ACTIVE:
+            self._desk.telemetry.migrations.active.labels(phase.value.lower()).set(phases.count(phase))
+
+    def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
+        facts = found.facts
+        if before is not None and before.facts.uid != facts.uid:
+            self._vanished(before)
+            before = None
+        self._note_route(found)
+        if before is None and not facts.phase.is_over:
+            source, target = self._routes[facts.name]
+            LOG.info("migration started vm=%s from=%s to=%s reason=%s", facts.vm, source, target, found.reason)
+            self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
+        elif facts.phase.is_over and (before is None or not before.facts.phase.is_over):
+            self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
+
+    def _note_route(self, found: ClusterMigration) -> None:
+        """The ledger knows where the pods are while they are there; afterwards the route is remembered."""
+        known = self._desk.ledger.migrations.get(found.facts.name)
+        old = self._routes.get(found.facts.name, (None, None))
+        source = found.source_node or (known and known.source) or old[0] or "an unknown node"
+        target = found.target_node or (known and known.goal) or old[1] or "a node still to be chosen"
+        self._routes[found.facts.name] = (source, target)
+
+    def _vanished(self, before: ClusterMigration) -> None:
+        facts = before.facts
+        if not facts.phase.is_over:
+            vm = self._desk.feed.vms.facts.get(facts.vm)
+            arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
+            self._ended(before, is_success=arrived)
+        self._cancelled.pop(facts.name, None)
+        self._routes.pop(facts.name, None)
+
+    def _ended(self, found: ClusterMigration, *, is_success: bool) -> None:
+        facts = found.facts
+        source, target = self._routes[facts.name]
+        cancelled = self._cancelled.get(facts.name) or ("its object was deleted" if self._is_off(found) else None)
+        outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
+        why = f"called off: {cancelled}" if cancelled else found.why or "its controller gave no reason"
+        if self._known is not None:
+            self._count(found, outcome)
+        if is_success:
+            LOG.info(
+                "migration succeeded vm=%s from=%s to=%s total=%s downtime=%s",
+                *(facts.vm, source, target, _ms(found.total), _ms(found.downtime)),
+            )
+            numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
+            self._tell(found, "Succeeded", f"moved from {source} to {target} {numbers}")
+        else:
+            LOG.warning("migration %s vm=%s from=%s to=%s reason=%s", outcome, facts.vm, source, target, why)
+            self._tell(found, "Failed", f"did not move from {source} to {target}: {why}")
+
+    def _is_off(self, found: ClusterMigration) -> bool:
+        return found.facts.is_leaving or found.facts.name not in self._desk.feed.migrations.facts
+
+    def _count(self, found: ClusterMigration, outcome: str) -> None:
+        metrics = self._desk.telemetry.migrations
+        metrics.ended.labels(outcome).inc()
+        if outcome == "succeeded":
+            for histogram, span in ((metrics.total, found.total), (metrics.downtime, found.downtime)):
+                if span is not None:
+                    histogram.observe(span)
+
+    def _tell(self, found: ClusterMigration, turn: str, note: str) -> None:
+        facts = found.facts
+        vm = self._desk.feed.vms.facts.get(facts.vm)
+        if vm is not None:
+            name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
+            self._notices.tell(Notice(vm, f"Migration{turn}", note, is_warning=turn == "Failed", name=name))
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _ms(span: Seconds | None) -> str:
+    return "an unknown time" if span is None else f"{round(span * 1000)} ms"
