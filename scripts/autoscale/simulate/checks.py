@@ -1,0 +1,60 @@
+"""That nothing is ever over-committed: by the ledger's own invariants, and by what the guests really have.
+
+Rules that hold here:
+
+- After every step: the invariants of every node that the step touched, with the truth about every VM that acted; every
+  node against its total on the books; and the sum of what the guests on it have against what it has.
+- Once an hour: the invariants of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from protocol.units import Seconds
+from scheduler_plugin.ledger import VmTruth, overcommitted, violations, violations_on
+from scripts.autoscale.simulate.cluster import Cluster
+from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.vm import SimulatedVm
+
+ALL_EVERY: Final = Seconds(3600.0)
+
+
+class Checks:
+    """The checks of one run; ``problems`` says what was broken, and when."""
+
+    def __init__(self, cluster: Cluster, fleet: Fleet, vms: list[SimulatedVm]) -> None:
+        self.problems: list[str] = []
+        self._cluster, self._vms = cluster, vms
+        self._step = fleet.settings.step
+        self._all_every = max(1, round(ALL_EVERY / self._step))
+        self._number = {name: number for number, name in enumerate(cluster.nodes)}
+        self._total = fleet.total
+        self._on = np.array([self._number[vm.node] for vm in vms])
+        self._cpu = np.array([vm.use.cpu.value for vm in vms])
+        self._mem = np.array([vm.use.mem.value for vm in vms], dtype=np.float64)
+
+    def after_step(self, step: int, touched: Iterable[str], changed: list[SimulatedVm]) -> None:
+        """Checks what must hold. ``changed`` are all VMs that may have another size or node than before."""
+        ledger = self._cluster.ledger
+        if step % self._all_every == 0:
+            broken = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
+        else:
+            truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in changed}
+            broken = violations_on(ledger, touched, truth)
+        broken += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
+        broken += self._guests(changed)
+        self.problems += [f"{step * self._step:g} s: {what}" for what in broken]
+
+    def _guests(self, changed: list[SimulatedVm]) -> list[str]:
+        """The nodes whose guests together have more than there is."""
+        for vm in changed:
+            index, use = vm.index, vm.use
+            self._on[index], self._cpu[index], self._mem[index] = self._number[vm.node], use.cpu.value, use.mem.value
+        cpu = np.bincount(self._on, self._cpu, minlength=len(self._number))
+        mem = np.bincount(self._on, self._mem, minlength=len(self._number))
+        over = (cpu > self._total.cpu.value) | (mem > self._total.mem.value)
+        return [f"the guests on {self._cluster.nodes[number]} have more than it has" for number in np.flatnonzero(over)]

@@ -1,0 +1,122 @@
+"""The simulated API and scheduler: the real ledger, told of everything at once and without loss.
+
+Rules that hold here:
+
+- Every write is confirmed at once, every watch event arrives at once. Loss, delay and restarts are what
+  ``tests/scenarios`` is for; here the question is how a fleet fares.
+- VMs are placed as kube-scheduler would: by the ledger's filter, its scores, and chance among equals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from protocol.messages import AgentRequest, ObjectName, PluginResponse
+from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.placement import FITS
+from scripts.autoscale.simulate.fleet import Fleet, SettingsError
+from scripts.autoscale.simulate.vm import NAMESPACE, SimulatedVm
+
+MIGRATING: Final = "Migrating"
+RUNNING: Final = "Running"
+
+
+class Cluster:
+    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.ledger = Ledger()
+        self.touched: set[str] = set()
+        self.vms: dict[ObjectName, SimulatedVm] = {}
+        self.asked = self.granted = self.denied = 0
+        self.nodes = [f"node-{number}" for number in range(fleet.settings.nodes)]
+        nodes = [NodeFacts(name, fleet.allocatable, fleet.policy) for name in self.nodes]
+        self.ledger.resync(nodes, [], [], Instant(0.0))
+
+    # What agents and VMs do --------------------------------------------------------------------------------------
+
+    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        """A request of the VM's agent, its permit persisted before it is answered."""
+        held = vm.held
+        decision = self.ledger.decide(vm.pod, request, now)
+        if decision.persist is not None:
+            vm.version += 1
+            vm.permit = decision.persist.permit
+            self.ledger.permit_stored(decision.persist.revision, self.facts(vm))
+            self.touched.add(vm.node)
+        if not request.resources.within(held):
+            is_granted = request.resources.within(decision.permit)
+            self.asked += 1
+            self.granted += is_granted
+            self.denied += not is_granted
+        return PluginResponse(decision.permit, decision.compute_unit, decision.migrate)
+
+    def changed(self, vm: SimulatedVm, now: Instant) -> None:
+        """The VM's object has changed: the scheduler sees it, and its agent does."""
+        vm.version += 1
+        self.ledger.see_vm(self.facts(vm), now)
+        vm.seen(now)
+        self.touched.add(vm.node)
+
+    def facts(self, vm: SimulatedVm) -> VmFacts:
+        """The VM's object, as the ledger reads it."""
+        return VmFacts(
+            name=vm.name,
+            uid=vm.name.name,
+            version=vm.version,
+            most=vm.bounds.max,
+            use=vm.use,
+            actual=vm.use,
+            permit=vm.permit,
+            pod=ObjectName(NAMESPACE, vm.pod),
+            phase=MIGRATING if vm.is_migrating else RUNNING,
+        )
+
+    # Where VMs are -----------------------------------------------------------------------------------------------
+
+    def place(self, vm: SimulatedVm, random: Random, now: Instant) -> None:
+        """Creates the VM and its pod. Raises ``SettingsError`` where no node has room for it."""
+        self.vms[vm.name] = vm
+        pod = f"{vm.name.name}-0"
+        vm.start_agent(pod, now)
+        self.ledger.see_vm(self.facts(vm), now)
+        facts = self.pod(vm, pod)
+        fits = self.ledger.filter(facts, self.nodes).fits
+        if not fits:
+            raise SettingsError("--fill: the VMs do not find room at the start; choose less of it, or more nodes")
+        scores = self.ledger.scores(facts, fits)
+        best = max(scores)
+        vm.node = random.choice([node for node, score in zip(fits, scores, strict=True) if score == best])
+        self.bind(facts, vm.node)
+
+    def bind(self, pod: PodFacts, node: str) -> bool:
+        """Binds the pod, as the scheduler and the API do it. False where the scheduler refuses."""
+        if self.ledger.reserve(pod, node).verdict is not FITS:
+            return False
+        self.ledger.bind_done(pod.uid, node)
+        self.ledger.see_pod(replace(pod, node=node))
+        self.touched.add(node)
+        return True
+
+    def adopt(self, vm: SimulatedVm) -> None:
+        """The VM's present pod, made by a migration, belongs to the VM itself from now on."""
+        self.ledger.see_pod(replace(self.pod(vm, vm.pod), node=vm.node))
+
+    def pod(self, vm: SimulatedVm, pod: str, migration: ObjectName | None = None) -> PodFacts:
+        """A pod for the VM, not bound yet; its name is its UID."""
+        return PodFacts(pod, ObjectName(NAMESPACE, pod), ZERO, vm.name, migration=migration)
+
+    def runs_in(self, claim: Claim) -> SimulatedVm | None:
+        """The VM that runs in the claim's pod; None for a target that it has not reached yet."""
+        vm = None if claim.pod.vm is None else self.vms[claim.pod.vm]
+        return vm if vm is not None and vm.pod == claim.pod.uid else None
+
+    def take_touched(self) -> list[str]:
+        """The nodes on which something has changed since the last call."""
+        touched = sorted(self.touched)
+        self.touched.clear()
+        return touched

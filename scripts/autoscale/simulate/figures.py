@@ -1,0 +1,75 @@
+"""What one run came to: curves with a value for every step, and one line of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from scripts.autoscale.replay.recording import Floats
+
+CURVES: Final = (
+    "over_watermark",
+    "utilisation",
+    "busiest",
+    "denied",
+    "denied_cores",
+    "migrations",
+    "stuck",
+    "demand",
+    "short",
+)
+"""Nodes over their watermark; the mean and the greatest utilisation of nodes; VMs denied, and vCPUs; migrations begun
+since the start; nodes that somebody should leave and nobody can; vCPUs wanted, and those that no guest had."""
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One order of victims, over the hours counted.
+
+    ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
+    ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was.
+    ``moved_again`` are migrations of VMs that had moved within the hour before. ``stuck_node_hours`` is how long nodes
+    should have been left by somebody and nobody could leave. Utilisation is what is reserved of what can be, of CPU or
+    memory, whichever is more. ``short_percent`` is the part of the CPU demand, as far as VMs may grow, that guests had
+    no CPU for, whatever the reason. ``violations`` must be none. ``cpu_seconds`` is what playing it took.
+    """
+
+    order: str
+    hours: float
+    asked: int
+    granted: int
+    denied: int
+    denied_vm_seconds: float
+    denied_vcpu_hours: float
+    migrations: int
+    migrations_per_hour: float
+    moved_again: int
+    failed: int
+    stuck_node_hours: float
+    over_watermark_node_hours: float
+    over_watermark_percent: float
+    mean_utilisation: float
+    peak_utilisation: float
+    short_percent: float
+    violations: int
+    cpu_seconds: float
+
+
+class Curves:
+    """One value of each curve for every step played."""
+
+    def __init__(self, steps: int) -> None:
+        self._values = {name: np.zeros(steps) for name in CURVES}
+        self.played = 0
+
+    def add(self, **values: float) -> None:
+        """The values of the next step."""
+        for name, value in values.items():
+            self._values[name][self.played] = value
+        self.played += 1
+
+    def since(self, begin: int) -> Mapping[str, Floats]:
+        """The curves from step ``begin`` to the last one played."""
+        return {name: values[begin : self.played] for name, values in self._values.items()}

@@ -1,0 +1,100 @@
+"""Keeping account of a run: what is noted after every step, and what it comes to in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scripts.autoscale.replay.recording import Floats
+from scripts.autoscale.simulate.cluster import Cluster
+from scripts.autoscale.simulate.figures import Curves, Figures
+from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.moves import Moves
+from scripts.autoscale.simulate.vm import SimulatedVm
+
+
+class Record:
+    """The account of one run. Its first ``warm_up`` steps are drawn from, but not counted."""
+
+    def __init__(self, fleet: Fleet, cluster: Cluster, moves: Moves, vms: list[SimulatedVm], warm_up: int) -> None:
+        self._settings, self._cluster, self._moves = fleet.settings, cluster, moves
+        self._warm_up = warm_up
+        self.curves = Curves(warm_up + fleet.settings.steps)
+        self._number = {name: number for number, name in enumerate(cluster.nodes)}
+        self._used = np.zeros(len(cluster.nodes))
+        self._over = np.zeros(len(cluster.nodes), dtype=np.bool_)
+        self._has = np.array([vm.use.cpu.as_cores for vm in vms])
+        self._most = fleet.cast.vcpus.astype(np.float64)
+        self._denied: dict[int, float] = {}
+        self._before: tuple[int, ...] = self._counts()
+
+    def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
+        """Notes how things stand. ``changed`` are all VMs whose size or permit may differ from the step before."""
+        self._note_nodes(touched)
+        self._note_vms(changed)
+        demand = np.minimum(cores, self._most)
+        self.curves.add(
+            over_watermark=float(self._over.sum()),
+            utilisation=float(self._used.mean()),
+            busiest=float(self._used.max()),
+            denied=float(len(self._denied)),
+            denied_cores=sum(self._denied.values()),
+            migrations=float(self._moves.started),
+            stuck=float(stuck),
+            demand=float(demand.sum()),
+            short=float(np.maximum(0.0, demand - self._has).sum()),
+        )
+        if self.curves.played == self._warm_up:
+            self._before = self._counts()
+
+    def _note_nodes(self, touched: Iterable[str]) -> None:
+        rooms = self._cluster.ledger.rooms
+        for name in touched:
+            room, number = rooms[name], self._number[name]
+            self._used[number] = max(room.reserved.cpu.ratio(room.total.cpu), room.reserved.mem.ratio(room.total.mem))
+            self._over[number] = not room.reserved.within(room.watermark)
+
+    def _note_vms(self, changed: list[SimulatedVm]) -> None:
+        for vm in changed:
+            self._has[vm.index] = vm.use.cpu.as_cores
+            denial = vm.state.scheduler.denial
+            if denial is None:
+                self._denied.pop(vm.index, None)
+            else:
+                self._denied[vm.index] = denial.wanted.cpu.minus_or_zero(denial.granted.cpu).as_cores
+
+    def _counts(self) -> tuple[int, ...]:
+        cluster, moves = self._cluster, self._moves
+        return cluster.asked, cluster.granted, cluster.denied, moves.started, moves.again, moves.failed
+
+    def figures(self, order: str, violations: int, cpu_seconds: float) -> Figures:
+        """What the steps counted so far came to."""
+        step, curve = self._settings.step, self.curves.since(self._warm_up)
+        steps = len(curve["denied"])
+        hours, nodes = steps * step / 3600, self._settings.nodes
+        counts = [now - before for now, before in zip(self._counts(), self._before, strict=True)]
+        asked, granted, denied, started, again, failed = counts if steps else [0] * len(counts)
+        over = float(curve["over_watermark"].sum()) * step / 3600
+        demand = float(curve["demand"].sum())
+        return Figures(
+            order=order,
+            hours=round(hours, 3),
+            asked=asked,
+            granted=granted,
+            denied=denied,
+            denied_vm_seconds=float(curve["denied"].sum()) * step,
+            denied_vcpu_hours=float(curve["denied_cores"].sum()) * step / 3600,
+            migrations=started,
+            migrations_per_hour=started / hours if steps else 0.0,
+            moved_again=again,
+            failed=failed,
+            stuck_node_hours=float(curve["stuck"].sum()) * step / 3600,
+            over_watermark_node_hours=over,
+            over_watermark_percent=100 * over / (hours * nodes) if steps else 0.0,
+            mean_utilisation=float(curve["utilisation"].mean()) if steps else 0.0,
+            peak_utilisation=float(curve["utilisation"].max()) if steps else 0.0,
+            short_percent=100 * float(curve["short"].sum()) / demand if demand else 0.0,
+            violations=violations,
+            cpu_seconds=round(cpu_seconds, 1),
+        )

@@ -1,0 +1,129 @@
+"""Playing a fleet step by step (the heart of ``autoscale simulate``).
+
+Rules that hold here:
+
+- One step: demand, migrations that arrive, the agents that have a reason to look, in an order of chance, then the
+  planner, then the checks and the figures. Nothing sleeps and nothing reads a clock.
+- The first hour fills the agents' windows and lets VMs find their nodes; it is played and checked, but not counted.
+- The same fleet and the same order give the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Final
+
+from protocol.units import Instant, Seconds
+from scripts.autoscale.replay.recording import Floats
+from scripts.autoscale.simulate.attention import Attention, echoes
+from scripts.autoscale.simulate.cast import UNIT
+from scripts.autoscale.simulate.checks import Checks
+from scripts.autoscale.simulate.cluster import Cluster
+from scripts.autoscale.simulate.figures import Figures
+from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.moves import Moves
+from scripts.autoscale.simulate.record import Record
+from scripts.autoscale.simulate.tracks import Ints
+from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
+
+WARM_UP: Final = Seconds(3600.0)
+SIZES: Final = 48
+"""VMs begin with what they need at one of so many instants of the time played: a fleet grows one VM at a time."""
+
+
+class Run:
+    """One fleet under one order of victims."""
+
+    def __init__(self, fleet: Fleet, order: str) -> None:
+        settings = fleet.settings
+        self.order = order
+        self.warm_up = round(WARM_UP / settings.step)
+        self.steps = self.warm_up + settings.steps
+        self._fleet = fleet
+        self._random = Random(f"{settings.seed} chance")
+        self._cluster = Cluster(fleet)
+        policy = agent_policy(settings.step)
+        self._vms = [SimulatedVm(index, fleet.cast.bounds(index), UNIT, policy) for index in range(settings.vms)]
+        self._place()
+        self._attention = Attention(settings.vms, echoes(policy.smoothing, settings.step))
+        self._moves = Moves(self._cluster, settings, order)
+        self._checks = Checks(self._cluster, fleet, self._vms)
+        self._record = Record(fleet, self._cluster, self._moves, self._vms, self.warm_up)
+        self._strained: set[str] = set()
+
+    def play(self) -> Iterator[int]:
+        """Plays, and yields the number of steps played so far after each."""
+        for step in range(self.steps):
+            self._step(step)
+            yield step + 1
+
+    @property
+    def problems(self) -> list[str]:
+        """What was found broken; it must stay empty."""
+        return self._checks.problems
+
+    def figures(self, cpu_seconds: float) -> Figures:
+        """What the steps played so far came to."""
+        return self._record.figures(self.order, len(self.problems), cpu_seconds)
+
+    @property
+    def curves(self) -> Mapping[str, Floats]:
+        """Every curve over the steps counted so far."""
+        return self._record.curves.since(self.warm_up)
+
+    def _place(self) -> None:
+        settings, cast = self._fleet.settings, self._fleet.cast
+        instants = [self._random.randrange(max(1, settings.steps)) for _ in range(SIZES)]
+        sizes = [cast.units_at(instant) for instant in instants]
+        for vm in self._vms:
+            vm.use = UNIT * int(sizes[self._random.randrange(SIZES)][vm.index])
+            self._cluster.place(vm, self._random, Instant(0.0))
+
+    def _step(self, step: int) -> None:
+        now = Instant(step * self._fleet.settings.step)
+        cores, mem, is_new = self._fleet.cast.at(step - self.warm_up)
+        demand, used = cores.tolist(), mem.tolist()
+        for vm in self._moves.arrive(now):
+            self._attention.stir(step - 1, vm.index)
+        acted = self._look(step, self._attention.begin(step, is_new), demand, used, now)
+        acted += self._report_from_strained(now)
+        leaving, plan = self._moves.look(now, used)
+        for vm in leaving:
+            self._attention.keep(vm.index)
+        touched, changed = self._cluster.take_touched(), acted + leaving
+        self._checks.after_step(step, touched, changed)
+        self._record.after_step(touched, changed, cores, len(plan.stuck))
+
+    def _look(self, step: int, who: Ints, demand: list[float], used: list[float], now: Instant) -> list[SimulatedVm]:
+        """The agents ``who`` look at their guests and act where there is a reason to: those that acted."""
+        attention, cluster, vms, strained = self._attention, self._cluster, self._vms, self._strained
+        order = who.tolist()
+        self._random.shuffle(order)
+        acted = []
+        for index in order:
+            vm = vms[index]
+            size = vm.use
+            if vm.observe(demand[index], used[index], now) or vm.is_restless or vm.node in strained:
+                vm.act(cluster, now, self._random.random())
+                acted.append(vm)
+                if vm.use is not size:
+                    attention.stir(step, index)
+                elif vm.is_restless:
+                    attention.keep(index)
+            attention.may_shrink[index] = vm.may_shrink
+        return acted
+
+    def _report_from_strained(self, now: Instant) -> list[SimulatedVm]:
+        """Where VMs may have to leave, the planner compares loads: all agents there tell theirs.
+
+        Elsewhere a request that repeats the last one changes nothing, and is not played.
+        """
+        ledger = self._cluster.ledger
+        fresh = [name for name in ledger.strained if name not in self._strained]
+        self._strained = set(ledger.strained)
+        claims = [claim for name in fresh for claim in ledger.nodes[name].claims.values()]
+        reporting = [vm for vm in map(self._cluster.runs_in, claims) if vm is not None]
+        for vm in reporting:
+            vm.act(self._cluster, now, self._random.random())
+        return reporting

@@ -1,0 +1,158 @@
+"""One simulated VM: its object in the API, its guest, and its agent.
+
+Rules that hold here:
+
+- The agent is the real one. Everything that it decides is said by ``plan`` and every event goes through ``advance``.
+  Only an uneventful look at the guest is shortened to the two functions of which it is made, ``goal`` and
+  ``Guard.observe``; a test holds both forms against each other.
+- A plan is made only where it can say something: where the policy's target is not what the VM has.
+- After a migration the agent of the target pod is a new one: nothing is proven to it yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.advance import advance
+from agent.core.events import Answered, Patched, Started, VmSeen
+from agent.core.goal import goal
+from agent.core.guest import Seen
+from agent.core.plan import plan
+from agent.core.policy import Policy, Smoothing, Timing
+from agent.core.state import State, begin
+from agent.core.vm import Vm
+from protocol.messages import AgentRequest, ObjectName, PluginResponse
+from protocol.units import Instant, Resources, Seconds
+from protocol.virtual_machine import Bounds
+from scripts.autoscale.simulate.cast import SLOT, UNIT
+from scripts.autoscale.simulate.guest import look
+
+NAMESPACE: Final = "fleet"
+MOST_ROUNDS: Final = 8
+"""An agent that still has something to do after so many rounds within one instant is broken."""
+
+RESTART: Final = 1_000_000
+"""By how much an agent's numbers rise where another begins."""
+
+
+def agent_policy(step: Seconds) -> Policy:
+    """The default policy, for an agent that looks at its guest once a step or less often, because nothing changes."""
+    for_ever = Seconds(float("inf"))
+    return Policy(
+        smoothing=Smoothing(max_gap=for_ever), timing=Timing(stale=for_ever, scrape=step, start_spread=Seconds(0.0))
+    )
+
+
+class Cluster(Protocol):
+    """What an agent and a VM talk to."""
+
+    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        """Sends a request to the scheduler."""
+
+    def changed(self, vm: SimulatedVm, now: Instant) -> None:
+        """Tells everybody, the agent included, that the VM's object has changed."""
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedVm:
+    """The VM number ``index``. ``use`` is its size, ordered and real; ``permit`` what the API has persisted."""
+
+    index: int
+    bounds: Bounds
+    use: Resources
+    policy: Policy
+    node: str = ""
+    pod: str = ""
+    pods: int = 0
+    version: int = 1
+    permit: Resources | None = None
+    is_migrating: bool = False
+    last_demand: tuple[float, float] = (0.0, 0.0)
+    name: ObjectName = field(init=False)
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
+
+    def start_agent(self, pod: str, now: Instant) -> None:
+        """An agent begins in ``pod``: of the VM it knows what the API says."""
+        self.pods += 1
+        self.pod = pod
+        self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
+        self.seen(now)
+
+    def seen(self, now: Instant) -> None:
+        """The agent sees the VM's object as it is."""
+        advance(self.state, VmSeen(self._view()), now, 0.0)
+
+    @property
+    def held(self) -> Resources:
+        """The permit that the agent believes to hold."""
+        return self.state.scheduler.ceiling or self.use
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the scheduler granted less than was asked for last."""
+        return self.state.scheduler.denial is not None
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether the agent has to be looked after though the guest says nothing new: it waits for somebody."""
+        side = self.state.scheduler
+        return side.denial is not None or side.migrate or self.is_migrating or side.ceiling is None
+
+    @property
+    def may_shrink(self) -> bool:
+        """Whether the VM has more than is needed right now: then time alone may change its size."""
+        known = self.state.guest.goal.need
+        if known is None:
+            return True
+        return known.units_up(UNIT) < self.use.units_up(UNIT)
+
+    def observe(self, cores: float, mem: float, now: Instant) -> bool:
+        """The agent looks at its guest. True where that may be a reason to act."""
+        guest, use = self.state.guest, self.use
+        sample, over = look(cores, mem, use)
+        guest.seen = Seen(sample, now)
+        guest.had = use
+        guest.goal = goal(sample, over, use, self.policy, settling=False)
+        guest.guard.observe(guest.goal.need, use, now)
+        target = guest.guard.target
+        if target is None:
+            return True
+        most = self.bounds.max.units_down(UNIT)
+        wanted = UNIT * min(max(1, target.units_up(UNIT)), most)
+        return wanted != use
+
+    def act(self, cluster: Cluster, now: Instant, luck: float) -> None:
+        """Whatever the agent wants done now, until it wants nothing more."""
+        for _ in range(MOST_ROUNDS):
+            actions = plan(self.state, now).actions
+            if not actions:
+                return
+            for action in actions:
+                advance(self.state, Started(action), now, luck)
+                if isinstance(action, AskScheduler):
+                    answer = cluster.ask(self, action.request, now)
+                    advance(self.state, Answered(answer), now, luck)
+                else:
+                    self._patch(action, cluster, now, luck)
+        raise RuntimeError(f"the agent of {self.name} finds no rest: {plan(self.state, now)}")
+
+    def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, luck: float) -> None:
+        self.use = patch.target
+        cluster.changed(self, now)
+        advance(self.state, Patched(self._view()), now, luck)
+
+    def _view(self) -> Vm:
+        return Vm(
+            bounds=self.bounds,
+            use=self.use,
+            actual=self.use,
+            slot_size=SLOT,
+            version=self.version,
+            resizable=not self.is_migrating,
+            recorded_permit=self.permit,
+        )
