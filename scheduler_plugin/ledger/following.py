@@ -6,6 +6,7 @@ Rules that hold here:
   changed; so no order of events matters, and none is needed.
 - A VM has one reservation on each node where it is or will be. Room is booked on the node that the migration names
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the booking's place.
+  A success that is heard of before its target pod keeps the room until the pod is.
 - A booking shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes a
   node over its total; what has no room any more is ``trouble``, for whoever decides to cancel.
 - The order to leave holds for the source's claim while a migration is active, and after a success until its pod goes.
@@ -162,9 +163,14 @@ def leaves(migration: Migration, claim: Claim) -> bool:
 
 
 def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
-    if migration.target is None or not migration.is_active or migration.is_leaving:
+    if migration.target is None or account is None or account.facts is None or account.is_deleted:
         return False
-    if account is None or account.facts is None or account.is_deleted:
+    if migration.is_active:
+        is_expected = not migration.is_leaving
+    else:
+        runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
+        is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
+    if not is_expected:
         return False
     others = [claim for claim in account.claims if claim.pod.uid != migration.booking]
     return not any(claim.node == migration.target or is_target(migration, claim) for claim in others)
@@ -209,12 +215,12 @@ def judge_target(books: Books, pod: PodFacts, migration: ObjectName, node: str) 
     node that its VM is to leave, and nowhere but on the node that the migration names.
     """
     found = books.migrations.named.get(migration)
-    account = None if pod.vm is None else books.vms.get(pod.vm)
-    if found is None or account is None or account.facts is None:
-        raise NotReadyError(f"migration {migration} of pod {pod.name}, or its VM, is not known yet")
+    if found is None:
+        raise NotReadyError(f"migration {migration} of pod {pod.name} is not known yet")
     if not found.is_active or found.is_leaving:
         return OVER
-    if pod.vm != found.vm:
+    account = books.vms.get(found.vm)
+    if pod.vm != found.vm or account is None:
         return OTHER_VM
     if found.target not in (None, node):
         return NeverFits(f"the migration goes to node {found.target}")

@@ -126,8 +126,8 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
     if claim.state is ClaimState.BOOKED:
-        needed = [each for each in migrations if each.booking == uid and each.is_active and not each.is_leaving]
-        if not any(each.target == claim.node for each in needed):
+        needed = [each for each in migrations if each.booking == uid and each.target == claim.node]
+        if not any((each.is_active and not each.is_leaving) or each.arrives_unseen for each in needed):
             broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
         if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
             broken.append(f"{uid}: room is kept on node {claim.node}, which takes no pod")

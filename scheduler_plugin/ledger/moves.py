@@ -85,6 +85,11 @@ class Migration:
         return not self.phase.is_over
 
     @property
+    def arrives_unseen(self) -> bool:
+        """Whether the VM has moved, and its target pod has not been seen on a node yet."""
+        return self.phase is MigrationPhase.SUCCEEDED and self.heading is None
+
+    @property
     def is_leaving(self) -> bool:
         """Whether it is being cancelled."""
         return self.facts is not None and self.facts.is_leaving

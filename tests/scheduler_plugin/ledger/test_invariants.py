@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.nodes import NodeBook
-from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
 def some_ledger() -> Ledger:
@@ -89,6 +89,61 @@ def test_a_claim_on_a_node_that_does_not_count_it_is_found() -> None:
     ledger = some_ledger()
     ledger.claims["uid-b"].node = "n9"
     assert "pod uid-b: claims node n9, which does not count it" in violations(ledger)
+
+
+def some_journey() -> Ledger:
+    """The VM ``a`` runs on n1 and has room booked on n2."""
+    fleet = Fleet(node(), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    return fleet.ledger
+
+
+def book_for_nobody(ledger: Ledger) -> None:
+    ledger.migrations[name("a-1")].target = "n1"
+
+
+def book_where_nothing_goes(ledger: Ledger) -> None:
+    ledger._books.nodes["n2"].know(node("n2", is_open=False))
+    ledger._books.rooms["n2"] = ledger.nodes["n2"].room
+
+
+def reserve_twice(ledger: Ledger) -> None:
+    ledger._books.open_claim(vm_pod("a", "n2", "uid-twice"), "n2", ClaimState.BOUND)
+
+
+def forget_the_order(ledger: Ledger) -> None:
+    ledger.claims["uid-a"].is_migrating = False
+
+
+def forget_the_booking(ledger: Ledger) -> None:
+    ledger._books.close_claim("booking of db/a-1")
+
+
+def misfile(ledger: Ledger) -> None:
+    ledger._books.migrations.named[name("other")] = ledger._books.migrations.named.pop(name("a-1"))
+
+
+def mislead(ledger: Ledger) -> None:
+    ledger._books.strained.add("n1")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "words"),
+    [
+        (book_for_nobody, "booking of db/a-1: room is kept on node n2 for a migration that does not need it"),
+        (book_where_nothing_goes, "booking of db/a-1: room is kept on node n2, which takes no pod"),
+        (reserve_twice, "booking of db/a-1: the VM is reserved more than once on node n2"),
+        (forget_the_order, "pod uid-a: is_migrating is False, its migrations say otherwise"),
+        (forget_the_booking, "migration db/a-1: nothing is reserved on its target n2"),
+        (misfile, "migration db/other: is not filed under its name and its VM db/a"),
+        (mislead, "node n1: is_strained is False, the list of strained nodes says otherwise"),
+    ],
+)
+def test_every_broken_rule_about_migrations_is_found(breaks: Callable[[Ledger], None], words: str) -> None:
+    ledger = some_journey()
+    assert violations(ledger) == []
+    breaks(ledger)
+    assert words in violations(ledger)
 
 
 @pytest.mark.parametrize(
