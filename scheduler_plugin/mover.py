@@ -5,7 +5,8 @@ Rules that hold here:
 - Room is booked and the source has its order before the object is created. A refusal undoes both; an unknown outcome
   keeps both until the object has been read under its name, which was chosen before.
 - "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may still land.
-- While an order has no answer, no further one is given: what cannot be carried out must not pile up.
+- While an order has no answer, no further one is given: what cannot be carried out must not pile up. After refusals in
+  a row the next order waits longer and longer.
 - Nothing is remembered that matters. What a restarted scheduler finds in the API says who moves, and who moved lately.
 """
 
@@ -16,6 +17,7 @@ from typing import Final, Never
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
+from scheduler_plugin.backoff import Backoff
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.desk import Desk
@@ -29,6 +31,9 @@ LOOK: Final = Seconds(1.0)
 READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
 """A creation that was sent so long ago has landed or never will."""
+
+REFUSED_WAIT: Final = Backoff(Seconds(2.0), Seconds(60.0))
+DELETE_RETRY: Final = Seconds(5.0)
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -44,6 +49,8 @@ class Mover:
         self._news = news
         self._planner = Planner()
         self._sent_at: dict[ObjectName, Instant] = {}
+        self._refusals = 0
+        self._not_before = self._desk.clock.now()
         self._unwanted: dict[ObjectName, str] = {}
         self._any_unwanted = asyncio.Event()
 
@@ -94,12 +101,14 @@ class Mover:
 
     def _idle(self) -> str | None:
         """Why nobody may be moved now; None where VMs may."""
-        feed = self._desk.feed
+        desk, feed = self._desk, self._desk.feed
         if not feed.settings.migration.enabled:
             return "migration.enabled is false in the settings"
         if feed.migrations.is_missing:
             return "the cluster has no VirtualMachineMigrations (its CRD is missing)"
-        doubted = [each for each in self._desk.ledger.migrations.values() if each.creation is not Creation.DONE]
+        if desk.clock.now() < self._not_before:
+            return "the API has refused the last order; the log says why"
+        doubted = [each for each in desk.ledger.migrations.values() if each.creation is not Creation.DONE]
         return f"the API has not answered yet whether it created {doubted[0].name}" if doubted else None
 
     def _book(self, move: Move) -> None:
@@ -146,6 +155,7 @@ class Mover:
             self._doubt(name, error)
         else:
             self._count("created")
+            self._refusals = 0
             self._sent_at.pop(name)
             self._desk.order(ledger.migration_created(name))
             self._desk.feed.migrations.learn(made)
@@ -153,8 +163,11 @@ class Mover:
     def _refused(self, name: ObjectName, error: ApiRefusedError) -> None:
         if error.status == CONFLICT:
             self._doubt(name, error)
-        else:
-            self._undo(name, str(error))
+            return
+        self._refusals += 1
+        clock = self._desk.clock
+        self._not_before = Instant(clock.now() + REFUSED_WAIT.delay(self._refusals, clock.jitter()))
+        self._undo(name, str(error))
 
     def _undo(self, name: ObjectName, why: str) -> None:
         self._count("refused")
@@ -213,3 +226,4 @@ class Mover:
         except ApiError as error:
             if not (isinstance(error, ApiRefusedError) and error.status == NOT_FOUND):
                 LOG.warning("migration not deleted, trying again migration=%s why=%s error=%s", name, why, error)
+                await self._desk.clock.sleep(DELETE_RETRY)

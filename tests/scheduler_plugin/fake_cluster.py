@@ -169,8 +169,7 @@ class FakeCluster:
         if call.path.endswith("/tokenreviews"):
             return {"status": self.tokens.get(body["spec"]["token"], {"authenticated": False})}
         if call.path.endswith("/events"):
-            self.notices.append(body)
-            return dict(body)
+            return self._told(body)
         if call.path.endswith("/binding"):
             return self._bind(call, body)
         return self._create(call.path, body) if call.method == "POST" else self._one(call, body)
@@ -183,6 +182,12 @@ class FakeCluster:
         if call.method == "DELETE":
             return self._delete(path, found, body)
         return found if call.method == "GET" else self._patch(path, found, body)
+
+    def _told(self, event: Obj) -> Obj:
+        if any(told["metadata"] == event["metadata"] for told in self.notices):
+            raise ApiRefusedError(409, "already exists")
+        self.notices.append(event)
+        return dict(event)
 
     def _create(self, path: str, body: Obj) -> Obj:
         namespace = path.split("/")[-2]

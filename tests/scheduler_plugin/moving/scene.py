@@ -1,0 +1,175 @@
+"""Two nodes, of which one is over its watermark, and a scheduler that may be restarted at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.config import parse_settings
+from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.moving.controller import Controller
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS, Running, running
+
+SETTLED = 12.0
+"""Pressure that has lasted so long moves somebody."""
+
+FULL = ("9500m", "0")
+STARTED = ("db", "MigrationStarted", "moves from n1 to n2: node n1 has 500m cpu, 0 too much")
+SUCCEEDED = ("db", "MigrationSucceeded", "moved from n1 to n2 in 1500 ms, it stood still for 31 ms")
+
+FOREIGN = plain_pod("foreign", "7500m", "1Gi", "n1")
+POD = vm_pod("db", "n1")
+
+
+def full_cluster() -> FakeCluster:
+    """n1 has 9.5 of 9 vCPUs below its watermark reserved: the VM ``db`` with 2 should go to the empty n2."""
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1"))
+    cluster.put(NODES, node("n2"))
+    cluster.put(VMS, vm("db", 2, 8))
+    cluster.put(PODS, POD)
+    cluster.put(PODS, FOREIGN)
+    return cluster
+
+
+class Scene:
+    """The cluster, its controller, and the scheduler that runs now."""
+
+    def __init__(self, cluster: FakeCluster, more: str) -> None:
+        self.cluster = cluster
+        self.clock = FakeClock()
+        cluster.stamp = self.clock.timestamp
+        self.controller = Controller(cluster, "db")
+        self._settings = parse_settings(SETTINGS + more)
+        self._stack = AsyncExitStack()
+        self.scheduler: Running
+
+    async def start(self) -> None:
+        """A scheduler that knows nothing but what the API says, in the place of the one before."""
+        await self._stack.aclose()
+        self.scheduler = await self._stack.enter_async_context(running(self.cluster, self.clock, self._settings))
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def passes(self, seconds: float) -> None:
+        await self.clock.advance(seconds)
+        self.scheduler.check()
+
+    async def placed(self) -> str:
+        """kube-scheduler places the target pod; the node, or why nowhere."""
+        pod = self.controller.target
+        fits = await self.scheduler.filter(pod, "n1", "n2")
+        if not fits:
+            return "nowhere"
+        return await self.scheduler.bind(pod, fits[0]) or fits[0]
+
+    @property
+    def reserved(self) -> tuple[str, str]:
+        """vCPUs reserved on n1 and n2."""
+        ledger = self.scheduler.parts.desk.ledger
+        nodes = [ledger.nodes.get(name) for name in ("n1", "n2")]
+        n1, n2 = (each.reserved.cpu.quantity() if each is not None else "gone" for each in nodes)
+        return n1, n2
+
+    @property
+    def migrations(self) -> list[tuple[str, str, str]]:
+        """VM, target and phase of each migration in the API."""
+        found = self.cluster.collections[MIGRATIONS].objects.values()
+        return [
+            (
+                obj["spec"]["vmName"],
+                obj["metadata"].get("annotations", {}).get("autoscaling.neon.tech/target-node", ""),
+                obj.get("status", {}).get("phase", ""),
+            )
+            for obj in found
+        ]
+
+    @property
+    def events(self) -> list[tuple[str, str, str]]:
+        """VM, reason and message of every event about migrations."""
+        told = [one for one in self.cluster.notices if one["reason"].startswith("Migration")]
+        return [(one["involvedObject"]["name"], one["reason"], one["message"]) for one in told]
+
+    async def told(self, pod: Obj, cpu: Any = 2, slots: int = 8) -> tuple[int, bool, Any]:
+        """What the agent in ``pod`` hears: the status, whether to hold still, and the permitted vCPUs."""
+        answer = await self.scheduler.ask(pod, cpu, slots)
+        body = answer.json()
+        return answer.status_code, body.get("migrate") is not None, body.get("permit", {}).get("vCPUs")
+
+    async def view(self, path: str) -> Any:
+        return (await self.scheduler.probe(path)).json()
+
+    def created(self) -> int:
+        return len(self.cluster.made("POST", "/virtualmachinemigrations"))
+
+    async def metrics(self) -> list[str]:
+        return (await self.scheduler.probe("metrics")).text.splitlines()
+
+    def relieve(self) -> None:
+        """What filled n1 goes away."""
+        self.cluster.remove(PODS, "default", "foreign")
+
+    def fill(self, name: str, cpu: str) -> None:
+        """A pod of another scheduler takes room on a node."""
+        self.cluster.put(PODS, plain_pod(f"foreign-{name}", cpu, "1Gi", name))
+
+    def order_by_hand(self) -> None:
+        """A person has the VM moved, anywhere."""
+        meta = {"name": "by-hand", "namespace": "default", "uid": "m-hand", "creationTimestamp": self.clock.timestamp()}
+        self.cluster.put(MIGRATIONS, {"metadata": meta, "spec": {"vmName": "db"}})
+
+    def deletion(self, name: str) -> ApiCall:
+        """``kubectl delete`` of a migration."""
+        uid = self.cluster.get(MIGRATIONS, "default", name)["metadata"]["uid"]
+        path = f"{MIGRATIONS.rpartition('/')[0]}/namespaces/default/virtualmachinemigrations/{name}"
+        return ApiCall("DELETE", path, Seconds(1), body={"preconditions": {"uid": uid}})
+
+    # What happens, up to a point ----------------------------------------------------------------------------------
+
+    async def started(self) -> None:
+        """Ordered, taken up by the controller, its target pod waits for a node."""
+        await self.passes(SETTLED)
+        self.controller.accept()
+        self.controller.make_target()
+        await self.passes(1)
+
+    async def finished(self) -> None:
+        """From there to the end."""
+        assert await self.placed() == "n2"
+        self.controller.transfer()
+        await self.passes(1)
+        self.controller.hand_over()
+        await self.passes(1)
+        self.controller.succeed()
+        await self.passes(1)
+
+    async def carried_out(self) -> None:
+        """What is ordered happens."""
+        self.controller.accept()
+        self.controller.make_target()
+        await self.passes(1)
+        await self.finished()
+
+    async def moved(self) -> None:
+        """All of it."""
+        await self.started()
+        await self.finished()
+
+
+@asynccontextmanager
+async def scene(cluster: FakeCluster | None = None, more: str = "") -> AsyncIterator[Scene]:
+    """A scheduler at work on the full cluster; nothing has been decided yet."""
+    made = Scene(cluster or full_cluster(), more)
+    await made.start()
+    try:
+        yield made
+        await settle()
+        made.scheduler.check()
+    finally:
+        await made.stop()
