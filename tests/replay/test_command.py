@@ -85,7 +85,9 @@ def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--trace", "/does/not/exist.csv"], "No such file or directory"),
+        (["--trace", "/does/not/exist.csv"], "/does/not/exist.csv: cannot be read: No such file or directory"),
+        (["--policy", "default", "--plot", "/does/not/exist.png"], "/does/not/exist.png: No such file or directory"),
+        (["--policy", "default", "--plot", "picture.xyz"], "Format 'xyz' is not supported"),
         (["--policy", "unheard-of"], "unheard-of: neither one of default, "),
     ],
 )
@@ -93,3 +95,39 @@ def test_what_cannot_be_played_is_said_with_status_2(arguments: list[str], probl
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert problem in err
+    assert err.startswith("autoscale replay: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"[hold: {window", "not YAML: while parsing"),
+        (b"\xff\xfe", "not YAML: 'utf-8' codec"),
+        (b"- hold: {window: 0}", "[0].hold.window: expected a span above zero"),
+        (
+            b"{resource: memory, stages: [hold: {window: 5}]}",
+            "resource: expected cpu, because recordings are played on",
+        ),
+    ],
+)
+def test_a_bad_policy_file_is_refused_in_one_line(content: bytes, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    status, _, err = run("--policy", str(path))
+    assert status == 2
+    assert err.startswith(f"autoscale replay: {path}: {problem}")
+    assert err.count("\n") == 1
+
+
+def test_policy_files_are_called_by_their_stems_unless_two_policies_would_share_a_name(
+    trace: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / "mine.yaml", tmp_path / "one" / "same.yaml", tmp_path / "two" / "same.yaml"]
+    files.append(tmp_path / "default.yaml")
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("- hold: {window: 60}")
+    names = [str(path) for path in files]
+    status, out, _ = run("--trace", trace, "--policy", "default", "default", *names, "--json")
+    assert (status, list(json.loads(out)["overall"])) == (0, ["default", "mine", *names[1:]])

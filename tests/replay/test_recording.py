@@ -49,7 +49,9 @@ def test_a_recording_is_read_from_its_own_zero_with_or_without_memory(tmp_path: 
         ("seconds,cpu_cores\n0,1\n1,nan\n", ":3: expected 2 finite numbers"),
         ("seconds,cpu_cores\n0,1\n", "two rows or more"),
         ("seconds,cpu_cores\n0,0\n1,0\n", "a demand above zero somewhere"),
-        ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", "time does not advance after 5 s"),
+        ("seconds,cpu_cores\n0,1\n5,1\n5,2\n", ":4: time does not advance after 5 s"),
+        ("seconds,cpu_cores\n\n0,1\n5,1\n\n4,2\n", ":6: time does not advance after 5 s"),
+        ("seconds,cpu_cores\n0,\x00\n", ":2: expected numbers"),
     ],
 )
 def test_a_bad_recording_is_refused_with_the_place(text: str, problem: str, tmp_path: Path) -> None:
@@ -97,3 +99,23 @@ def test_a_seed_makes_the_same_recording_again_and_another_seed_another(shape: s
 def test_memory_is_written_where_there_is_some(tmp_path: Path) -> None:
     write_recording(Recording("r", np.array([0.0, 1]), np.array([1.0, 2]), np.array([10.0, 20])), tmp_path / "r.csv")
     assert (tmp_path / "r.csv").read_text() == "seconds,cpu_cores,mem_bytes\n0,1,10\n1,2,20\n"
+
+
+def test_a_file_that_is_no_text_or_not_there_is_refused_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    with pytest.raises(RecordingError, match=r"r\.csv: cannot be read: No such file or directory"):
+        read_recording(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(RecordingError, match=r"r\.csv: not a CSV file: "):
+        read_recording(path)
+
+
+def test_the_mark_that_spreadsheets_put_in_front_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(b"\xef\xbb\xbfseconds,cpu_cores\n0,1\n5,2\n")
+    assert read_recording(path).cores.tolist() == [1, 2]
+
+
+def test_what_would_take_for_ever_to_play_is_refused() -> None:
+    with pytest.raises(RecordingError, match=r"^r: 1\.15741e\+07 days at this speed are too long to play$"):
+        timeline(recording([0, 10, 1e12], [1, 1, 1]))

@@ -11,13 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from protocol.smoothing.policy import PolicyError
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import (
     Recording,
-    RecordingError,
     files_of,
     read_recording,
     write_recording,
@@ -56,8 +54,11 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             _save(recordings, save)
         played = play(recordings, players, speed)
         if plot is not None:
-            _draw(played, plot)
-    except (PolicyError, RecordingError, OSError, ValueError) as error:
+            _draw(played, plot, speed)
+    except OSError as error:
+        print(f"autoscale replay: {error.filename}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except ValueError as error:
         print(f"autoscale replay: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     if as_json_:
@@ -72,10 +73,10 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
         write_recording(recording, folder / f"{recording.name}.csv")
 
 
-def _draw(played: Sequence[Played], path: Path) -> None:
+def _draw(played: Sequence[Played], path: Path, speed: float) -> None:
     from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
-    draw(played, path)
+    draw(played, path, speed)
 
 
 def _print(played: Sequence[Played], speed: float) -> None:

@@ -42,13 +42,14 @@ def totals(played: Sequence[Played]) -> dict[str, Score]:
 def choose_players(names: Sequence[str]) -> dict[str, Player]:
     """The players named, each a known name or a policy file (YAML or JSON); all known ones where none is named.
 
-    Raises ``PolicyError`` with the file and the path in it.
+    A file is called by its stem where that says enough. Raises ``PolicyError`` with the file and the path in it.
     """
-    return {_label(name): _player(name) for name in names} if names else dict(PLAYERS)
-
-
-def _label(name: str) -> str:
-    return name if name in PLAYERS else Path(name).stem
+    labels = [name if name in PLAYERS else Path(name).stem for name in dict.fromkeys(names)]
+    chosen = {
+        label if labels.count(label) == 1 and (label == name or label not in PLAYERS) else name: _player(name)
+        for label, name in zip(labels, dict.fromkeys(names), strict=True)
+    }
+    return chosen or dict(PLAYERS)
 
 
 def _player(name: str) -> Player:
@@ -59,12 +60,15 @@ def _player(name: str) -> Player:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PolicyError(name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})") from None
-    except yaml.YAMLError as error:
-        raise PolicyError(name, f"not YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
     try:
-        return play_policy(parse_policy(document))
+        policy = parse_policy(document)
     except PolicyError as error:
         raise PolicyError(name, str(error)) from None
+    if policy.resource != "cpu":
+        raise PolicyError(name, f"resource: expected cpu, because recordings are played on CPU, got {policy.resource}")
+    return play_policy(policy)
 
 
 def as_json(played: Sequence[Played], speed: float) -> bytes:

@@ -30,6 +30,9 @@ FINE_STEP: Final = 1.0
 COARSE_WARM_UP: Final = 86_400.0
 FINE_WARM_UP: Final = 600.0
 CAP_UTILISATION: Final = 0.9
+MOST_STEPS: Final = 20_000_000
+"""Three years every 5 s, or eight months every second."""
+
 _HEADERS: Final = (["seconds", "cpu_cores"], ["seconds", "cpu_cores", "mem_bytes"])
 
 
@@ -80,21 +83,27 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Reads a recording. Raises ``RecordingError`` and ``OSError``."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.reader(file)
-        header = [column.strip() for column in next(rows, [])]
-        if header not in _HEADERS:
-            raise RecordingError(
-                f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)!r}'
-            )
-        values = [_numbers(row, len(header), f"{path}:{line}") for line, row in enumerate(rows, start=2) if row]
+    """Reads a recording. Raises ``RecordingError``."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RecordingError(f"{path}: not a CSV file: {error}") from None
+    header = [column.strip() for column in rows[0]] if rows else []
+    if header not in _HEADERS:
+        raise RecordingError(
+            f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
+        )
+    lines = [line for line, row in enumerate(rows[1:], start=2) if row]
+    values = [_numbers(rows[line - 1], len(header), f"{path}:{line}") for line in lines]
     table = np.array(values, dtype=np.float64).reshape(-1, len(header))
     if len(table) < 2 or table[:, 1].max() <= 0:
         raise RecordingError(f"{path}: expected two rows or more and a demand above zero somewhere")
     back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
     if len(back):
-        raise RecordingError(f"{path}: time does not advance after {table[back[0], 0]:g} s")
+        raise RecordingError(f"{path}:{lines[back[0] + 1]}: time does not advance after {table[back[0], 0]:g} s")
     return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
 
 
@@ -118,9 +127,11 @@ def write_recording(recording: Recording, path: Path) -> None:
 
 
 def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
-    """The recording on its grid, played ``speed`` (> 0) times faster."""
+    """The recording on its grid, played ``speed`` (> 0) times faster. Raises ``RecordingError`` if too long."""
     step, unscored = (FINE_STEP, FINE_WARM_UP) if recording.is_fine else (COARSE_STEP, COARSE_WARM_UP)
     seconds = recording.seconds / speed
+    if seconds[-1] / step > MOST_STEPS:
+        raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to play")
     instants = np.arange(0.0, seconds[-1] + step / 2, step)
     demand = recording.cores[np.searchsorted(seconds, instants + 1e-9, side="right") - 1]
     warm_up = round(unscored / speed / step)
