@@ -1,6 +1,6 @@
 """NeonVM's own controller finds every field and every default that it counts on in our definitions (decision 0009).
 
-``tests/vectors/neonvm_v0_49_1_fields.json`` lists the fields of that release's definitions, with their defaults.
+``tests/deploy/neonvm_v0_49_1_fields.json`` lists the fields of that release's definitions, with their defaults.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.deploy.manifests import ROOT, Document, documents
 
-FIELDS: dict[str, dict[str, Document]] = json.loads((ROOT / "tests/vectors/neonvm_v0_49_1_fields.json").read_text())
+FIELDS: dict[str, dict[str, Document]] = json.loads((ROOT / "tests/deploy/neonvm_v0_49_1_fields.json").read_text())
 OPEN = "x-kubernetes-preserve-unknown-fields"
 OURS_DIFFER = {".spec.enableSSH": False}
 """Defaults that differ on purpose."""
