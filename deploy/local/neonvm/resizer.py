@@ -108,9 +108,10 @@ class Resizer:
                 follower.cancel()
 
     async def _poll(self) -> None:
+        await self._look()
         while self.state.phase is not GuestPhase.STOPPED:
-            await self._look()
             await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
+            await self._look()
 
     async def _look(self) -> None:
         turns = self._turns
