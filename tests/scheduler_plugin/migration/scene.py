@@ -1,0 +1,99 @@
+"""A fleet that a planner looks at: VMs by name, node, size and load, and a clock that the story moves.
+
+Nodes of a scene have as much to reserve as their name's number says (``node("n1", 10)``), with a watermark at 70 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.messages import AgentRequest, Metrics
+from protocol.ranking.config import RankingConfig
+from protocol.units import Bytes, Instant, Resources
+from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
+from scheduler_plugin.migration import MigrationPolicy, Moment, Order, Plan, Planner, least_loaded_first
+from scheduler_plugin.placement import FITS
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import node as node_with_system
+
+WALL = 1_800_000_000.0
+"""Seconds since 1970 at the scene's beginning."""
+
+RANKING = RankingConfig()
+
+
+def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
+    """A node with so many CPUs and GiB to reserve, of which one each above that is the system's."""
+    return node_with_system(of, total + 1, is_open=is_open)
+
+
+class Scene:
+    """The ledger, the planner and the time."""
+
+    def __init__(
+        self, *nodes: object, policy: MigrationPolicy | None = None, order: Order = least_loaded_first
+    ) -> None:
+        self.policy = policy or MigrationPolicy()
+        self.fleet = Fleet(*nodes)  # type: ignore[arg-type] # node() above makes nodes
+        self.ledger = self.fleet.ledger
+        self.planner = Planner(order)
+        self.now = LATER
+        self.numbers = 0
+
+    def add(
+        self,
+        of: str,
+        on: str,
+        size: float | Resources,
+        load: float | None = 0.0,
+        *,
+        mem_used: float | None = None,
+        facts: dict[str, object] | None = None,
+        pod: dict[str, object] | None = None,
+    ) -> None:
+        """A VM that runs on a node and has told its load; ``facts`` and ``pod`` change what the API says of it."""
+        known: VmFacts = vm(of, amount(size) if isinstance(size, (int, float)) else size, pod=name(f"{of}-pod"))
+        runs: PodFacts = vm_pod(of, on)
+        self.fleet.vms[name(of)] = known
+        self.fleet.did(self.ledger.see_vm(known, self.now))
+        self.fleet.did(self.ledger.see_pod(replace(runs, **(pod or {}))))  # type: ignore[arg-type] # names of fields
+        if load is not None:
+            used = None if mem_used is None else Bytes(int(mem_used * 1024**3))
+            self.tell(of, known.use, Metrics(load, mem_used=used))
+        if facts is not None:
+            now_known = self.fleet.vms[name(of)]
+            changed = replace(now_known, version=99, **facts)  # type: ignore[arg-type] # names of fields
+            self.fleet.did(self.ledger.see_vm(changed, self.now))
+
+    def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None) -> None:
+        """The VM's agent asks, and its permit is stored."""
+        self.numbers += 1
+        request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers)
+        decision = self.ledger.decide(f"uid-{of}", request, self.now)
+        self.fleet.did(decision.effects)
+        self.fleet.store(decision)
+
+    def migration(self, facts: MigrationFacts) -> None:
+        """A migration is seen."""
+        self.fleet.did(self.ledger.see_migration(facts, self.now))
+
+    def look(self, after: float = 0.0) -> Plan:
+        """The planner looks, so many seconds later."""
+        self.now = Instant(self.now + after)
+        moment = Moment(self.now, WALL + self.now - LATER)
+        return self.planner.look(self.ledger, self.policy, RANKING, moment, min)
+
+    def settled(self) -> Plan:
+        """What is planned once what is so now has lasted."""
+        self.look()
+        return self.look(after=self.policy.settle)
+
+    def moves(self) -> dict[str, str]:
+        """Who moves where, once what is so now has lasted."""
+        return {move.vm.name: move.target for move in self.settled().moves}
+
+    def carry_out(self, move: Move, number: int = 1) -> None:
+        """Books a move; nothing is created yet."""
+        booking = self.ledger.book_move(move, name(f"{move.vm.name}-{number}"), self.now)
+        assert booking.verdict is FITS
+        self.fleet.did(booking.effects)

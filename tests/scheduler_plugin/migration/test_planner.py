@@ -1,0 +1,239 @@
+"""How long a VM rests, which migrations must not go on, and which objects may be forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.migration import Cancel, MigrationPolicy, Plan, Rest
+from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
+from tests.scheduler_plugin.ledger.fleet import node as node_with_system
+from tests.scheduler_plugin.migration.scene import WALL, Scene, node
+
+PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING
+SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
+
+
+def over(number: int, phase: MigrationPhase, ago: float) -> MigrationFacts:
+    """A migration of the VM ``a`` that ended so many seconds before the scene began."""
+    return replace(migration("a", phase, number=number, ended_at=WALL - ago), source_pod=name(f"earlier-{number}"))
+
+
+def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> Scene:
+    """The VM ``a`` is all that could leave the full node n1; ``earlier`` migrations of it are known."""
+    scene = Scene(node("n1", is_open=not drains), node("n2", 20), **more)  # type: ignore[arg-type] # names of arguments
+    scene.add("a", "n1", 8)
+    for facts in earlier:
+        scene.migration(facts)
+    return scene
+
+
+def moves_first_after(scene: Scene) -> float:
+    """How many seconds after the scene's beginning the VM is told to move; looks once a second."""
+    while not scene.look().moves:
+        assert scene.look(after=1.0).cancels == ()
+        assert scene.now < LATER + 10_000
+    return scene.now - LATER
+
+
+# Rest ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earlier", "seconds"),
+    [
+        ((), 10),
+        ((over(1, SUCCEEDED, 100),), 200),
+        ((over(1, FAILED, 20),), 40),
+        ((over(1, FAILED, 200), over(2, FAILED, 20)), 100),
+        ((over(2, FAILED, 20), over(3, FAILED, 40), over(1, FAILED, 200)), 220),
+        ((over(1, FAILED, 500), over(2, SUCCEEDED, 400), over(3, FAILED, 20)), 40),
+        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), 290),
+        (tuple(over(number, FAILED, 0) for number in range(9)), 3600),
+        ((replace(over(1, SUCCEEDED, 0), ended_at=None, created_at=WALL - 50),), 250),
+    ],
+)
+def test_a_vm_rests_after_a_move_and_longer_after_each_failure(
+    earlier: tuple[MigrationFacts, ...], seconds: float
+) -> None:
+    assert moves_first_after(pressed(*earlier)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("earlier", "seconds"),
+    [
+        ((over(1, SUCCEEDED, 0),), 10),
+        ((over(1, FAILED, 0),), 60),
+        ((over(1, FAILED, 5), over(2, SUCCEEDED, 0)), 10),
+    ],
+)
+def test_a_node_that_is_emptied_waits_for_failures_only(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
+    assert moves_first_after(pressed(*earlier, drains=True)) == seconds
+
+
+def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> None:
+    scene = pressed()
+    (move,) = scene.settled().moves
+    scene.carry_out(move)
+    assert scene.look().moves == ()
+    scene.fleet.did(scene.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(scene) == 310
+
+
+def test_an_ended_migration_that_is_deleted_has_ended() -> None:
+    scene = pressed(over(1, FAILED, 60))
+    scene.look()
+    scene.fleet.did(scene.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(scene) == 10
+
+
+def test_how_long_vms_rest_is_a_setting() -> None:
+    rest = Rest(cooldown=Seconds(1), backoff=Seconds(100), backoff_most=Seconds(150))
+    two = (over(1, FAILED, 0), over(2, FAILED, 0))
+    assert moves_first_after(pressed(*two, policy=MigrationPolicy(rest=rest))) == 150
+
+
+# What must not go on -------------------------------------------------------------------------------------------------
+
+
+def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> Scene:
+    """VMs v0, v1... on n1, and whoever has to leave it ordered to do so; nothing has begun."""
+    scene = Scene(node("n1"), node("n2", 40), policy=MigrationPolicy(out_per_node=out))
+    for number, size in enumerate(sizes):
+        scene.add(f"v{number}", "n1", size, load=float(number))
+    for move in scene.settled().moves:
+        scene.carry_out(move)
+    return scene
+
+
+def cancelled(plan: Plan) -> dict[str, str]:
+    return {cancel.migration.name: cancel.why for cancel in plan.cancels}
+
+
+def test_what_has_not_begun_and_is_not_needed_any_more_is_cancelled_once_that_has_lasted() -> None:
+    scene = ordered(sizes=(4, 4))
+    assert scene.look(after=60).cancels == ()
+    scene.fleet.resize("v1", amount(1))
+    scene.tell("v1", amount(1))
+    assert scene.look().cancels == ()
+    assert scene.look(after=9.9).cancels == ()
+    plan = scene.look(after=0.1)
+    assert plan == Plan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
+    scene.fleet.did(scene.ledger.migration_refused(name("v0-1")))
+    assert scene.look(after=60) == Plan()
+    assert scene.ledger.nodes["n1"].migrating == amount(0)
+
+
+def test_what_is_needed_again_in_between_goes_on() -> None:
+    scene = ordered(sizes=(4, 4))
+    for size in (1, 4):
+        scene.fleet.resize("v1", amount(size))
+        scene.tell("v1", amount(size))
+        assert scene.look(after=9).cancels == ()
+    assert scene.look(after=9).cancels == ()
+
+
+def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> None:
+    scene = ordered(out=2, sizes=(2, 2, 6))
+    assert list(scene.ledger.migrations) == [name("v0-1"), name("v1-1")]
+    scene.fleet.resize("v2", amount(4))
+    scene.tell("v2", amount(4))
+    scene.look()
+    assert list(cancelled(scene.look(after=10))) == ["v1-1"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        migration("v0", RUNNING, to="n2"),
+        migration("v0", PENDING, to="n2", is_leaving=True),
+        migration("v0", PENDING, to="n2", is_ours=False),
+    ],
+    ids=["begun", "being cancelled", "a person's"],
+)
+def test_what_has_begun_or_is_not_ours_is_never_needless(facts: MigrationFacts) -> None:
+    scene = ordered(sizes=(4, 4))
+    scene.migration(replace(facts, source_pod=name("v0-pod")))
+    scene.fleet.resize("v1", amount(1))
+    scene.tell("v1", amount(1))
+    scene.look()
+    assert scene.look(after=60).cancels == ()
+
+
+def test_what_has_a_target_pod_in_place_has_begun() -> None:
+    scene = ordered(sizes=(4, 4))
+    target = PodFacts("uid-t", name("v0-target"), amount(0.1), name("v0"), "n2", migration=name("v0-1"))
+    scene.fleet.did(scene.ledger.see_pod(target))
+    scene.fleet.resize("v1", amount(1))
+    scene.tell("v1", amount(1))
+    scene.look()
+    assert scene.look(after=60).cancels == ()
+
+
+def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
+    scene = Scene(node("n1", is_open=False), node("n2"))
+    scene.add("a", "n1", 1)
+    (move,) = scene.settled().moves
+    scene.carry_out(move)
+    assert scene.look(after=60).cancels == ()
+    scene.fleet.did(scene.ledger.see_node(node_with_system("n1", 11)))
+    scene.look()
+    assert cancelled(scene.look(after=10)) == {"a-1": "node n1 does not need it any more"}
+
+
+def test_a_source_that_is_gone_is_left_to_the_runtime() -> None:
+    scene = ordered(sizes=(4, 4))
+    scene.fleet.did(scene.ledger.lose_pod("uid-v0"))
+    scene.look()
+    assert scene.look(after=60).cancels == ()
+
+
+def test_what_cannot_go_where_it_should_is_cancelled_at_once() -> None:
+    scene = ordered()
+    scene.fleet.did(scene.ledger.lose_node("n2"))
+    assert cancelled(scene.look()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
+    scene.migration(migration("v0", PENDING, to="n2", is_leaving=True))
+    assert scene.look().cancels == ()
+
+
+def test_what_does_not_end_is_cancelled() -> None:
+    scene = ordered()
+    scene.migration(migration("v0", RUNNING, to="n2"))
+    assert scene.look(after=329.9).cancels == ()
+    assert cancelled(scene.look(after=0.2)) == {"v0-1": "it has not ended within 300 s"}
+
+
+# What may be forgotten -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earlier", "forgotten"),
+    [
+        ((over(1, SUCCEEDED, 299),), []),
+        ((over(1, SUCCEEDED, 300),), ["a-1"]),
+        ((over(1, FAILED, 7199),), []),
+        ((over(1, FAILED, 7200),), ["a-1"]),
+        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), ["a-1"]),
+        ((replace(over(1, SUCCEEDED, 900), is_ours=False),), []),
+        ((replace(over(1, SUCCEEDED, 900), is_leaving=True),), []),
+        ((migration("a", RUNNING, to="n2"),), []),
+    ],
+)
+def test_ended_migrations_of_ours_are_forgotten_when_they_say_nothing_any_more(
+    earlier: tuple[MigrationFacts, ...], forgotten: list[str]
+) -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 1)
+    for facts in earlier:
+        scene.migration(facts)
+    assert scene.look() == Plan(forget=tuple(ObjectName("db", each) for each in forgotten))
+
+
+def test_failures_of_a_vm_that_is_gone_are_forgotten_as_well() -> None:
+    scene = Scene(node("n1"))
+    scene.migration(over(1, FAILED, 7200))
+    assert scene.look().forget == (name("a-1"),)

@@ -1,0 +1,352 @@
+"""Who leaves a node under pressure, where to, and why nobody else does (S4.8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import Bytes, Resources
+from scheduler_plugin.ledger import MigrationPhase, Move
+from scheduler_plugin.migration import MigrationPolicy, Plan, Stuck, Victim
+from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
+from tests.scheduler_plugin.migration.scene import WALL, Scene, node
+
+PENDING, SUCCEEDED, FAILED = MigrationPhase.PENDING, MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
+
+
+def pressed(**more: object) -> Scene:
+    """n1 is 1 above its watermark of 7 with VMs of 2, 3 and 3; n2 is empty."""
+    scene = Scene(node("n1"), node("n2"), **more)  # type: ignore[arg-type] # names of arguments
+    scene.add("a", "n1", 3, load=2.0)
+    scene.add("b", "n1", 2, load=0.5)
+    scene.add("c", "n1", 3, load=1.0)
+    return scene
+
+
+def test_a_fleet_below_its_watermarks_is_left_alone() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 7)
+    assert scene.settled() == Plan()
+
+
+def test_the_least_loaded_vm_of_a_full_node_moves_to_the_best_node() -> None:
+    move = Move(name("b"), "uid-b", "n1", "n2", "node n1 has 1 cpu, 1Gi too much")
+    assert pressed().settled() == Plan(moves=(move,))
+
+
+def test_what_is_ordered_counts_as_gone() -> None:
+    scene = pressed()
+    (move,) = scene.settled().moves
+    assert scene.look().moves == (move,)
+    scene.carry_out(move)
+    assert scene.look(after=60) == Plan()
+
+
+# Damping -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_spike_moves_nobody() -> None:
+    scene = pressed()
+    assert scene.look() == Plan()
+    assert scene.look(after=9.9) == Plan()
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("extra", amount(0.5), "n1")))
+    assert len(scene.look(after=0.1).moves) == 1
+    scene.fleet.resize("c", amount(1))
+    scene.tell("c", amount(1))
+    scene.fleet.did(scene.ledger.lose_pod("uid-extra"))
+    assert scene.look(after=1) == Plan()
+    scene.fleet.resize("c", amount(3))
+    assert scene.look(after=1) == Plan()
+    assert scene.look(after=9) == Plan()
+    assert len(scene.look(after=1).moves) == 1
+
+
+def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_again() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 3, load=1.0)
+    scene.add("b", "n1", 4, load=2.0)
+    scene.tell("b", amount(8))
+    scene.fleet.resize("b", amount(7))
+    assert scene.look() == Plan()
+    assert scene.look(after=2.9) == Plan()
+    (move,) = scene.look(after=0.1).moves
+    assert (move.vm, move.reason) == (name("a"), "node n1 has 4 cpu, 4Gi too much, and denies what VMs ask for")
+
+
+def test_somebody_who_is_denied_no_more_leaves_the_longer_wait() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 3, load=1.0)
+    scene.add("b", "n1", 4, load=2.0)
+    scene.tell("b", amount(8))
+    scene.look()
+    scene.tell("b", amount(7))
+    assert scene.look(after=3) == Plan()
+    assert len(scene.look(after=7).moves) == 1
+
+
+# Enough, and not more ------------------------------------------------------------------------------------------------
+
+
+def test_as_many_move_as_are_needed() -> None:
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9, in_per_node=9))
+    for number in range(9):
+        scene.add(f"v{number}", "n1", 1, load=float(number))
+    assert scene.moves() == {"v0": "n2", "v1": "n2"}
+
+
+def test_a_small_vm_stays_where_a_larger_one_has_to_go_anyway() -> None:
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    scene.add("idle", "n1", 1, load=0.0)
+    scene.add("large", "n1", 4, load=0.5)
+    scene.add("busy", "n1", 5, load=3.0)
+    assert scene.moves() == {"large": "n2"}
+
+
+def test_who_has_nothing_of_what_is_short_stays() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("cpu only", "n1", Resources(amount(3).cpu, Bytes(0)), load=0.0)
+    scene.add("both", "n1", amount(1, 8), load=1.0)
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("large", amount(1, 1), "n1")))
+    assert scene.ledger.nodes["n1"].pressure.excess == amount(0, 2)
+    assert scene.settled().moves == ()
+    scene.add("small", "n1", amount(1, 1), load=2.0)
+    assert scene.moves() == {"small": "n2"}
+
+
+def test_memory_alone_is_reason_enough() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", amount(1, 4), load=1.0)
+    scene.add("b", "n1", amount(1, 4), load=0.0)
+    assert scene.moves() == {"b": "n2"}
+
+
+def test_a_vm_goes_where_it_also_gets_what_it_was_denied() -> None:
+    scene = Scene(node("n1"), node("tight", 8), node("wide", 20))
+    scene.add("others", "tight", 2)
+    scene.add("a", "n1", 2, load=0.0)
+    scene.add("b", "n1", 7, load=1.0)
+    scene.tell("a", amount(6))
+    assert scene.ledger.claims["uid-a"].unmet == amount(3)
+    assert scene.moves() == {"a": "wide"}
+
+
+# The order -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "moves"),
+    [
+        ({"load": 0.2}, {"load": 0.1}, "second"),
+        ({"load": 1.08, "mem_used": 1}, {"load": 1.02, "mem_used": 2}, "first"),
+        ({"load": 1.02, "mem_used": 2}, {"load": 1.08, "mem_used": 1}, "second"),
+        ({"load": 5.0}, {"load": None}, "first"),
+        ({"load": None}, {"load": None}, "first"),
+        ({"load": 1.0, "mem_used": 1}, {"load": 1.0}, "first"),
+    ],
+)
+def test_the_least_loaded_goes_first_then_the_one_with_the_least_to_copy(
+    first: dict[str, float | None], second: dict[str, float | None], moves: str
+) -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("second", "n1", 4, **second)  # type: ignore[arg-type] # names of arguments
+    scene.add("first", "n1", 4, **first)  # type: ignore[arg-type] # names of arguments
+    assert list(scene.moves()) == [moves]
+
+
+def test_what_the_guest_was_seen_to_change_has_to_be_copied_as_well() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    for of, mem in (("writes", 1.0), ("reads", 1.5)):
+        scene.add(of, "n1", 4, load=0.0, mem_used=mem)
+    assert list(scene.moves()) == ["writes"]
+    failed = migration("writes", phase=FAILED, ended_at=1.0)
+    scene.migration(failed)
+    scene.migration(replace(failed, version=2, dirty_rate=Bytes.parse("200Mi")))
+    assert list(scene.moves()) == ["reads"]
+
+
+def test_another_order_may_be_given() -> None:
+    def oldest_first(victim: Victim) -> tuple[float, ...]:
+        return (float(victim.arrived),)
+
+    assert pressed(order=oldest_first).moves() == {"a": "n2"}
+
+
+# Who may not move ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "pod", "why"),
+    [
+        ({"may_move": False}, {}, "exempt"),
+        ({}, {"is_ours": False}, "placed by another scheduler"),
+        ({"phase": "Migrating"}, {}, "not running in one pod"),
+        ({"pod": None}, {}, "not running in one pod"),
+        ({"pod": name("other")}, {}, "not running in one pod"),
+    ],
+)
+def test_a_vm_that_may_not_move_stays_and_the_node_says_why(
+    facts: dict[str, object], pod: dict[str, object], why: str
+) -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 8, facts=facts, pod=pod)
+    assert scene.settled() == Plan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
+
+
+def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    for of in ("double", "deleted"):
+        scene.add(of, "n1", 4)
+    scene.fleet.did(scene.ledger.see_pod(vm_pod("double", "n2", "uid-second")))
+    scene.fleet.did(scene.ledger.lose_vm(name("deleted")))
+    scene.fleet.did(scene.ledger.see_pod(vm_pod("unknown", "n1")))
+    scene.fleet.did(scene.ledger.see_vm(scene.fleet.vms[name("deleted")], scene.now))
+    scene.fleet.did(scene.ledger.lose_vm(name("deleted")))
+    assert scene.settled().stuck == (Stuck("n1", "no VM may move: 1 not known, 2 not running in one pod"),)
+
+
+def test_a_vm_that_a_person_moves_is_not_moved_as_well() -> None:
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    scene.add("a", "n1", 5)
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("b", amount(5), "n1")))
+    scene.migration(migration("a", PENDING, is_ours=False))
+    assert scene.settled() == Plan()
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("c", amount(6), "n1")))
+    assert scene.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
+
+
+def test_a_node_full_of_other_pods_says_so() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("b", amount(8), "n1")))
+    assert scene.settled().stuck == (Stuck("n1", "no VM is on it"),)
+
+
+# Where to ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [node("n2", 4), node("n2", is_open=False)], ids=["above its watermark", "cordoned"])
+def test_nobody_is_told_to_move_without_a_place_to_go_to(target: object) -> None:
+    scene = Scene(node("n1"), target)
+    scene.add("a", "n1", 4)
+    scene.add("b", "n1", 4)
+    why = "no node has room below its watermark for any of 2 VMs that may move"
+    assert scene.settled() == Plan(stuck=(Stuck("n1", why),))
+
+
+def test_who_fits_nowhere_is_passed_over_for_who_does() -> None:
+    scene = Scene(node("n1"), node("n2", 4))
+    scene.add("large", "n1", 5, load=0.0)
+    scene.add("small", "n1", 2, load=1.0)
+    scene.add("busy", "n1", 1, load=2.0)
+    assert scene.moves() == {"small": "n2"}
+
+
+def test_two_nodes_are_not_promised_the_same_room() -> None:
+    scene = Scene(node("n1"), node("n2"), node("n3", 6))
+    for of in ("n1", "n2"):
+        scene.add(f"from-{of}", of, 4, load=0.0)
+        scene.add(f"busy-{of}", of, 4, load=1.0)
+    assert scene.moves() == {"from-n1": "n3"}
+
+
+def test_a_node_under_pressure_takes_nobody() -> None:
+    scene = Scene(node("n1"), node("n2", 20))
+    scene.add("a", "n1", 8, load=0.0)
+    scene.add("b", "n2", amount(14.5, 1), load=0.0, facts={"may_move": False})
+    assert [stuck.node for stuck in scene.settled().stuck] == ["n1", "n2"]
+
+
+# Limits --------------------------------------------------------------------------------------------------------------
+
+
+def crowd(nodes: int, policy: MigrationPolicy) -> Scene:
+    """So many nodes, each 3 above its watermark with ten VMs, and two empty ones."""
+    scene = Scene(*(node(f"n{number}") for number in range(nodes)), node("t0", 100), node("t1", 100), policy=policy)
+    for of in range(nodes):
+        for number in range(10):
+            scene.add(f"v{of}{number}", f"n{of}", 1, load=float(number))
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("policy", "leave", "enter"),
+    [
+        (MigrationPolicy(), 1, 2),
+        (MigrationPolicy(out_per_node=2, in_per_node=9), 2, 6),
+        (MigrationPolicy(out_per_node=9, in_per_node=9, per_cluster=4), 3, 4),
+        (MigrationPolicy(out_per_node=9, in_per_node=2), 3, 2),
+        (MigrationPolicy(out_per_node=0), 0, 0),
+    ],
+)
+def test_no_more_move_at_once_than_is_allowed(policy: MigrationPolicy, leave: int, enter: int) -> None:
+    scene = crowd(3, policy)
+    moves = scene.settled().moves
+    leaving = Counter(move.source for move in moves)
+    entering = Counter(move.target for move in moves)
+    assert max(leaving.values(), default=0) == leave
+    assert max(entering.values(), default=0) == enter
+    assert len(moves) <= policy.per_cluster
+
+
+def test_what_is_under_way_counts_against_the_limits() -> None:
+    scene = crowd(3, MigrationPolicy(per_cluster=2, in_per_node=1))
+    first, second = scene.settled().moves
+    assert first.target != second.target
+    scene.carry_out(first)
+    assert scene.look().moves == (second,)
+    scene.carry_out(second)
+    assert scene.look() == Plan()
+
+
+def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() -> None:
+    scene = Scene(node("drain", is_open=False), node("full"), node("denies"), node("t", 100))
+    scene.policy = MigrationPolicy(per_cluster=1, in_per_node=9)
+    for of in ("drain", "full", "denies"):
+        scene.add(f"idle-{of}", of, 4, load=0.0)
+        scene.add(f"busy-{of}", of, 4, load=1.0)
+    scene.tell("busy-denies", amount(9))
+    order = []
+    for number in range(3):
+        (move,) = scene.settled().moves
+        order.append(move.source)
+        scene.policy = MigrationPolicy(per_cluster=number + 2, in_per_node=9)
+        scene.carry_out(move)
+    assert order == ["denies", "full", "drain"]
+
+
+# Drains --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
+    scene = Scene(node("n1", is_open=False), node("n2"))
+    scene.add("a", "n1", 1, load=1.0)
+    scene.add("b", "n1", 1, load=0.0)
+    (move,) = scene.settled().moves
+    assert move == Move(name("b"), "uid-b", "n1", "n2", "node n1 is cordoned")
+    scene.carry_out(move)
+    assert scene.look().moves == ()
+    scene.migration(migration("b", SUCCEEDED, to="n2", target_pod="b-target", ended_at=WALL))
+    assert [move.vm for move in scene.look(after=1).moves] == [name("a")]
+
+
+def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_says_so() -> None:
+    scene = Scene(node("n1", is_open=False), node("n2"))
+    assert scene.settled() == Plan()
+    scene.add("a", "n1", 1, facts={"may_move": False})
+    assert scene.settled().stuck == (Stuck("n1", "no VM may move: 1 exempt"),)
+
+
+def test_draining_may_be_switched_off() -> None:
+    scene = Scene(node("n1", is_open=False), node("n2"), policy=MigrationPolicy(drain_cordoned=False))
+    scene.add("a", "n1", 1)
+    assert scene.settled() == Plan()
+    scene.add("b", "n1", 7)
+    assert len(scene.settled().moves) == 1
+
+
+def test_nobody_moves_while_migration_is_switched_off() -> None:
+    scene = pressed(policy=MigrationPolicy(enabled=False))
+    assert scene.settled() == Plan()
+    scene.policy = MigrationPolicy()
+    assert len(scene.look().moves) == 1
