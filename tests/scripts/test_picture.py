@@ -3,11 +3,12 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from protocol.units import Resources, Seconds
-from scripts.autoscale.demonstration.picture import NothingToDrawError, draw
+from scripts.autoscale.demonstration.picture import LEAF, NothingToDrawError, draw
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, Report, report
 from scripts.autoscale.main import app
 
@@ -40,6 +41,22 @@ def test_a_run_becomes_a_picture_that_says_how_it_went(tmp_path: Path) -> None:
         "seconds since the load began",
     }
     assert expected <= words(tmp_path / "demo.svg")
+
+
+def lines_of_transactions(run: Report, path: Path) -> int:
+    """How many lines of that colour have corners: a line from point to point."""
+    draw(run, path)
+    paths = ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}path")  # noqa: S314 - we wrote it
+    return sum(
+        LEAF in each.get("style", "") and " " in each.get("d", "") and "L" in each.get("d", "") for each in paths
+    )
+
+
+def test_a_second_load_is_another_line(tmp_path: Path) -> None:
+    once = a_good_run()
+    again = [*once.load, LoadPoint(60.0, 200.0), LoadPoint(61.0, 210.0)]
+    assert lines_of_transactions(once, tmp_path / "once.svg") == 1
+    assert lines_of_transactions(msgspec.structs.replace(once, load=again), tmp_path / "again.svg") == 2
 
 
 def test_equal_reports_make_equal_files(tmp_path: Path) -> None:

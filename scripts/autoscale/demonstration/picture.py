@@ -22,6 +22,8 @@ from scripts.autoscale.demonstration.report import Report
 
 BEFORE, AFTER = 10.0, 8.0
 """So many seconds are shown before the load, and after the last change."""
+GAP = 5.0
+"""Seconds without a word from the load generator: what comes after that is another load."""
 INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4"
 
 
@@ -41,6 +43,10 @@ def _style() -> Iterator[None]:
         yield
 
 
+Point = tuple[float, float]
+"""Seconds since the load began, and transactions per second."""
+
+
 class NothingToDrawError(Exception):
     """The report has no load or no sizes; the message says why."""
 
@@ -58,13 +64,14 @@ def draw(report: Report, path: Path) -> None:
     with _style():
         figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
         panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
-        until = max(report.sizes[-1].seconds, ended) + AFTER
+        until = max(report.sizes[-1].seconds, ended, *(each.seconds for each in report.load)) + AFTER
         times = [*(each.seconds - began for each in report.sizes), until - began]
         _stairs(panels[0], times, [each.cpu for each in report.sizes], "vCPU")
         _stairs(panels[1], times, [Bytes(each.memory).as_gib for each in report.sizes], "memory, GiB")
-        _transactions(panels[2], [(each.seconds - began, each.tps) for each in report.load], report.note)
+        loads = _loads([(each.seconds - began, each.tps) for each in report.load])
+        _transactions(panels[2], loads, report.note)
         for panel in panels:
-            _frame(panel, ended - began)
+            _frame(panel, [(0, ended - began), *((load[0][0], load[-1][0]) for load in loads[1:])])
         panels[2].set_xlim(max(times[0], -BEFORE), until - began)
         panels[2].set_xlabel("seconds since the load began")
         _words(panels[0], report, ended - began)
@@ -79,18 +86,30 @@ def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: 
     panel.set_ylim(0, max(heights) * 1.25)
 
 
-def _transactions(panel: Axes, points: Sequence[tuple[float, float]], note: str) -> None:
-    panel.plot(
-        [at for at, _ in points], [tps for _, tps in points], color=LEAF, linewidth=1.6, marker=".", markersize=4
-    )
+def _loads(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of each load by themselves (pure)."""
+    found: list[list[Point]] = []
+    for point in points:
+        if not found or point[0] - found[-1][-1][0] > GAP:
+            found.append([])
+        found[-1].append(point)
+    return found
+
+
+def _transactions(panel: Axes, loads: Sequence[Sequence[Point]], note: str) -> None:
+    for load in loads:
+        panel.plot(
+            [at for at, _ in load], [tps for _, tps in load], color=LEAF, linewidth=1.6, marker=".", markersize=4
+        )
     panel.set_ylabel("pgbench, tps")
-    panel.set_ylim(0, max((tps for _, tps in points), default=1.0) * 1.25 or 1.0)
-    if not points:
+    panel.set_ylim(0, max((tps for load in loads for _, tps in load), default=1.0) * 1.25 or 1.0)
+    if not loads:
         panel.text(0.5, 0.5, note or "no transactions", transform=panel.transAxes, ha="center", color="#888888")
 
 
-def _frame(panel: Axes, load: float) -> None:
-    panel.axvspan(0, load, color=SHADE, zorder=0)
+def _frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
+    for begin, end in loads:
+        panel.axvspan(begin, end, color=SHADE, zorder=0, linewidth=0)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
