@@ -10,6 +10,7 @@ from scripts.autoscale import bench, demo, explain, local, migrate, top
 from scripts.autoscale.replay.command import replay
 from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import INTERRUPTED
+from scripts.autoscale.simulate.command import simulate
 
 
 def app() -> typer.Typer:
@@ -27,6 +28,7 @@ def app() -> typer.Typer:
     root.command("bench")(bench.bench)
     root.command("migrate")(migrate.migrate)
     root.command("replay", cls=ManyValues)(replay)
+    root.command("simulate", cls=ManyValues)(simulate)
     root.command("explain")(explain.explain)
     return root
 

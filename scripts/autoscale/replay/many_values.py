@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from typer.core import TyperCommand
 
-MANY: Final = ("--trace", "--policy")
-"""The options of ``autoscale replay`` that take one value or more."""
+MANY: Final = ("--trace", "--traces", "--policy", "--order")
+"""The options of ``autoscale replay`` and ``autoscale simulate`` that take one value or more."""
 
 
 class ManyValues(TyperCommand):

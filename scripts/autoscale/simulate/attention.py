@@ -22,13 +22,16 @@ from scripts.autoscale.simulate.tracks import Flags, Ints
 
 
 def echoes(smoothing: Smoothing, step: Seconds) -> list[int]:
-    """After how many steps a change is heard again: every window's length, and the longest one's after each other."""
+    """After how many steps a change is heard again: every window's length, and the longest one's after each other.
+
+    A window shorter than a step has passed by the next one, and is within one of the others.
+    """
     spans = {
         int(span // step) + 1
         for policy in (smoothing.cpu, smoothing.memory)
         for _, spec in policy.stages
         for span in (getattr(spec, name) for name in spec.__struct_fields__)
-        if isinstance(span, Span)
+        if isinstance(span, Span) and span >= step
     }
     longest = max(spans, default=1)
     return sorted(spans | {longest + span for span in spans if span != longest})

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Final
 
-from protocol.units import Instant, Seconds
+from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.attention import Attention, echoes
 from scripts.autoscale.simulate.cast import UNIT
@@ -51,6 +51,7 @@ class Run:
         self._checks = Checks(self._cluster, fleet, self._vms)
         self._record = Record(fleet, self._cluster, self._moves, self._vms, self.warm_up)
         self._strained: set[str] = set()
+        self._denied: dict[int, Resources] = {}
 
     def play(self) -> Iterator[int]:
         """Plays, and yields the number of steps played so far after each."""
@@ -86,6 +87,7 @@ class Run:
         demand, used = cores.tolist(), mem.tolist()
         for vm in self._moves.arrive(now):
             self._attention.stir(step - 1, vm.index)
+        self._try_again()
         acted = self._look(step, self._attention.begin(step, is_new), demand, used, now)
         acted += self._report_from_strained(now)
         leaving, plan = self._moves.look(now, used)
@@ -104,15 +106,29 @@ class Run:
         for index in order:
             vm = vms[index]
             size = vm.use
-            if vm.observe(demand[index], used[index], now) or vm.is_restless or vm.node in strained:
+            if vm.observe(demand[index], used[index], now) or vm.is_waiting or vm.node in strained:
                 vm.act(cluster, now, self._random.random())
                 acted.append(vm)
                 if vm.use is not size:
                     attention.stir(step, index)
-                elif vm.is_restless:
+                elif vm.is_waiting:
                     attention.keep(index)
+                self._note_denial(vm)
             attention.may_shrink[index] = vm.may_shrink
         return acted
+
+    def _note_denial(self, vm: SimulatedVm) -> None:
+        if vm.is_denied:
+            self._denied[vm.index] = self._cluster.ledger.rooms[vm.node].free
+        else:
+            self._denied.pop(vm.index, None)
+
+    def _try_again(self) -> None:
+        """Who was denied asks again where room has come free since. Elsewhere he would get the same answer."""
+        rooms = self._cluster.ledger.rooms
+        for index, free in self._denied.items():
+            if not rooms[self._vms[index].node].free.within(free):
+                self._attention.keep(index)
 
     def _report_from_strained(self, now: Instant) -> list[SimulatedVm]:
         """Where VMs may have to leave, the planner compares loads: all agents there tell theirs.

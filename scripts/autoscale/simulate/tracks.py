@@ -24,7 +24,7 @@ from scripts.autoscale.replay.recording import Floats, Recording, files_of, read
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-MIX: Final = {"diurnal": 0.55, "step": 0.12, "spike": 0.18, "on-off": 0.12, "noisy": 0.03}
+MIX: Final = {"diurnal": 0.56, "step": 0.12, "spike": 0.18, "on-off": 0.12, "noisy": 0.02}
 """How much of a fleet plays each shape where no recordings are given."""
 
 PEAK: Final = 99.5

@@ -57,7 +57,11 @@ class Cluster(Protocol):
 
 @dataclass(slots=True, eq=False)
 class SimulatedVm:
-    """The VM number ``index``. ``use`` is its size, ordered and real; ``permit`` what the API has persisted."""
+    """The VM number ``index``.
+
+    ``use`` is its size, ordered and real; ``permit`` what the API has persisted. ``may_shrink`` is whether it has more
+    than was needed at the last look: then time alone may change its size. ``most`` is its bound in compute units.
+    """
 
     index: int
     bounds: Bounds
@@ -69,12 +73,14 @@ class SimulatedVm:
     version: int = 1
     permit: Resources | None = None
     is_migrating: bool = False
-    last_demand: tuple[float, float] = (0.0, 0.0)
+    may_shrink: bool = True
     name: ObjectName = field(init=False)
+    most: int = field(init=False)
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
+        self.most = _units(self.bounds.max)
 
     def start_agent(self, pod: str, now: Instant) -> None:
         """An agent begins in ``pod``: of the VM it knows what the API says."""
@@ -98,33 +104,28 @@ class SimulatedVm:
         return self.state.scheduler.denial is not None
 
     @property
-    def is_restless(self) -> bool:
-        """Whether the agent has to be looked after though the guest says nothing new: it waits for somebody."""
-        side = self.state.scheduler
-        return side.denial is not None or side.migrate or self.is_migrating or side.ceiling is None
+    def is_waiting(self) -> bool:
+        """Whether the agent needs an answer from the scheduler although its guest says nothing new.
 
-    @property
-    def may_shrink(self) -> bool:
-        """Whether the VM has more than is needed right now: then time alone may change its size."""
-        known = self.state.guest.goal.need
-        if known is None:
-            return True
-        return known.units_up(UNIT) < self.use.units_up(UNIT)
+        It has just begun, or it is or was told to hold still.
+        """
+        side = self.state.scheduler
+        return side.migrate or self.is_migrating or side.ceiling is None
 
     def observe(self, cores: float, mem: float, now: Instant) -> bool:
         """The agent looks at its guest. True where that may be a reason to act."""
         guest, use = self.state.guest, self.use
         sample, over = look(cores, mem, use)
-        guest.seen = Seen(sample, now)
-        guest.had = use
-        guest.goal = goal(sample, over, use, self.policy, settling=False)
-        guest.guard.observe(guest.goal.need, use, now)
+        known = goal(sample, over, use, self.policy, settling=False)
+        need = known.need
+        guest.seen, guest.had, guest.goal = Seen(sample, now), use, known
+        guest.guard.observe(need, use, now)
         target = guest.guard.target
-        if target is None:
+        if need is None or target is None:
             return True
-        most = self.bounds.max.units_down(UNIT)
-        wanted = UNIT * min(max(1, target.units_up(UNIT)), most)
-        return wanted != use
+        self.may_shrink = _units(need) < _units(use)
+        wanted = min(max(1, _units(target)), self.most)
+        return wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
 
     def act(self, cluster: Cluster, now: Instant, luck: float) -> None:
         """Whatever the agent wants done now, until it wants nothing more."""
@@ -156,3 +157,8 @@ class SimulatedVm:
             resizable=not self.is_migrating,
             recorded_permit=self.permit,
         )
+
+
+def _units(amounts: Resources) -> int:
+    """``Resources.units_up`` of the compute unit, in plain numbers: it runs for every look of every agent."""
+    return max(-(-amounts.cpu.value // UNIT.cpu.value), -(-amounts.mem.value // UNIT.mem.value))

@@ -1,0 +1,165 @@
+"""``autoscale simulate``: reading options, showing progress, printing tables. It decides nothing; ``Run`` does."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from protocol.units import Bytes, QuantityError, Seconds
+from scripts.autoscale.replay.recording import RecordingError
+from scripts.autoscale.running import INTERRUPTED
+from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
+from scripts.autoscale.simulate.moves import ORDERS
+from scripts.autoscale.simulate.run import Run
+from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
+
+DEFAULTS: Final = Settings()
+THRESHOLDS: Final = (50_000, 20, 1_000)
+
+
+def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="So many nodes, all alike.")] = DEFAULTS.nodes,
+    vms: Annotated[int, typer.Option(min=1, max=1_000_000, help="So many VMs.")] = DEFAULTS.vms,
+    hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after one to settle.")] = 24.0,
+    step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time between two looks.")] = 15.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Option(help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours where none is given."),
+    ] = None,
+    order: Annotated[
+        list[str] | None, typer.Option(help=f"Who moves first: any of {', '.join(ORDERS)}. All where none is given.")
+    ] = None,
+    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Above it a node sheds VMs.")] = 0.9,
+    fill: Annotated[
+        float,
+        typer.Option(min=0.05, max=1, help="What the fleet needs at its peak, of all nodes: makes them so large."),
+    ] = DEFAULTS.fill,
+    spread: Annotated[float, typer.Option(min=0, max=24, help="Hours by which the VMs' days are shifted.")] = 4.0,
+    bandwidth: Annotated[str, typer.Option(help="Bytes a second that one migration copies.")] = "256Mi",
+    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
+    as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the day into this file (PNG, SVG or PDF).")] = None,
+) -> None:
+    """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
+
+    The same day under different orders of victims, side by side. Takes minutes for each order at the default size, and
+    half a minute with --nodes 50 --vms 1000. Ctrl-C prints what is known so far. Exits 0 only if nothing was ever
+    over-committed.
+    """
+    try:
+        orders = _orders(order or list(ORDERS))
+        settings = Settings(
+            nodes=nodes,
+            vms=vms,
+            hours=hours,
+            step=Seconds(step),
+            seed=seed,
+            traces=tuple(traces or ()),
+            speed=speed,
+            watermark=Fraction(str(watermark)),
+            fill=fill,
+            spread=spread,
+            bandwidth=_bandwidth(bandwidth),
+        )
+        fleet = make_fleet(settings)
+        outcomes, finished = _play(fleet, orders)
+        if plot is not None:
+            _draw(fleet, outcomes, plot)
+    except (RecordingError, SettingsError, OSError, ValueError) as error:
+        print(f"autoscale simulate: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json_:
+        sys.stdout.buffer.write(as_json(fleet, outcomes, finished=finished) + b"\n")
+    else:
+        print_tables(Console(), fleet, outcomes)
+    if not finished:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(1 if any(each.problems for each in outcomes) else 0)
+
+
+def _orders(names: list[str]) -> list[str]:
+    unknown = [name for name in names if name not in ORDERS]
+    if unknown:
+        raise SettingsError(f"--order: {unknown[0]!r} is none of {', '.join(ORDERS)}")
+    return list(dict.fromkeys(names))
+
+
+def _bandwidth(text: str) -> Bytes:
+    try:
+        found = Bytes.parse(text)
+    except QuantityError as error:
+        raise SettingsError(f"--bandwidth: {error}") from None
+    if not found:
+        raise SettingsError("--bandwidth: nothing would ever arrive")
+    return found
+
+
+def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
+    """Every order after the other, and whether all were played to the end."""
+    outcomes: list[Outcome] = []
+    with _progress() as progress, _few_collections():
+        for order in orders:
+            outcome, finished = _play_one(fleet, order, progress)
+            outcomes += [outcome] if outcome is not None else []
+            if not finished:
+                return outcomes, False
+    return outcomes, True
+
+
+def _play_one(fleet: Fleet, order: str, progress: Progress) -> tuple[Outcome | None, bool]:
+    """What came of one order, as far as it was played: nothing where it was interrupted before it began."""
+    began, run = time.process_time(), None
+    task = progress.add_task(order, total=None)
+    try:
+        run = Run(fleet, order)
+        gc.freeze()
+        for played in run.play():
+            progress.update(task, completed=played, total=run.steps)
+        finished = True
+    except KeyboardInterrupt:
+        finished = False
+    if run is None:
+        return None, finished
+    return Outcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:>12}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """A fleet is a large heap that stays: what it leaves behind is looked at seldom, the fleet itself not again."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def _draw(fleet: Fleet, outcomes: list[Outcome], path: Path) -> None:
+    from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+
+    draw(fleet, outcomes, path)

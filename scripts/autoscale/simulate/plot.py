@@ -1,0 +1,82 @@
+"""The picture of a simulation: what each order of victims made of the same day, one above the other.
+
+Every panel shows means over equal stretches, so that a night of spikes stays readable; nothing is left out of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scripts.autoscale.replay.recording import Floats
+from scripts.autoscale.simulate.figures import Figures
+from scripts.autoscale.simulate.fleet import Fleet
+from scripts.autoscale.simulate.tables import Outcome, describe, thinned
+
+POINTS: Final = 192
+INK, GRID, DEMAND = "#1d3557", "#e6e6e6", "#cfe0f0"
+COLOURS: Final = {"least-loaded": INK, "random": "#f4a261", "oldest-first": "#2a9d8f", "none": "#e63946"}
+WIDTHS: Final = {"least-loaded": 2.2}
+
+
+def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
+    """Writes the picture. Orders of which nothing was counted are left out."""
+    shown = [each for each in orders if each.figures.hours > 0]
+    figure = Figure(figsize=(13, 11.5), dpi=110, layout="constrained")
+    over, migrations, denied, filled = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2.4, 2.4, 2])
+    nodes = fleet.settings.nodes
+    for each in shown:
+        name, hours, curves = each.figures.order, each.figures.hours, each.curves
+        style = {"color": COLOURS.get(name, "#6c757d"), "linewidth": WIDTHS.get(name, 1.4)}
+        over.plot(
+            *thinned(100 * curves["over_watermark"] / nodes, hours, POINTS), label=_in_words(each.figures), **style
+        )
+        denied.plot(*thinned(curves["denied"], hours, POINTS), **style)
+        filled.plot(*thinned(100 * curves["utilisation"], hours, POINTS), **style)
+        if name != "none":
+            migrations.plot(*_per_hour(curves["migrations"], hours), **style)
+    _finish(over, "nodes over the watermark, %", f"{100 * float(fleet.settings.watermark):g} % of what can be reserved")
+    _finish(migrations, "migrations begun per hour", "")
+    _finish(denied, "VMs that lack what they asked for", "")
+    _finish(filled, "reserved of all nodes, %", "the shade: demand of all guests, of all vCPUs")
+    _demand(filled, fleet, shown[:1])
+    filled.set_xlabel("hours")
+    filled.set_xlim(0, max((each.figures.hours for each in shown), default=1.0))
+    over.legend(loc="upper left", frameon=False, fontsize=9.5, labelcolor="linecolor", handlelength=1.2)
+    figure.suptitle(f"Who moves when a node fills up?  {describe(fleet)}", x=0.01, ha="left", fontsize=13, color=INK)
+    figure.savefig(path)
+
+
+def _demand(panel: Axes, fleet: Fleet, shown: Sequence[Outcome]) -> None:
+    vcpus = fleet.total.cpu.as_cores * fleet.settings.nodes
+    for each in shown:
+        hours, demand = thinned(100 * each.curves["demand"] / vcpus, each.figures.hours, POINTS)
+        panel.fill_between(hours, demand, color=DEMAND, linewidth=0, zorder=0)
+
+
+def _per_hour(begun: Floats, hours: float) -> tuple[Floats, Floats]:
+    """A count that only rises, as a rate: each quarter of an hour by itself."""
+    count = max(1, min(round(hours * 4), len(begun)))
+    at = np.linspace(0, len(begun) - 1, count + 1).astype(np.int64)
+    return (np.arange(count) + 0.5) * hours / count, np.diff(begun[at]) * count / hours
+
+
+def _finish(panel: Axes, title: str, beside: str) -> None:
+    panel.set_title(title, loc="left", fontsize=10.5, color=INK)
+    panel.set_title(beside, loc="right", fontsize=9, color="#8d99ae")
+    panel.set_ylim(bottom=0)
+    panel.grid(axis="y", color=GRID, linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _in_words(figures: Figures) -> str:
+    return (
+        f"{figures.order}: {figures.over_watermark_percent:.2f} % of node-hours over, "
+        f"{figures.migrations_per_hour:,.0f} migrations/h, {figures.denied_vcpu_hours:,.0f} vCPU-hours denied"
+    )

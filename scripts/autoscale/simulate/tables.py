@@ -1,0 +1,109 @@
+"""What a simulation found, as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from scripts.autoscale.replay.recording import Floats
+from scripts.autoscale.simulate.figures import Figures
+from scripts.autoscale.simulate.fleet import Fleet
+
+POINTS: Final = 288
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One order's figures, its curves over the hours counted, and what was found broken."""
+
+    figures: Figures
+    curves: Mapping[str, Floats]
+    problems: Sequence[str]
+
+
+ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
+    ("permits asked", lambda found: f"{found.asked:,}"),
+    ("granted in full", lambda found: f"{found.granted:,}"),
+    ("partly denied", lambda found: f"{found.denied:,}"),
+    ("denial, VM-seconds", lambda found: f"{found.denied_vm_seconds:,.0f}"),
+    ("denial, vCPU-hours", lambda found: f"{found.denied_vcpu_hours:,.1f}"),
+    ("migrations per hour", lambda found: f"{found.migrations_per_hour:,.1f}"),
+    ("of VMs that moved within the hour before", lambda found: f"{found.moved_again:,}"),
+    ("failed", lambda found: f"{found.failed:,}"),
+    ("nobody could leave, node-hours", lambda found: f"{found.stuck_node_hours:,.1f}"),
+    ("over the watermark, node-hours", lambda found: f"{found.over_watermark_node_hours:,.1f}"),
+    ("over the watermark, % of node-hours", lambda found: f"{found.over_watermark_percent:.2f}"),
+    ("mean utilisation, %", lambda found: f"{100 * found.mean_utilisation:.1f}"),
+    ("peak utilisation, %", lambda found: f"{100 * found.peak_utilisation:.1f}"),
+    ("demand without CPU, %", lambda found: f"{found.short_percent:.3f}"),
+    ("over-commit violations", lambda found: f"{found.violations:,}"),
+    ("CPU seconds to play it", lambda found: f"{found.cpu_seconds:,.1f}"),
+)
+"""Every row of the table. The last two: the first must be 0 in every column, the other says nothing of the fleet."""
+
+
+def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) -> None:
+    """The orders side by side, and what was found broken."""
+    hours = max((each.figures.hours for each in outcomes), default=0.0)
+    table = Table("", title=f"{describe(fleet)}\n{hours:g} h counted", title_justify="left", caption_justify="left")
+    for each in outcomes:
+        table.add_column(each.figures.order, justify="right")
+    for name, cell in ROWS:
+        table.add_row(name, *(cell(each.figures) for each in outcomes))
+    console.print(table)
+    for each in outcomes:
+        for problem in each.problems[:10]:
+            console.print(f"[red]{each.figures.order}: {problem}")
+
+
+def describe(fleet: Fleet) -> str:
+    """The fleet in one line."""
+    settings = fleet.settings
+    return (
+        f"{settings.vms:,} VMs on {settings.nodes:,} nodes of {fleet.total.cpu.as_cores:g} vCPU and "
+        f"{fleet.total.mem.as_gib:g} GiB, bounds {fleet.overbooking:.2f} times that, seed {settings.seed}"
+    )
+
+
+def as_json(fleet: Fleet, outcomes: Sequence[Outcome], *, finished: bool) -> bytes:
+    """Everything, with the curves as means over at most ``POINTS`` equal stretches."""
+    settings = fleet.settings
+    document = {
+        "finished": finished,
+        "nodes": settings.nodes,
+        "vms": settings.vms,
+        "node": {"vCPUs": fleet.total.cpu.as_cores, "mem": str(fleet.total.mem)},
+        "overbooking": round(fleet.overbooking, 3),
+        "seed": settings.seed,
+        "step_seconds": settings.step,
+        "watermark": float(settings.watermark),
+        "orders": [
+            {
+                "figures": each.figures,
+                "problems": list(each.problems),
+                "curves": {name: _rounded(curve, each.figures.hours) for name, curve in each.curves.items()},
+            }
+            for each in outcomes
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
+def _rounded(curve: Floats, hours: float) -> list[float]:
+    return [round(float(value), 4) for value in thinned(curve, hours, POINTS)[1]]
+
+
+def thinned(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
+    """The means of at most ``points`` equal stretches of a curve that lasts ``hours``, and the middle of each."""
+    count = min(points, len(curve))
+    if not count:
+        return np.zeros(0), np.zeros(0)
+    edges = np.linspace(0, len(curve), count + 1).astype(np.int64)
+    means = np.add.reduceat(curve, edges[:-1]) / np.diff(edges)
+    return (np.arange(count) + 0.5) * hours / count, np.asarray(means, dtype=np.float64)
