@@ -96,17 +96,12 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
     return scores
 
 
-def choose_target(nodes: Mapping[K, NodeUse], curve: ScoreCurve, draw: Draw) -> K | None:
-    """Where a VM should move: the best score, then price, then unfitness, then chance.
-
-    A node that the VM would lift above its watermark is no target: it would only pass the pressure on. None where no
-    node is left.
-    """
-    keys = {name: standing(use, curve) for name, use in nodes.items() if use.reserved.within(use.watermark)}
-    if not keys:
+def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
+    """Where a VM should move: the best score, then price, then unfitness, then chance. None where there is no node."""
+    if not standings:
         return None
-    best = min(keys.values())
-    equal = [name for name, key in keys.items() if key == best]
+    best = min(standings.values())
+    equal = [name for name, each in standings.items() if each == best]
     return equal[draw(0, len(equal) - 1)]
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol.ranking.config import RankingConfig
-from protocol.ranking.node_score import Standing, extender_scores, fraction, percent
+from protocol.ranking.node_score import Standing, extender_scores
 from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
-from scheduler_plugin.placement import FITS, Filtered, Room, Verdict, sort_out, unfitness_of, verdict
+from scheduler_plugin.placement import FITS, Filtered, Room, Verdict, sort_out, standing_with, verdict
 
 KEPT: Final = 16
 
@@ -74,12 +74,7 @@ class Survey:
 
     def _kind(self, room: Room) -> int:
         """The number of the room's standing; nodes of equal standing have the same."""
-        used, claim, mark, total = room.reserved, self._claim, room.watermark, room.total
-        score = percent(
-            fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, self._curve),
-            fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, self._curve),
-        )
-        standing = (-score, room.price, unfitness_of(total.cpu, self.preferred))
+        standing = standing_with(room, self._claim, self._curve, self.preferred)
         kind = self._kind_of.get(standing)
         if kind is None:
             kind = self._kind_of[standing] = len(self._standings)

@@ -17,7 +17,7 @@ from protocol.ranking.node_score import Draw
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration.plan import MigrationPolicy
-from scheduler_plugin.placement import best_target
+from scheduler_plugin.placement import best_target, stays_below_watermark
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Targets:
         """Whether some target would take so much."""
         if any(known.within(size) for known in self._too_large):
             return False
-        if any((room.reserved + size).within(room.watermark) for room in self._rooms.values()):
+        if any(stays_below_watermark(room, size) for room in self._rooms.values()):
             return True
         self._too_large.append(size)
         return False

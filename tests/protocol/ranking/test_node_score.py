@@ -103,15 +103,16 @@ def test_unfitness_separates_nodes_of_one_price() -> None:
     assert extender_scores([unfit, fit]) == {fit: 10, unfit: 9}
 
 
-def test_a_vm_moves_to_the_best_node_below_its_watermark_and_price_breaks_ties() -> None:
-    nodes = {"over": use(901), "empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
-    assert choose_target(nodes, CURVE, Random(1).randint) == "cheap"
-    assert choose_target({"over": use(901)}, CURVE, Random(1).randint) is None
+def test_a_vm_moves_to_the_best_node_and_price_breaks_ties() -> None:
+    nodes = {"empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
+    standings = {name: standing(node, CURVE) for name, node in nodes.items()}
+    assert choose_target(standings, Random(1).randint) == "cheap"
+    assert choose_target({}, Random(1).randint) is None
 
 
 def test_equal_targets_are_chosen_evenly_by_the_injected_chance() -> None:
-    nodes, draw = {name: use(500) for name in "abc"}, Random(3).randint
-    chosen = Counter(choose_target(nodes, CURVE, draw) for _ in range(300))
+    nodes, draw = {name: standing(use(500), CURVE) for name in "abc"}, Random(3).randint
+    chosen = Counter(choose_target(nodes, draw) for _ in range(300))
     assert set(chosen) == set("abc")
     assert min(chosen.values()) > 60
 
