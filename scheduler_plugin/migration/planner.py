@@ -38,6 +38,7 @@ class Planner:
         self._needless_since: dict[ObjectName, Instant] = {}
         self._active: dict[ObjectName, ObjectName] = {}
         self._resting: dict[ObjectName, Instant] = {}
+        self._misled: set[ObjectName] = set()
 
     def look(self, ledger: Ledger, policy: MigrationPolicy, ranking: RankingConfig, moment: Moment, draw: Draw) -> Plan:
         """What to do now. Cheap where no node is under pressure, however many there are. ``draw`` separates equals."""
@@ -54,11 +55,17 @@ class Planner:
         return Plan(tuple(relief.moves), tuple(relief.stuck), cancels, _forgotten(ledger, policy, moment.wall))
 
     def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
-        """A migration that was deleted before it had ended was not wanted: its VM is left alone for a while."""
-        for name in self._active.keys() - ledger.migrations.keys():
-            self._resting[self._active[name]] = Instant(now + policy.rest.cooldown)
+        """A migration that is deleted before it has ended is not wanted: its VM is left alone for a while.
+
+        One that was never made, or could not go where it should, says nothing about its VM.
+        """
+        seen = {name: each for name, each in ledger.migrations.items() if each.is_active and each.facts is not None}
+        unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys()]
+        unwanted += [each.vm for name, each in seen.items() if each.is_leaving and name not in self._misled]
+        self._resting |= dict.fromkeys(unwanted, Instant(now + policy.rest.cooldown))
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
-        self._active = {name: each.vm for name, each in ledger.migrations.items() if each.is_active}
+        self._active = {name: each.vm for name, each in seen.items() if name not in self._misled}
+        self._misled &= ledger.migrations.keys()
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
         for name in ledger.strained:
@@ -84,6 +91,7 @@ class Planner:
         for each in ours:
             since = self._needless_since.get(each.name)
             if each.trouble is not None:
+                self._misled.add(each.name)
                 yield Cancel(each.name, f"it cannot go where it should: {each.trouble}")
             elif now - each.since >= policy.timeout + GRACE:
                 yield Cancel(each.name, f"it has not ended within {policy.timeout:g} s")

@@ -79,9 +79,45 @@ def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> No
     scene = pressed()
     (move,) = scene.settled().moves
     scene.carry_out(move)
+    scene.migration(migration("a", PENDING, to="n2"))
     assert scene.look().moves == ()
     scene.fleet.did(scene.ledger.lose_migration(name("a-1")))
     assert moves_first_after(scene) == 310
+
+
+def test_a_vm_whose_migration_is_being_deleted_is_left_alone_however_that_ends() -> None:
+    scene = pressed()
+    (move,) = scene.settled().moves
+    scene.carry_out(move)
+    scene.migration(migration("a", PENDING, to="n2", is_leaving=True))
+    scene.look()
+    scene.migration(migration("a", FAILED, to="n2", is_leaving=True, version=3))
+    scene.look()
+    scene.fleet.did(scene.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(scene) == 310
+
+
+def test_an_order_that_was_never_made_says_nothing_about_its_vm() -> None:
+    scene = pressed()
+    (move,) = scene.settled().moves
+    scene.carry_out(move)
+    scene.look()
+    scene.fleet.did(scene.ledger.migration_refused(name("a-1")))
+    assert moves_first_after(scene) == 20
+
+
+def test_a_migration_that_lost_its_target_says_nothing_about_its_vm() -> None:
+    scene = pressed()
+    (move,) = scene.settled().moves
+    scene.carry_out(move)
+    scene.migration(migration("a", PENDING, to="n2"))
+    scene.fleet.did(scene.ledger.see_node(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
+    scene.fleet.did(scene.ledger.lose_node("n2"))
+    scene.look()
+    scene.migration(migration("a", PENDING, to="n2", is_leaving=True, version=3))
+    scene.look()
+    scene.fleet.did(scene.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(scene) == 20
 
 
 def test_an_ended_migration_that_is_deleted_has_ended() -> None:

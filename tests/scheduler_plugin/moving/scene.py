@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -118,6 +119,16 @@ class Scene:
     def fill(self, name: str, cpu: str) -> None:
         """A pod of another scheduler takes room on a node."""
         self.cluster.put(PODS, plain_pod(f"foreign-{name}", cpu, "1Gi", name))
+
+    def point_vm_to(self, pod: str) -> None:
+        """The VM runs in another pod."""
+        obj = copy.deepcopy(self.cluster.get(VMS, "default", "db"))
+        obj["status"]["podName"] = pod
+        self.cluster.put(VMS, obj)
+
+    def let_go(self) -> None:
+        """The migration's object is gone."""
+        self.cluster.remove(MIGRATIONS, "default", self.controller.name)
 
     def order_by_hand(self) -> None:
         """A person has the VM moved, anywhere."""

@@ -1,0 +1,113 @@
+"""An order to move may be refused, lost, or carried out without an answer: never twice, and nothing stays booked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.scheduler_plugin.fake_cluster import Fault, to
+from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, scene
+
+CREATION = to("POST", "/virtualmachinemigrations")
+ORDERED = ([("db", "n2", "")], ("9500m", "2"))
+
+
+async def test_a_refused_order_is_undone_and_given_again_later_and_later() -> None:
+    async with scene(more="migration: {settleSeconds: 0}") as s:
+        s.cluster.faults.append(Fault(CREATION, refuse=403, times=3))
+        await s.passes(2)
+        assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
+        assert (await s.view("nodes"))["migrationsIdle"] == "the API has refused the last order; the log says why"
+        await s.passes(5)
+        assert (s.created(), s.migrations) == (3, [])
+        await s.passes(8)
+        assert (s.created(), (s.migrations, s.reserved), s.events) == (4, ORDERED, [STARTED])
+        assert 'autoscale_migration_orders_total{outcome="refused"} 3.0' in await s.metrics()
+
+
+async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION, is_applied=True))
+        await s.passes(60)
+        assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
+        assert 'autoscale_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
+
+
+async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_more() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION))
+        await s.passes(11)
+        name = str(s.cluster.made("POST", "/virtualmachinemigrations")[0].body["metadata"]["name"])  # type: ignore[index]
+        in_doubt = f"the API has not answered yet whether it created default/{name}"
+        assert (s.created(), s.migrations, s.reserved) == (1, [], ("9500m", "2"))
+        await s.passes(9)
+        assert (s.created(), s.reserved, await s.told(POD)) == (1, ("9500m", "2"), (200, True, 2))
+        assert (await s.view("nodes"))["migrationsIdle"] == in_doubt
+        await s.passes(2)
+        assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
+        await s.passes(12)
+        assert (s.created(), (s.migrations, s.reserved)) == (2, ORDERED), "the node is full still: ordered anew"
+
+
+async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION))
+        await s.passes(SETTLED + 4)
+        await s.cluster.call(s.cluster.made("POST", "/virtualmachinemigrations")[0])
+        await s.passes(60)
+        assert ((s.migrations, s.reserved), s.events) == (ORDERED, [STARTED])
+
+
+async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION, is_applied=True))
+        s.cluster.faults.append(Fault(to("GET", "/virtualmachinemigrations/")))
+        await s.passes(11)
+        await s.start()
+        await s.passes(60)
+        assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
+
+
+async def test_a_scheduler_that_dies_before_its_order_arrives_leaves_nothing() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION))
+        await s.passes(11)
+        s.relieve()
+        await s.start()
+        await s.passes(60)
+        assert (s.created(), s.migrations, s.reserved) == (1, [], ("2", "0"))
+
+
+async def test_while_the_api_is_away_one_order_is_tried_and_no_other() -> None:
+    async with scene() as s:
+        await s.passes(9)
+        s.cluster.go_away()
+        await s.passes(30)
+        assert (s.created(), s.migrations, s.reserved) == (1, [], ("9500m", "2"))
+        s.cluster.come_back()
+        await s.passes(8)
+        assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
+        await s.passes(10)
+        assert (s.created(), (s.migrations, s.reserved), s.events) == (2, ORDERED, [STARTED])
+
+
+async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
+    async with scene() as s:
+        taken = asyncio.Event()
+        s.cluster.faults.append(Fault(CREATION, refuse=409, hold=taken))
+        await s.passes(11)
+        await s.cluster.call(s.cluster.made("POST", "/virtualmachinemigrations")[0])
+        taken.set()
+        await s.passes(60)
+        assert (len(s.migrations), s.reserved, s.events) == (1, ("9500m", "2"), [STARTED])
+
+
+async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
+    async with scene() as s:
+        held_up = s.scheduler.parts.desk.orders.creations
+        await s.passes(9.9)
+        s.cluster.remove("/api/v1/nodes", "", "n2")
+        await s.passes(20)
+        assert (s.created(), s.migrations, s.reserved, len(held_up)) == (0, [], ("9500m", "gone"), 0)
+        assert (await s.view("nodes"))["nodes"][0]["stuck"] == (
+            "no node has room below its watermark for any of 1 VMs that may move"
+        )

@@ -1,0 +1,170 @@
+"""Nodes, VMs and pods change while a VM moves: one true ledger afterwards, and an event that says what happened."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
+from tests.scheduler_plugin.moving.scene import FULL, POD, STARTED, Scene, scene
+from tests.scheduler_plugin.moving.test_restarts import PHASES, Disturbance
+from tests.scheduler_plugin.objects import node, vm_pod
+
+BEFORE_PLACED = PHASES[:3]
+UNTIL_HANDED_OVER = PHASES[:5]
+
+
+async def reached(s: Scene, *phases: Callable[[Scene], Awaitable[None]]) -> None:
+    for phase in phases:
+        await phase(s)
+        await s.passes(1)
+
+
+async def deleted(s: Scene) -> None:
+    s.cluster.remove(NODES, "", "n2")
+
+
+async def cordoned(s: Scene) -> None:
+    s.cluster.put(NODES, node("n2", unschedulable=True))
+
+
+async def full(s: Scene) -> None:
+    """Somebody else takes the room while no scheduler keeps it."""
+    await s.stop()
+    s.fill("n2", "9")
+    await s.start()
+
+
+CHANGES: dict[Disturbance, tuple[str, str]] = {
+    deleted: ("gone", "node n2 is gone"),
+    cordoned: ("0", "node n2: the node takes no new pods"),
+    full: ("9", "node n2: not enough free cpu"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3], ids=[phase.__name__ for phase in BEFORE_PLACED])
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__ for change in CHANGES])
+async def test_a_target_that_is_lost_before_its_pod_is_placed_calls_the_move_off(
+    change: Disturbance, count: int
+) -> None:
+    async with scene() as s:
+        await reached(s, *BEFORE_PLACED[:count])
+        await change(s)
+        await s.passes(2)
+        if count > 1:
+            s.controller.obey_deletion()
+            await s.passes(1)
+        left, why = CHANGES[change]
+        failed = f"did not move from n1 to n2: called off: it cannot go where it should: {why}"
+        assert (s.migrations, s.reserved, await s.told(POD)) == ([], ("9500m", left), (200, False, 2))
+        assert s.events == [STARTED, ("db", "MigrationFailed", failed)]
+        assert s.created() == 1
+
+
+async def test_room_that_is_booked_is_given_to_nobody_else() -> None:
+    async with scene() as s:
+        await s.started()
+        pod = s.cluster.put(PODS, copy.deepcopy(POD) | {"metadata": {"name": "p", "namespace": "default", "uid": "p"}})
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "9"
+        assert await s.scheduler.filter(pod, "n2") == []
+        assert await s.placed() == "n2"
+
+
+async def test_a_target_that_dies_after_its_pod_was_placed_is_the_controllers_to_undo() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.cluster.remove(NODES, "", "n2")
+        await s.passes(5)
+        assert (s.migrations, s.reserved) == ([("db", "n2", "Pending")], ("9500m", "2")), "its pod is there still"
+        s.controller.fail("pod db is gone")
+        await s.passes(1)
+        failed = ("db", "MigrationFailed", "did not move from n1 to n2: pod db is gone")
+        assert (s.reserved, await s.told(POD), s.events) == (("9500m", "gone"), (200, False, 2), [STARTED, failed])
+
+
+@pytest.mark.parametrize("count", range(1, 6), ids=[phase.__name__ for phase in UNTIL_HANDED_OVER])
+async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(count: int) -> None:
+    async with scene() as s:
+        await reached(s, *UNTIL_HANDED_OVER[:count])
+        pods = [POD["metadata"]["name"]] + ([s.controller.target["metadata"]["name"]] if count > 2 else [])
+        s.cluster.remove(VMS, "default", "db")
+        for name in pods:
+            s.cluster.remove(PODS, "default", name)
+        await s.passes(2)
+        if count > 1:
+            s.let_go()
+            await s.passes(1)
+        assert (s.migrations, s.reserved, s.events) == ([], ("7500m", "0"), [STARTED])
+        assert list(s.scheduler.parts.desk.ledger.migrations) == []
+
+
+async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(1)
+        s.cluster.remove(PODS, "default", "db-pod")
+        s.controller.fail("the source's guest died")
+        fresh = vm_pod("db", uid="fresh")
+        fresh["metadata"]["name"] = "db-fresh"
+        s.point_vm_to("db-fresh")
+        pod = s.cluster.put(PODS, fresh)
+        await s.passes(1)
+        assert s.reserved == ("7500m", "0")
+        assert await s.scheduler.bind(pod, "n2") == ""
+        await s.passes(1)
+        assert (s.reserved, s.migrations) == (("7500m", "2"), [("db", "n2", "Failed")])
+        assert await s.told(s.cluster.get(PODS, "default", "db-fresh"), 4) == (200, False, 4)
+
+
+async def test_one_that_never_ends_is_called_off_at_last() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(340)
+        s.controller.obey_deletion()
+        await s.passes(1)
+        why = "did not move from n1 to n2: called off: it has not ended within 300 s"
+        assert (s.migrations, s.reserved, s.events) == ([], FULL, [STARTED, ("db", "MigrationFailed", why)])
+
+
+async def test_an_event_that_cannot_be_written_now_is_written_when_the_api_is_back() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(1)
+        s.cluster.faults.append(Fault(to("POST", "/events"), times=100))
+        s.controller.fail("its target died")
+        await s.passes(10)
+        assert s.events == [STARTED]
+        s.cluster.faults.clear()
+        await s.passes(2)
+        assert s.events == [STARTED, ("db", "MigrationFailed", "did not move from n1 to n2: its target died")]
+
+
+async def test_an_event_that_is_refused_is_dropped() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(to("POST", "/events"), refuse=403, times=100))
+        await s.started()
+        s.cluster.faults.clear()
+        await s.passes(10)
+        assert s.events == []
+
+
+async def test_a_deletion_that_fails_is_tried_again() -> None:
+    async with scene() as s:
+        await s.moved()
+        s.cluster.faults.append(Fault(to("DELETE", "/virtualmachinemigrations/"), times=2))
+        await s.passes(300)
+        assert len(s.cluster.made("DELETE", "/virtualmachinemigrations/")) == 1
+        await s.passes(12)
+        assert len(s.cluster.made("DELETE", "/virtualmachinemigrations/")) == 3
+        s.controller.obey_deletion()
+        await s.passes(1)
+        assert s.migrations == []

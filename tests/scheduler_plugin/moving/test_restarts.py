@@ -1,0 +1,165 @@
+"""Whatever happens to the scheduler or its API in any phase, a migration goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.scheduler_plugin.fake_clock import settle
+from tests.scheduler_plugin.fake_cluster import NODES
+from tests.scheduler_plugin.moving.scene import POD, SETTLED, STARTED, SUCCEEDED, Scene, scene
+from tests.scheduler_plugin.objects import node
+
+Snapshot = tuple[Any, ...]
+Disturbance = Callable[[Scene], Awaitable[None]]
+
+
+async def ordered(s: Scene) -> None:
+    await s.passes(SETTLED)
+
+
+async def accepted(s: Scene) -> None:
+    s.controller.accept()
+
+
+async def target_made(s: Scene) -> None:
+    s.controller.make_target()
+
+
+async def placed(s: Scene) -> None:
+    await settle()
+    assert await s.placed() == "n2"
+    assert await s.placed() == "n2", "kube-scheduler may ask twice"
+
+
+async def transferring(s: Scene) -> None:
+    s.controller.transfer()
+
+
+async def handed_over(s: Scene) -> None:
+    s.controller.hand_over()
+
+
+async def succeeded(s: Scene) -> None:
+    s.controller.succeed()
+
+
+PHASES = (ordered, accepted, target_made, placed, transferring, handed_over, succeeded)
+BY_CONTROLLER = (accepted, target_made, transferring, handed_over, succeeded)
+
+
+async def restart(s: Scene) -> None:
+    """The scheduler is killed; the next one has only the API."""
+    await s.start()
+    await s.passes(1)
+
+
+async def api_away(s: Scene) -> None:
+    s.cluster.go_away()
+    await s.passes(30)
+    s.cluster.come_back()
+    await s.passes(8)
+
+
+async def history_forgotten(s: Scene) -> None:
+    """The watches break, something happens meanwhile, and nobody remembers what."""
+    s.cluster.cut_watches()
+    await settle()
+    s.cluster.put(NODES, node("n3", "1", "1Gi"))
+    s.cluster.forget_history()
+    await s.passes(8)
+
+
+async def order_heard_twice(s: Scene) -> None:
+    assert await s.told(POD) == await s.told(POD)
+
+
+DISTURBANCES = (restart, api_away, history_forgotten, order_heard_twice)
+
+
+async def snapshot(s: Scene) -> Snapshot:
+    """All that anybody may notice: objects, books, and what the agents in both pods hear."""
+    heard = [await s.told(POD)]
+    if "targetPodName" in (s.controller.migration.get("status") or {}):
+        heard.append(await s.told(s.controller.target))
+    return s.migrations, s.reserved, heard
+
+
+async def story(disturb: Disturbance | None, after: int, *, meanwhile: bool = False) -> tuple[list[Snapshot], Any, int]:
+    """The whole life; ``disturb`` strikes after the phase of that number. ``meanwhile``: the API is away in it."""
+    async with scene() as s:
+        told = []
+        for number, phase in enumerate(PHASES):
+            if number == after and meanwhile:
+                s.cluster.go_away()
+                await s.passes(15)
+                await phase(s)
+                await s.passes(15)
+                s.cluster.come_back()
+                await s.passes(8)
+            else:
+                await phase(s)
+                await s.passes(1)
+            if number == after and disturb is not None:
+                await disturb(s)
+            told.append(await snapshot(s))
+        await s.passes(1)
+        return told, s.events, s.created()
+
+
+async def test_undisturbed_it_goes_like_this() -> None:
+    told, events, created = await story(None, -1)
+    source, both = ("9500m", "2"), ("9500m", "2")
+    holds, grows, silent, unknown = (200, True, 2), (200, False, 2), (503, False, None), (404, False, None)
+    assert told == [
+        ([("db", "n2", "")], source, [holds]),
+        ([("db", "n2", "Pending")], source, [holds]),
+        ([("db", "n2", "Pending")], source, [holds, unknown]),
+        ([("db", "n2", "Pending")], both, [holds, silent]),
+        ([("db", "n2", "Running")], both, [holds, silent]),
+        ([("db", "n2", "Running")], both, [silent, grows]),
+        ([("db", "n2", "Succeeded")], ("7500m", "2"), [unknown, grows]),
+    ]
+    assert (events, created) == ([STARTED, SUCCEEDED], 1)
+
+
+@pytest.mark.parametrize("after", range(len(PHASES)), ids=[phase.__name__ for phase in PHASES])
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=[each.__name__ for each in DISTURBANCES])
+async def test_a_disturbance_in_any_phase_changes_nothing(disturb: Disturbance, after: int) -> None:
+    assert await story(disturb, after) == await story(None, -1)
+
+
+@pytest.mark.parametrize("phase", BY_CONTROLLER, ids=[phase.__name__ for phase in BY_CONTROLLER])
+async def test_what_happens_while_the_api_is_away_is_caught_up_with(phase: Callable[[Scene], Awaitable[None]]) -> None:
+    assert await story(None, PHASES.index(phase), meanwhile=True) == await story(None, -1)
+
+
+@pytest.mark.parametrize("after", range(6), ids=[phase.__name__ for phase in PHASES[:6]])
+async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_nothing_else(after: int) -> None:
+    async with scene() as s:
+        for phase in PHASES[: after + 1]:
+            await phase(s)
+            await s.passes(1)
+        before = (s.reserved, s.created())
+        await s.stop()
+        await s.clock.advance(200)
+        await s.start()
+        await s.passes(60)
+        assert (s.reserved, s.created()) == before
+
+
+async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(1)
+        await s.stop()
+        s.controller.hand_over()
+        s.controller.succeed()
+        s.fill("n2", "7500m")
+        await s.start()
+        await s.passes(60)
+        assert (s.events, s.reserved, s.created()) == ([STARTED, SUCCEEDED], ("7500m", "9500m"), 1)
