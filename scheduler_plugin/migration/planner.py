@@ -60,11 +60,11 @@ class Planner:
         One that was never made, or could not go where it should, says nothing about its VM.
         """
         seen = {name: each for name, each in ledger.migrations.items() if each.is_active and each.facts is not None}
-        unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys()]
+        unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
         unwanted += [each.vm for name, each in seen.items() if each.is_leaving and name not in self._misled]
         self._resting |= dict.fromkeys(unwanted, Instant(now + policy.rest.cooldown))
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
-        self._active = {name: each.vm for name, each in seen.items() if name not in self._misled}
+        self._active = {name: each.vm for name, each in seen.items()}
         self._misled &= ledger.migrations.keys()
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
