@@ -63,7 +63,10 @@ def test_every_target_of_the_image_file_is_built_and_has_the_programs_that_are_r
     text = (ROOT / "deploy/images/Dockerfile").read_text()
     targets = re.findall(r"^FROM base AS (\w+)$", text, re.MULTILINE)
     assert {f"localhost:5001/autoscale{'r' * (target == 'agent')}-{target}:dev" for target in targets} == built_images()
-    programs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {pattern.rstrip("*") for pattern in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages == set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
+    programs = project["project"]["scripts"]
     started = {each["command"][0] for pod in pods() for each in pod.containers if "command" in each}
     assert started - {"kube-scheduler"} <= set(programs)
     assert set(re.findall(r'^ENTRYPOINT \["([\w-]+)"\]$', text, re.MULTILINE)) <= set(programs)
