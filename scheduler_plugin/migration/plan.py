@@ -9,6 +9,7 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.migration.victims import Rest
+from scheduler_plugin.placement import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,21 @@ class Plan:
 class Need:
     """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
 
-    ``denied_since`` is since when somebody is denied there, None where nobody is.
+    ``denied_since`` is since when somebody is denied there, None where nobody is. ``seen`` is what of the book this was
+    derived from: its room, and what is unmet and migrating.
     """
 
     book: NodeBook
+    seen: tuple[Room, Resources, Resources]
     excess: Resources | None
     since: Instant
     denied_since: Instant | None
+
+    def is_of(self, book: NodeBook, *, drains: bool) -> bool:
+        """Whether ``book`` holds the very amounts that this was derived from: then it need not be again."""
+        room, unmet, migrating = self.seen
+        is_same = book is self.book and book.room is room and book.unmet is unmet and book.migrating is migrating
+        return is_same and (self.excess is None) is drains
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
         """Whether it has lasted."""

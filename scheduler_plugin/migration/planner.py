@@ -20,13 +20,17 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
-from scheduler_plugin.migration.plan import Cancel, MigrationPolicy, Moment, Need, Plan
+from scheduler_plugin.migration.plan import Cancel, MigrationPolicy, Moment, Need, Plan, Stuck
 from scheduler_plugin.migration.relief import Relief
 from scheduler_plugin.migration.targets import Targets, Traffic
 from scheduler_plugin.migration.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there so much later is cancelled."""
+
+
+AT_ONCE: Final = 100
+"""Nodes to be relieved that are looked at in one look: in a cluster that is full to the brim they take turns."""
 
 
 class Planner:
@@ -36,6 +40,7 @@ class Planner:
         self._order = order
         self._needs: dict[str, Need] = {}
         self._needless_since: dict[ObjectName, Instant] = {}
+        self._stuck: dict[str, Stuck] = {}
         self._active: dict[ObjectName, ObjectName] = {}
         self._resting: dict[ObjectName, Instant] = {}
         self._misled: set[ObjectName] = set()
@@ -45,14 +50,28 @@ class Planner:
         self._notice_vanished(ledger, policy, moment.now)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, moment.now)}
         relief = Relief(ledger, policy, moment, self._order)
-        due = [need for need in self._needs.values() if policy.enabled and need.is_due(policy, moment.now)]
-        if due:
+        batch = self._batch(policy, moment.now)
+        if batch:
             traffic = Traffic.of(ledger)
             targets = Targets(ledger, traffic, policy, ranking, draw)
-            for need in sorted(due, key=lambda need: need.urgency):
-                relief.relieve(need, traffic, targets, self._resting)
+            for need in batch:
+                self._stuck.pop(need.book.name, None)
+                stuck = relief.relieve(need, traffic, targets, self._resting)
+                if stuck is not None:
+                    self._stuck[need.book.name] = stuck
         cancels = tuple(self._cancels(ledger, policy, moment.now))
-        return Plan(tuple(relief.moves), tuple(relief.stuck), cancels, _forgotten(ledger, policy, moment.wall))
+        forget = _forgotten(ledger, policy, moment.wall)
+        return Plan(tuple(relief.moves), tuple(self._stuck.values()), cancels, forget)
+
+    def _batch(self, policy: MigrationPolicy, now: Instant) -> list[Need]:
+        """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
+        due = {name: need for name, need in self._needs.items() if policy.enabled and need.is_due(policy, now)}
+        self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
+        if len(due) > AT_ONCE:
+            turns = {name: turn for turn, name in enumerate(self._stuck, start=1)}
+            first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:AT_ONCE]
+            due = {name: due[name] for name in first}
+        return sorted(due.values(), key=lambda need: need.urgency)
 
     def _notice_vanished(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """A migration that is deleted before it has ended is not wanted: its VM is left alone for a while.
@@ -69,16 +88,19 @@ class Planner:
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Need]:
         for name in ledger.strained:
-            book = ledger.nodes[name]
-            pressure = book.pressure
+            book, known = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
+            if known is not None and known.is_of(book, drains=drains):
+                yield known
+                continue
+            pressure = book.pressure
             if not drains and not pressure.too_much:
                 continue
-            known = self._needs.get(name)
             is_denied = pressure.capacity.any and pressure.too_much
             denied_before = None if known is None else known.denied_since
             yield Need(
                 book,
+                seen=(book.room, book.unmet, book.migrating),
                 excess=None if drains else pressure.excess,
                 since=now if known is None else known.since,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,

@@ -25,10 +25,11 @@ class Relief:
 
     def __init__(self, ledger: Ledger, policy: MigrationPolicy, moment: Moment, order: Order) -> None:
         self.moves: list[Move] = []
-        self.stuck: list[Stuck] = []
         self._ledger, self._policy, self._moment, self._order = ledger, policy, moment, order
 
-    def relieve(self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]) -> None:
+    def relieve(
+        self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
+    ) -> Stuck | None:
         """Chooses who leaves the node of ``need`` now, or says why nobody can.
 
         VMs in ``resting`` are left alone until the given moment.
@@ -36,7 +37,7 @@ class Relief:
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
         if not allowed:
-            return
+            return None
         victims, others = self._victims(need, resting)
         housed = [victim for victim in victims if targets.has_room(victim.size)]
         chosen = housed if need.excess is None else enough(housed, need.excess)
@@ -46,8 +47,7 @@ class Relief:
             if target is not None:
                 self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
                 moved += 1
-        if not moved:
-            self.stuck.append(Stuck(node, _why(len(victims), len(housed), others)))
+        return None if moved else Stuck(node, _why(len(victims), len(housed), others))
 
     def _victims(self, need: Need, resting: Mapping[ObjectName, Instant]) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, in order, and why the other ones may not."""

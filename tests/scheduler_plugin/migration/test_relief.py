@@ -10,7 +10,9 @@ import pytest
 from protocol.units import Bytes, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move
 from scheduler_plugin.migration import MigrationPolicy, Plan, Stuck, Victim
+from scheduler_plugin.migration import planner as planner_module
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
+from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.migration.scene import WALL, Scene, node
 
 PENDING, SUCCEEDED, FAILED = MigrationPhase.PENDING, MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
@@ -84,6 +86,19 @@ def test_somebody_who_is_denied_no_more_leaves_the_longer_wait() -> None:
     scene.tell("b", amount(7))
     assert scene.look(after=3) == Plan()
     assert len(scene.look(after=7).moves) == 1
+
+
+def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None:
+    scene = pressed()
+    assert scene.look() == Plan()
+    for of in "abc":
+        scene.fleet.did(scene.ledger.lose_pod(f"uid-{of}"))
+    scene.fleet.did(scene.ledger.lose_node("n1"))
+    scene.fleet.did(scene.ledger.see_node(node_with_system("n1", 11)))
+    for of in "ab":
+        scene.add(f"{of}2", "n1", 5)
+    (move,) = scene.look(after=10).moves
+    assert (move.vm, move.reason) == (name("a2"), "node n1 has 3 cpu, 3Gi too much")
 
 
 # Enough, and not more ------------------------------------------------------------------------------------------------
@@ -335,6 +350,23 @@ def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_say
     assert scene.settled() == Plan()
     scene.add("a", "n1", 1, facts={"may_move": False})
     assert scene.settled().stuck == (Stuck("n1", "no VM may move: 1 exempt"),)
+
+
+def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "AT_ONCE", 2)
+    scene = Scene(*(node(f"n{number}") for number in range(5)))
+    for number in range(5):
+        scene.add(f"v{number}", f"n{number}", 8)
+    stuck = [[each.node for each in scene.settled().stuck], *([e.node for e in scene.look().stuck] for _ in range(3))]
+    assert [sorted(each) for each in stuck] == [
+        ["n0", "n1"],
+        ["n0", "n1", "n2", "n3"],
+        ["n0", "n1", "n2", "n3", "n4"],
+        ["n0", "n1", "n2", "n3", "n4"],
+    ]
+    scene.fleet.did(scene.ledger.lose_pod("uid-v0"))
+    scene.fleet.did(scene.ledger.see_pod(plain_pod("b", amount(1), "n1")))
+    assert "n0" not in [each.node for each in scene.look().stuck]
 
 
 def test_draining_may_be_switched_off() -> None:
