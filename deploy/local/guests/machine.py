@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,6 +28,21 @@ class Machine(Protocol):
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """One command of the monitor. Raises ``GuestError``."""
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
+
+    async def stirred(self, seconds: float) -> None:
+        """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+
+    def moment(self, event: str) -> float | None:
+        """When ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None where it never did."""
+
+    def last_words(self) -> str:
+        """The end of what its process has complained about."""
+
+    async def kill(self) -> None:
+        """Ends the process at once; returns when it is gone."""
 
     async def end(self) -> None:
         """Ends the process, politely first; returns when it is gone."""
@@ -65,12 +81,26 @@ class Qemu:
         return await QemuProcess.launch(who, command, log)
 
 
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Where a process complains; what other processes said before it ends at ``start``."""
+
+    path: Path
+    start: int
+
+    def last_words(self) -> str:
+        """Its last lines as one; "nothing" where there are none."""
+        said = self.path.read_bytes()[self.start :].decode(errors="replace") if self.path.exists() else ""
+        return " ".join(said.split("\n")[-4:]).strip()[-500:] or "nothing"
+
+
 class QemuProcess:
     """A ``Machine`` that is a QEMU process of ours."""
 
-    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor, log: Log) -> None:
         self._process = process
         self._monitor = monitor
+        self._log = log
 
     @classmethod
     async def launch(cls, who: str, command: Callable[[int], Sequence[str]], log: Path) -> QemuProcess:
@@ -79,7 +109,8 @@ class QemuProcess:
         Raises ``GuestError`` with the end of the log where QEMU does not come up.
         """
         ours, theirs = socket.socketpair()
-        with theirs, log.open("wb") as complaints:
+        with theirs, log.open("ab") as complaints:
+            kept = Log(log, complaints.tell())
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command(theirs.fileno()),
@@ -92,13 +123,13 @@ class QemuProcess:
             except BaseException:
                 ours.close()
                 raise
-        machine = cls(process, Monitor(who))
+        machine = cls(process, Monitor(who), kept)
         try:
             await machine._monitor.connect(ours)
         except BaseException as error:
             await machine.end()
             if isinstance(error, GuestError):
-                raise GuestError(f"{error}; it said: {_last_words(log)}") from error
+                raise GuestError(f"{error}; it said: {machine.last_words()}") from error
             raise
         return machine
 
@@ -111,6 +142,29 @@ class QemuProcess:
         """One command of the monitor. Raises ``GuestError``."""
         return await self._monitor.call(command, arguments)
 
+    async def give(self, name: str, end: socket.socket) -> None:
+        """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
+        await self._monitor.give(name, end)
+
+    async def stirred(self, seconds: float) -> None:
+        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        await self._monitor.stirred(seconds)
+
+    def moment(self, event: str) -> float | None:
+        """When QEMU last said ``event``, in seconds since 1970; None where it never did."""
+        return self._monitor.moment(event)
+
+    def last_words(self) -> str:
+        """The end of what QEMU has complained about since it was launched."""
+        return self._log.last_words()
+
+    async def kill(self) -> None:
+        """Ends QEMU at once; what its guest has not written is lost."""
+        if self.alive:
+            self._process.kill()
+        await self._process.wait()
+        await self._monitor.close()
+
     async def end(self) -> None:
         """Ends QEMU: it is asked to quit, and killed where it does not. Nothing is lost, its disk is written through
         the host's cache.
@@ -119,10 +173,7 @@ class QemuProcess:
             if self.alive:
                 await self._quit()
         finally:
-            if self.alive:
-                self._process.kill()
-            await self._process.wait()
-            await self._monitor.close()
+            await self.kill()
 
     async def _quit(self) -> None:
         try:
@@ -131,7 +182,3 @@ class QemuProcess:
                 await self._process.wait()
         except (GuestError, TimeoutError):
             return  # the kill that follows needs nobody's consent
-
-
-def _last_words(log: Path) -> str:
-    return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip()[-500:] or "nothing"

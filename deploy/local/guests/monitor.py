@@ -11,12 +11,14 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-from qemu.qmp import QMPClient, QMPError
+from qemu.qmp import EventListener, QMPClient, QMPError
 
 from deploy.local.ports import GuestError
 
 _CALL_SECONDS: Final = 10.0
 """An emulated guest under full load answers its monitor within a second or two; this is a hang."""
+
+_EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
 class Monitor:
@@ -25,6 +27,8 @@ class Monitor:
     def __init__(self, who: str) -> None:
         self._who = who
         self._client = QMPClient(who)
+        self._listener = EventListener(_EVENTS)
+        self._client.register_listener(self._listener)
 
     async def connect(self, end: socket.socket) -> None:
         """Greets the QEMU at the other end. Raises ``GuestError``."""
@@ -43,6 +47,31 @@ class Monitor:
             raise GuestError(f"{self._who}: QEMU did not answer {command} within {_CALL_SECONDS:.0f} s") from error
         except (QMPError, OSError, EOFError) as error:
             raise GuestError(f"{self._who}: QEMU refused {command}: {_said(error)}") from error
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        """Passes a socket on to QEMU, which knows it by ``name`` from now on. Raises ``GuestError``."""
+        try:
+            self._client.send_fd_scm(end.fileno())
+        except (QMPError, OSError) as error:
+            raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
+        await self.call("getfd", {"fdname": name})
+
+    async def stirred(self, seconds: float) -> None:
+        """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._listener.get()
+        except TimeoutError:
+            return
+
+    def moment(self, event: str) -> float | None:
+        """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did."""
+        for message in reversed(self._listener.history):
+            if message["event"] == event:
+                stamp = message["timestamp"]
+                if isinstance(stamp, dict):
+                    return float(stamp["seconds"]) + float(stamp["microseconds"]) / 1e6
+        return None
 
     async def close(self) -> None:
         """Hangs up; QEMU may already be gone."""

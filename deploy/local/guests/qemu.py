@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +16,30 @@ from deploy.local.clock import Clock
 from deploy.local.guests.accelerator import Accelerator, choose_accelerator
 from deploy.local.guests.daemon import Answer, ask
 from deploy.local.guests.machine import Hypervisor, Machine, Qemu
-from deploy.local.guests.qemu_command import DAEMON_PORT, MEMORY_DEVICE, Files, launcher, plugged, qemu_command
-from deploy.local.ports import Guest, GuestError, GuestPhase, GuestSpec, GuestState, NetworkError, PodSockets
+from deploy.local.guests.qemu_command import (
+    DAEMON_PORT,
+    MEMORY_DEVICE,
+    RECEIVING,
+    Files,
+    launcher,
+    plugged,
+    qemu_command,
+)
+from deploy.local.guests.transfer import Ends, Transfer, carried_through
+from deploy.local.ports import (
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    NetworkError,
+    PodSockets,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
 
@@ -65,24 +88,42 @@ class QemuGuest:
         self._made_by = made_by
         self._machine: Machine | None = None
         self._ready = False
+        self._receives = False
 
     async def start(self) -> None:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
-        if self._alive() is not None:
-            return
-        try:
-            self._machine = await self._launched()
-        except OSError as error:
-            raise GuestError(
-                f"{self._spec.vm}: the guest cannot be started in {self._spec.state_dir}: {error}"
-            ) from error
-        self._ready = False
+        if self._alive() is None:
+            await self._launch(())
+        elif self._receives:
+            raise GuestError(f"{self._spec.vm}: the guest waits for another one to be sent to it")
+
+    async def receive(self) -> None:
+        """Launches QEMU on the VM's disk, which another process still uses. Raises ``GuestError``."""
+        if self._alive() is None:
+            await self._launch(RECEIVING)
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest to another process by QEMU's migration. Raises ``GuestError`` and ``TransferError``."""
+        if not isinstance(target, QemuGuest) or target._alive() is None or not target._receives:
+            raise await self._refused(target, "the other end does not receive")
+        if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
+            raise await self._refused(target, f"the other end is {target._spec.vm}'s")
+        source, receiver = self._alive(), target._alive()
+        if source is None or receiver is None or self._receives:
+            await target.stop()
+            raise GuestError(f"{self._spec.vm}: the guest does not run")
+        transfer = Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock), limits, progress)
+        return await carried_through(self._sent(transfer, target), transfer.call_off)
 
     async def state(self) -> GuestState:
         """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None:
             return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        if self._receives:
+            return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         memory = await self._memory(machine)
         if not self._ready and not await self._has_booted():
             return GuestState(GuestPhase.BOOTING, self._spec.cpu_use, memory)
@@ -120,18 +161,39 @@ class QemuGuest:
             await self._machine.end()
             self._machine = None
 
-    async def _launched(self) -> Machine:
-        """A machine on the VM's disk, which is made where there is none. Raises ``GuestError`` and ``OSError``."""
+    async def _launch(self, more: Sequence[str]) -> None:
+        """A machine on the VM's disk, which is made where there is none. Raises ``GuestError``."""
         spec, made_by = self._spec, self._made_by
-        spec.state_dir.mkdir(parents=True, exist_ok=True)
         files = Files.of(spec.state_dir)
-        if not files.disk.exists():
-            await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
-        return await made_by.hypervisor.launch(
-            str(spec.vm),
-            lambda fd: [*launcher(spec.network.enter), *qemu_command(spec, made_by.image, made_by.accelerator, fd)],
-            files.log,
-        )
+        try:
+            spec.state_dir.mkdir(parents=True, exist_ok=True)
+            if not more:
+                files.forget_logs()
+            if not files.disk.exists():
+                await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
+            self._machine = await made_by.hypervisor.launch(str(spec.vm), lambda fd: self._command(fd, more), files.log)
+        except OSError as error:
+            raise GuestError(f"{spec.vm}: the guest cannot be started in {spec.state_dir}: {error}") from error
+        self._receives, self._ready = bool(more), False
+
+    def _command(self, monitor_fd: int, more: Sequence[str]) -> list[str]:
+        spec, made_by = self._spec, self._made_by
+        qemu = qemu_command(spec, made_by.image, made_by.accelerator, monitor_fd)
+        return [*launcher(spec.network.enter), *qemu, *more]
+
+    async def _sent(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
+        """Runs the move to its end; afterwards both guests know who they are."""
+        try:
+            info = await transfer.run()
+        except TransferError:
+            target._receives = False
+            raise
+        target._receives, target._ready = False, self._ready
+        return info
+
+    async def _refused(self, target: Guest, why: str) -> TransferError:
+        await target.stop()
+        return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
 
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None

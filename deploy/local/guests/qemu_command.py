@@ -44,7 +44,7 @@ _KERNEL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a guest keeps in its state directory."""
+    """What a guest keeps in its state directory. While it moves two processes use them: logs are appended to."""
 
     disk: Path
     console: Path
@@ -54,6 +54,15 @@ class Files:
     def of(cls, state_dir: Path) -> Files:
         """The files of the guest with this state directory."""
         return cls(state_dir / "disk.qcow2", state_dir / "console.log", state_dir / "qemu.log")
+
+    def forget_logs(self) -> None:
+        """Removes what earlier processes have logged."""
+        for log in (self.console, self.log):
+            log.unlink(missing_ok=True)
+
+
+RECEIVING: Final = ("-incoming", "defer", "-S")
+"""What a process that receives a guest has beside its command: it waits to be filled, and then for the order to run."""
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
@@ -73,7 +82,7 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
         "-device", "virtio-blk-pci,drive=root",
         *_interfaces(spec),
         "-device", "virtio-rng-pci",
-        "-chardev", f"file,id=console,path={_escaped(str(files.console))}", "-serial", "chardev:console",
+        "-chardev", f"file,id=console,append=on,path={_escaped(str(files.console))}", "-serial", "chardev:console",
         "-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control",
     ]  # fmt: skip
 

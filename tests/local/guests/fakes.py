@@ -60,6 +60,21 @@ class FakeMachine:
             self.size = max(arguments["value"], self.least)
         return self.size if command == "qom-get" else self.answers.get(command, "")
 
+    async def give(self, name: str, end: socket.socket) -> None:
+        self.calls.append(("getfd", {"fdname": name}))
+
+    async def stirred(self, seconds: float) -> None:
+        raise AssertionError("nothing is waited for in this test")
+
+    def moment(self, event: str) -> float | None:
+        return None
+
+    def last_words(self) -> str:
+        return "nothing"
+
+    async def kill(self) -> None:
+        self.alive = False
+
     async def end(self) -> None:
         self.alive = False
 

@@ -63,7 +63,7 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         ("-netdev", "tap,ifname=link0,script=no,downscript=no,id=net1"),
         ("-device", "virtio-net-pci,netdev=net1,mac=02:00:0a:ff:ff:fe,romfile="),
         ("-device", "virtio-rng-pci"),
-        ("-chardev", f"file,id=console,path={tmp_path}/console.log"),
+        ("-chardev", f"file,id=console,append=on,path={tmp_path}/console.log"),
         ("-serial", "chardev:console"),
         ("-chardev", "socket,id=monitor,fd=7"),
         ("-mon", "chardev=monitor,mode=control"),

@@ -1,0 +1,154 @@
+"""Who may run while a guest moves between two machines. Pure.
+
+The disk is one, so at no instant may both run, and a machine that once ran behind the other's back must never be
+continued. QEMU alone cannot promise that: a source whose target dies in the instant after it began to run goes on by
+itself. So the target is launched standing still, and there is one moment that decides, of our own making:
+
+    the target is *released* (told to run) only after the source itself said that all has been sent, and from that
+    moment on the source is never continued. Before it, the target has never run, so the source may always go on.
+
+What each end says in between is one row of a table:
+
+    source \\ target     FILLING      READY        RUNS        GONE         SILENT
+    SENDING             wait         wait         finish      take back    wait
+    SENT                wait         release      finish      take back    wait
+    KEPT                take back    take back    finish      take back    take back
+    GONE                give up      give up      finish      give up      give up
+    SILENT              wait         wait         finish      take back    wait
+    any, called off     take back    take back    finish      take back    take back      (GONE: give up)
+    any, released       wait         take back    finish      give up      wait, later give up
+
+A released target that stands still has refused to run, so it never ran: READY is the answer to a question asked after
+the order. A released one that is gone or silent may have run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class SourceSays(StrEnum):
+    """How far the sending end is."""
+
+    SENDING = "sending"
+    SENT = "sent"
+    """All has arrived, as it was told by the other end; it stands still."""
+    KEPT = "kept"
+    """It has given the move up, and goes on or can go on."""
+    GONE = "gone"
+    SILENT = "silent"
+
+
+class TargetSays(StrEnum):
+    """How far the receiving end is."""
+
+    FILLING = "filling"
+    READY = "ready"
+    """It has everything and stands still."""
+    RUNS = "runs"
+    GONE = "gone"
+    SILENT = "silent"
+
+
+class Step(StrEnum):
+    """What to do next."""
+
+    WAIT = "wait"
+    RELEASE = "release"
+    """Tell the target to run. There is no way back from here unless it refuses."""
+    FINISH = "finish"
+    """End the source: the guest has moved."""
+    TAKE_BACK = "take back"
+    """End the target, and then see that the source runs."""
+    GIVE_UP = "give up"
+    """End both: the source cannot or must not go on, and the target cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is known. ``is_called_off``: nobody wants the move any more, or its time is up. ``is_hopeless``: a
+    released target has been silent for too long.
+    """
+
+    source: SourceSays
+    target: TargetSays
+    is_released: bool = False
+    is_called_off: bool = False
+    is_hopeless: bool = False
+
+
+_RELEASED: Final[Mapping[TargetSays, Step]] = {
+    TargetSays.FILLING: Step.WAIT,
+    TargetSays.READY: Step.TAKE_BACK,
+    TargetSays.RUNS: Step.FINISH,
+    TargetSays.GONE: Step.GIVE_UP,
+    TargetSays.SILENT: Step.WAIT,
+}
+
+_SENDING: Final[Mapping[TargetSays, Step]] = {
+    TargetSays.FILLING: Step.WAIT,
+    TargetSays.READY: Step.WAIT,
+    TargetSays.GONE: Step.TAKE_BACK,
+    TargetSays.SILENT: Step.WAIT,
+}
+
+_HELD: Final[Mapping[SourceSays, Mapping[TargetSays, Step]]] = {
+    SourceSays.SENDING: _SENDING,
+    SourceSays.SILENT: _SENDING,
+    SourceSays.SENT: {**_SENDING, TargetSays.READY: Step.RELEASE},
+    SourceSays.KEPT: dict.fromkeys(_SENDING, Step.TAKE_BACK),
+    SourceSays.GONE: dict.fromkeys(_SENDING, Step.GIVE_UP),
+}
+
+
+def next_step(view: View) -> Step:
+    """What follows from what both ends say, as in the table above."""
+    if view.is_released or view.target is TargetSays.RUNS:
+        step = _RELEASED[view.target]
+        return Step.GIVE_UP if step is Step.WAIT and view.is_hopeless else step
+    if view.is_called_off:
+        return Step.GIVE_UP if view.source is SourceSays.GONE else Step.TAKE_BACK
+    return _HELD[view.source][view.target]
+
+
+class Resumption(StrEnum):
+    """What a source needs that is to go on, once its target is gone for good."""
+
+    DONE = "done"
+    CONTINUE = "continue"
+    WAIT = "wait"
+
+
+_HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
+
+
+def source_says(status: str) -> SourceSays:
+    """What QEMU's status of an outgoing migration means; none at all means that it has not begun."""
+    match status:
+        case "completed":
+            return SourceSays.SENT
+        case "failed" | "cancelled":
+            return SourceSays.KEPT
+        case _:
+            return SourceSays.SENDING
+
+
+def target_says(run_state: str) -> TargetSays:
+    """What the run state of a receiving QEMU means; whatever is neither waiting nor ready has run."""
+    match run_state:
+        case "inmigrate":
+            return TargetSays.FILLING
+        case "paused" | "prelaunch":
+            return TargetSays.READY
+        case _:
+            return TargetSays.RUNS
+
+
+def resumption(source: SourceSays, run_state: str) -> Resumption:
+    """How a source with this run state gets to run again; one that had its own reasons to stand still keeps them."""
+    if run_state not in _HELD_BY_THE_MOVE:
+        return Resumption.DONE
+    return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE

@@ -1,0 +1,133 @@
+"""A running guest that travels between two nodes, and a client that notices every standstill."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+from deploy.local.clock import SystemClock
+from deploy.local.guests.qemu import QemuGuests
+from deploy.local.network.chooser import NetworkKind
+from deploy.local.ports import Guest, GuestSpec, TransferInfo, TransferLimits
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Seconds
+from tests.vm.guests import MIB, Booted, booted
+from vm_image.build import ensure_image
+
+LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(1024 * MIB), timeout=Seconds(60.0))
+PROBE_SECONDS = 0.02
+
+
+@dataclass
+class Journey:
+    """A guest on node ``node-1`` or ``node-2``; ``guest`` is where it is now, ``progress`` what its moves said."""
+
+    home: Booted
+    guests: QemuGuests
+    guest: Guest
+    spec: GuestSpec
+    hops: int = 0
+    progress: list[TransferInfo] = field(default_factory=list)
+
+    async def target(self, **changes: object) -> tuple[Guest, GuestSpec]:
+        """A guest that receives in a new pod on the other node; ``changes`` to its spec make it another machine."""
+        self.hops += 1
+        pod = ObjectName("default", f"db-pod-{self.hops}")
+        place = await self.home.network.add_pod(f"node-{self.hops % 2 + 1}", pod)
+        spec = replace(self.spec, pod=pod, network=place, **changes)  # type: ignore[arg-type]  # fields of a spec
+        guest = self.guests.create(spec)
+        await guest.receive()
+        return guest, spec
+
+    async def hop(self, limits: TransferLimits = LIMITS) -> TransferInfo:
+        """Moves the guest to the other node and removes the pod it came from."""
+        target, spec = await self.target()
+        try:
+            info = await self.guest.send(target, limits, self.progress.append)
+        except BaseException:
+            await self.drop(target, spec)
+            raise
+        await self.drop(self.guest, self.spec)
+        self.guest, self.spec = target, spec
+        return info
+
+    async def drop(self, guest: Guest, spec: GuestSpec) -> None:
+        """Ends a guest and removes its pod."""
+        await guest.stop()
+        await self.home.network.remove_pod(spec.pod)
+
+    def here(self) -> Booted:
+        """The guest with all that is around it now."""
+        return Booted(self.guest, self.spec, self.home.network)
+
+
+@asynccontextmanager
+async def travelling(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Journey]:
+    """A booted guest with a database of its own, and a second node for it to go to."""
+    async with booted(kind, state_dir) as home:
+        await home.network.add_node("node-2")
+        image = await asyncio.to_thread(ensure_image, lambda _: None)
+        guests = await QemuGuests.prepare(image, home.network, SystemClock())
+        await home.pgbench("--initialize", "--quiet", "--scale=1")
+        journey = Journey(home, guests, home.guest, home.spec)
+        try:
+            yield journey
+        finally:
+            await journey.guest.stop()
+
+
+@dataclass
+class Probe:
+    """A client that asks the database for nothing, every 20 ms, over one connection. ``stalls`` are its waits in
+    seconds, by when they began.
+    """
+
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+
+    def longest(self, since: float = 0.0, until: float = float("inf")) -> float:
+        """The longest wait that overlaps the span."""
+        return max((wait for at, wait in self.stalls if at + wait >= since and at <= until), default=0.0)
+
+
+@asynccontextmanager
+async def probing(journey: Journey) -> AsyncIterator[Probe]:
+    """Probes the guest's database through the flat network until the end of the block; the connection must hold."""
+    port = await journey.home.network.expose(journey.spec.address, 5432)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    probe = Probe()
+    parameters = b"user\0postgres\0database\0postgres\0\0"
+    writer.write((len(parameters) + 8).to_bytes(4, "big") + (196608).to_bytes(4, "big") + parameters)
+    await _ready(reader)
+    task = asyncio.create_task(_probe(reader, writer, probe))
+    try:
+        yield probe
+        assert not task.done(), f"the probe's connection has ended: {task}"
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        writer.close()
+
+
+async def _probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, probe: Probe) -> None:
+    query = b";\0"
+    for _ in count():
+        began = time.monotonic()
+        writer.write(b"Q" + (len(query) + 4).to_bytes(4, "big") + query)
+        await _ready(reader)
+        took = time.monotonic() - began
+        probe.stalls.append((began, took))
+        await asyncio.sleep(max(0.0, PROBE_SECONDS - took))
+
+
+async def _ready(reader: asyncio.StreamReader) -> None:
+    """Reads messages of the server until it is ready for a query."""
+    while True:
+        head = await reader.readexactly(5)
+        await reader.readexactly(int.from_bytes(head[1:], "big") - 4)
+        if head[:1] == b"Z":
+            return
