@@ -62,9 +62,7 @@ class Guard:
         if self.target is None:
             return "no proof yet: the policy has seen no need, or not the last one"
         said = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
-        return "the policy says " + " and ".join(
-            f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items()
-        )
+        return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items())
 
     def steps(self) -> tuple[Step, ...]:
         """What each stage did to the last need; empty before the first."""

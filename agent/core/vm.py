@@ -65,5 +65,5 @@ def view(found: VirtualMachine, pod: str) -> Vm:
         version=int(version) if version.isdecimal() else 0,
         resizable=found.enabled and found.phase in RESIZABLE_PHASES,
         recorded_permit=found.permit,
-        ours=found.pod_name in (None, pod),
+        ours=found.pod_name == pod,
     )

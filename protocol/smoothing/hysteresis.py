@@ -34,37 +34,34 @@ class Hysteresis(Stage):
     ``shifted`` maps a sample and the value that reaches the stage to that estimate: see ``by_inputs``, ``by_outputs``.
     """
 
-    __slots__ = ("_patience", "_reason", "_shifted", "_threshold", "_waited")
+    __slots__ = ("_patience", "_rule", "_shifted", "_waited")
     name: ClassVar[str] = "hysteresis"
 
-    def __init__(self, shifted: Callable[[float, float], float], reason: str, patience: Seconds | None = None) -> None:
+    def __init__(self, shifted: Callable[[float, float], float], rule: str, patience: Seconds | None = None) -> None:
         self._shifted = shifted
-        self._reason = reason
-        self._threshold = 0.0
+        self._rule = rule
         self._patience = None if patience is None else WindowMax(patience)
         self._waited = False
 
     @classmethod
     def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
         """Delays shrinking by so many units of the input of ``curve``."""
-        return cls(lambda raw, _: curve(raw + inputs), f"the value for {inputs:g} more of input", patience)
+        rule = f"shrinks only from above the value for {inputs:g} more of input"
+        return cls(lambda raw, _: curve(raw + inputs), rule, patience)
 
     @classmethod
     def by_outputs(cls, outputs: float, ratio: float, patience: Seconds | None = None) -> Hysteresis:
         """Delays shrinking until it saves more than ``outputs``, and at least ``ratio`` (below 1) of what there is."""
-        return cls(
-            lambda _, value: max(value + outputs, value / (1 - ratio)),
-            f"{outputs:g} more and {1 / (1 - ratio):.3g} times",
-            patience,
-        )
+        saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of what there is"] * bool(ratio)
+        rule = f"shrinks only where that saves {' and '.join(saves) or 'anything'}"
+        return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The value where it grows or is well below; otherwise what there is, until patience ends."""
         current = sample.current
-        self._threshold = self._shifted(sample.value, value)
         most = self._most(now, value)
         self._waited = False
-        if current is None or value >= current or current > self._threshold:
+        if current is None or value >= current or current > self._shifted(sample.value, value):
             return value
         self._waited = most is not None and most < current
         return most if most is not None and self._waited else current
@@ -77,10 +74,8 @@ class Hysteresis(Stage):
         return self._patience.max() if self._patience.is_full(now) else None
 
     def explain(self) -> str:
-        """The level above which current must be before anything shrinks."""
-        if self._waited:
-            return "nothing more was needed for as long as patience lasts"
-        return f"shrinks only from above {self._threshold:.6g} ({self._reason})"
+        """The rule, or that patience has ended it."""
+        return "nothing more was needed for as long as patience lasts" if self._waited else self._rule
 
     def snapshot(self, now: Instant) -> Mapping[str, object]:
         """The window of patience, as ages."""

@@ -86,11 +86,10 @@ def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
     guard.observe(cu(1), has, Instant(0.0))
     assert guard.target == has
     assert guard.explain() == (
-        "the policy says 1100m cpu (hold: no whole window seen yet (4 s)) "
-        "and 3.00 GiB memory (hold: no whole window seen yet (4 s))"
+        "1100m cpu (hold: no whole window seen yet (4 s)) and 3.00 GiB memory (hold: no whole window seen yet (4 s))"
     )
     guard.observe(has, has, Instant(1.0))
-    assert guard.explain() == "the policy says 1100m cpu and 3.00 GiB memory"
+    assert guard.explain() == "1100m cpu and 3.00 GiB memory"
 
 
 def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:

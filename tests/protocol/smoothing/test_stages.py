@@ -30,6 +30,14 @@ def test_hold_passes_growth_at_once_and_shrinks_to_the_most_of_a_whole_window() 
     assert play(hold, steps) == [2, 5, 5, 5, 1]
 
 
+def test_hold_never_grows_for_what_was_needed_earlier_and_not_granted() -> None:
+    stage = Hold(Seconds(60.0))
+    assert stage.step(Instant(0.0), 4.0, Sample(4.0, 1.0)) == 4.0
+    assert stage.step(Instant(5.0), 0.5, Sample(0.5, 1.0)) == 1.0, "denied, and no longer needed"
+    assert stage.step(Instant(10.0), 1.5, Sample(1.5, 1.0)) == 1.5
+    assert stage.step(Instant(15.0), 0.5, Sample(0.5, None)) == 4.0, "without anything there, all of the window"
+
+
 def test_hold_shrinks_nothing_before_a_whole_window_has_been_seen() -> None:
     hold = Hold(Seconds(60.0))
     assert play(hold, [(0, 1, 8), (60, 1, 8)]) == [8, 8]

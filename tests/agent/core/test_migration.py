@@ -1,0 +1,115 @@
+"""A VM moves: its agents hold still at both ends, and the one where it arrives carries on (S4.9, S4.12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.events import Fault, ScrapeFailed
+from agent.core.vm import Vm, view
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from tests.agent.core.story import Story, asks, cu, patches, planned, settled, vm
+
+ELSEWHERE = "the VM runs in another pod, whose agent looks after it"
+ORDERED = "migrating: nothing changes until the scheduler says so"
+HELD = "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
+
+
+def moving(version: int, *, ours: bool = True, size: float = 1) -> Vm:
+    """The VM while its phase is PreMigrating or Migrating."""
+    return replace(vm(cu(size), version=version), resizable=False, ours=ours, recorded_permit=cu(size))
+
+
+def arrived(version: int, size: float = 1) -> Vm:
+    """The VM runs in the pod of this agent, with the permit that a scheduler wrote down."""
+    return replace(vm(cu(size), version=version), recorded_permit=cu(size))
+
+
+def ordered() -> Story:
+    """The source's agent, whose guest needs more, has heard the order."""
+    story = settled(1).looks(cores=0.25).at(2.0).looks(cores=0.25)
+    story.acts()
+    return story.answers(cu(1), migrate=True)
+
+
+def test_the_agent_at_the_source_changes_nothing_from_the_order_to_the_end() -> None:
+    story = ordered()
+    assert story.plans() == planned((), 4.0, ORDERED)
+    story.at(4.0).looks(cores=0.25, span=2.0).sees(moving(2))
+    assert story.acts() == [asks(cu(1), cu(1), 3)], "it only asks whether the order still stands"
+    story.answers(cu(1), migrate=True).at(5.0).sees(moving(3))
+    assert story.plans() == planned((), 6.0, ORDERED)
+    story.sees(arrived(4)).sees(replace(arrived(5), ours=False))
+    assert story.at(60.0).plans() == planned((), None, ELSEWHERE), "then it is another's VM"
+
+
+def test_a_persons_migration_holds_the_source_by_the_phase_alone() -> None:
+    story = settled(1).sees(moving(2)).looks(cores=0.25).at(2.0).looks(cores=0.25)
+    assert (story.plans().because, story.acts()) == (HELD, [])
+
+
+def test_after_a_failure_the_agent_at_the_source_grows_its_vm_within_seconds() -> None:
+    story = ordered().at(4.0).looks(cores=0.25, span=2.0).sees(moving(2))
+    story.acts()
+    story.answers(cu(1), migrate=True).at(5.0).looks(cores=0.25).sees(vm(cu(1), version=3))
+    assert story.plans() == planned((), 6.0, ORDERED), "the order stands until the scheduler takes it back"
+    story.at(6.0).looks(cores=0.25)
+    assert story.acts() == [asks(cu(1), cu(1), 4)]
+    story.answers(cu(1))
+    assert story.acts() == [asks(cu(2), cu(1), 5)]
+    story.answers(cu(2))
+    assert story.acts() == [patches(cu(2), 3)]
+
+
+def test_the_agent_at_the_target_waits_for_its_vm_then_carries_on_with_the_vms_permit() -> None:
+    story = Story().sees(moving(2, ours=False)).happens(ScrapeFailed(Fault.GUEST, "refused"))
+    assert story.at(20.0).plans() == planned((), None, ELSEWHERE)
+    story.at(21.0).sees(arrived(3)).looks(cores=0.25)
+    (ask,) = story.acts()
+    assert isinstance(ask, AskScheduler)
+    assert (ask.request.resources, ask.request.last_permit) == (cu(1), cu(1)), "what it has, no more, no less"
+    story.answers(cu(1)).at(22.0).looks(cores=0.25)
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+    story.answers(cu(2))
+    assert story.acts() == [patches(cu(2), 3)], "it grows one second after it arrived"
+
+
+def test_arriving_shrinks_nothing_before_less_is_proven_to_be_enough() -> None:
+    story = Story().sees(moving(2, ours=False, size=4)).at(21.0).sees(arrived(3, size=4)).looks()
+    story.acts()
+    story.answers(cu(4))
+    shrunk_at = None
+    for second in range(22, 40):
+        acted = story.at(second).looks().acts()
+        if any(isinstance(action, PatchVm) for action in acted):
+            shrunk_at = second
+            assert acted[0] == patches(cu(1), 3)
+            break
+        if story.state.scheduler.asking is not None:
+            story.answers(cu(4))
+    assert shrunk_at == 26, "four seconds of metrics prove it, as after every start"
+
+
+@pytest.mark.parametrize("phase", ["PreMigrating", "Migrating"])
+@pytest.mark.parametrize(("runs_in", "ours"), [("vm-1-pod", True), ("vm-1-pod-2", False), (None, False)])
+def test_only_the_pod_that_the_vm_names_is_its_own(phase: str, runs_in: str | None, ours: bool) -> None:
+    seen = view(running_in(runs_in, phase), "vm-1-pod")
+    assert (seen.ours, seen.resizable) == (ours, False)
+
+
+def running_in(pod: str | None, phase: str) -> VirtualMachine:
+    """The VM as the API has it."""
+    return parse_virtual_machine(
+        {
+            "metadata": {
+                "namespace": "default",
+                "name": "vm-1",
+                "resourceVersion": "7",
+                "labels": {"autoscaling.neon.tech/enabled": "true"},
+            },
+            "spec": {"guest": {}},
+            "status": {"phase": phase} | ({"podName": pod} if pod else {}),
+        }
+    )
