@@ -23,8 +23,8 @@ RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 class Vm:
     """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any.
 
-    ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is False while the
-    VM runs in another pod than this agent's: during and after a migration.
+    ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is True while the VM
+    names this agent's pod as the one that it runs in: of the two pods of a migration always exactly one, or none.
     """
 
     bounds: Bounds
