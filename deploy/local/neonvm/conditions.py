@@ -11,7 +11,8 @@ def condition(about: Json, kind: str, value: str, reason: str, message: str) -> 
     Its time of transition is kept while its value stays, and left to ``stamped`` where it turns.
     """
     last = next((each for each in items(about, "status", "conditions") if text(each, "type") == kind), {})
-    kept = {"lastTransitionTime": last["lastTransitionTime"]} if text(last, "status") == value else {}
+    since = text(last, "lastTransitionTime")
+    kept = {"lastTransitionTime": since} if since and text(last, "status") == value else {}
     return {"type": kind, "status": value, "reason": reason, "message": message, **kept}
 
 

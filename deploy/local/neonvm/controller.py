@@ -6,7 +6,7 @@ A controller that starts anew knows nothing but the API and the guests that run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -177,8 +177,7 @@ class NeonVmController:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
             await self._means.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
-        for stray in todo.strays:
-            await self._delete_stray(vm, stray)
+        await self._delete_strays(vm, todo.strays)
         if todo.remove_finalizer:
             await self._means.room.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
@@ -213,19 +212,30 @@ class NeonVmController:
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
         pod = runner_pod(vm, text(vm, "status", "podName"), machine.use, self._means.sidecars)
+        if not await self._is_current(vm):
+            return
         try:
             await self._means.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
 
-    async def _delete_stray(self, vm: Json, pod: ObjectName) -> None:
-        """Deletes a pod that the VM has no more use for, unless the VM has changed since it was looked at."""
+    async def _delete_strays(self, vm: Json, pods: Sequence[ObjectName]) -> None:
+        """Deletes pods that the VM has no more use for."""
+        if pods and await self._is_current(vm):
+            for pod in pods:
+                await self._means.client.delete(PODS, pod)
+
+    async def _is_current(self, vm: Json) -> bool:
+        """Whether the VM is still as it was looked at; where not, it is looked at again soon.
+
+        Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
+        """
         fresh = await self._means.client.get(VIRTUAL_MACHINES, name_of(vm))
-        if text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion"):
-            await self._means.client.delete(PODS, pod)
-        else:
+        is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
+        if not is_current:
             self._queue.add(name_of(vm), _SOON)
+        return is_current
 
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
         version = text(vm, "metadata", "resourceVersion")

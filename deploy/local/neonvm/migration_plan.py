@@ -44,7 +44,7 @@ def plan_migration(facts: MigrationFacts) -> MigrationPlan:
     phase = text(facts.migration, "status", "phase")
     held = is_held(facts.migration)
     if phase in ENDED:
-        return _clear_away(facts, phase) if held else _NOTHING
+        return _clear_away(facts, phase, held)
     if not phase:
         return _admit(facts, held)
     if not held:
@@ -161,14 +161,17 @@ def _names(facts: MigrationFacts, end: str) -> bool:
     return bool(named) and named == text(facts.migration, "status", end)
 
 
-def _clear_away(facts: MigrationFacts, phase: str) -> MigrationPlan:
-    """The migration has ended: what is left of the end that is not needed goes, then the migration is let go."""
+def _clear_away(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
+    """The migration has ended: the end that is not needed goes, then the migration is let go.
+
+    A target is removed whenever it is seen, also by a migration that was let go before its pod was known here.
+    """
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)
-    if phase == SUCCEEDED:
-        return _NOTHING if facts.source is not None else MigrationPlan(tell=True, remove_finalizer=True)
-    if facts.target is not None and not _names(facts, "targetPodName"):
+    if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
         return MigrationPlan(delete_target=not is_leaving(facts.target))
+    if not held or (phase == SUCCEEDED and facts.source is not None):
+        return _NOTHING
     return MigrationPlan(tell=True, remove_finalizer=True)
 
 
