@@ -30,7 +30,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
     ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was.
-    ``moved_again`` are migrations of VMs that had moved within the hour before. ``stuck_node_hours`` is how long nodes
+    ``moved_again`` are migrations of VMs that had moved within the hour before, ``disturbed_vcpu_hours`` is the load of
+    VMs while they were on their way, times how long. ``stuck_node_hours`` is how long nodes
     should have been left by somebody and nobody could leave. Utilisation is what is reserved of what can be, of CPU or
     memory, whichever is more. ``short_percent`` is the part of the CPU demand, as far as VMs may grow, that guests had
     no CPU for, whatever the reason. ``violations`` must be none. ``cpu_seconds`` is what playing it took.
@@ -47,6 +48,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     migrations_per_hour: float
     moved_again: int
     failed: int
+    copied_gib: float
+    disturbed_vcpu_hours: float
     stuck_node_hours: float
     over_watermark_node_hours: float
     over_watermark_percent: float

@@ -27,6 +27,9 @@ from scripts.autoscale.simulate.fleet import Settings
 from scripts.autoscale.simulate.vm import NAMESPACE, SimulatedVm
 
 NOBODY: Final = "none"
+Loads = tuple[list[float], list[float]]
+"""The demand in vCPUs and the memory in use in bytes of every VM."""
+
 AGAIN: Final = Seconds(3600.0)
 LONG_AGO: Final = Instant(float("-inf"))
 
@@ -66,10 +69,15 @@ class Trip:
 
 
 class Moves:
-    """All migrations of one run. ``again`` counts those of VMs that had set out within the hour before."""
+    """All migrations of one run.
+
+    ``again`` counts those of VMs that had set out within the hour before, ``copied`` is bytes, ``disturbed`` the load
+    (vCPUs) of VMs while they were on their way, times how long (s).
+    """
 
     def __init__(self, cluster: Cluster, settings: Settings, order: str) -> None:
-        self.started = self.succeeded = self.failed = self.again = 0
+        self.started = self.failed = self.again = 0
+        self.copied = self.disturbed = 0.0
         self._last: dict[ObjectName, Instant] = {}
         self._policy = MigrationPolicy(enabled=order != NOBODY)
         self._cluster, self._settings = cluster, settings
@@ -95,17 +103,17 @@ class Moves:
             arrived.append(trip.vm)
         return arrived
 
-    def look(self, now: Instant, mem: list[float]) -> tuple[list[SimulatedVm], Plan]:
-        """Does what the planner says: the VMs that set out, and the plan. ``mem``: every VM's bytes in use."""
+    def look(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+        """Does what the planner says: the VMs that set out, and the plan. ``loads`` are of every VM."""
         ledger = self._cluster.ledger
         plan = self._planner.look(ledger, self._policy, self._ranking, Moment(now, now), self._random.randint)
         for name in plan.forget:
             ledger.lose_migration(name)
         for move in plan.moves:
-            self._set_out(move, mem[self._cluster.vms[move.vm].index], now)
+            self._set_out(move, loads, now)
         return [self._cluster.vms[move.vm] for move in plan.moves], plan
 
-    def _set_out(self, move: Move, mem: float, now: Instant) -> None:
+    def _set_out(self, move: Move, loads: Loads, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
         booked = ledger.book_move(move, name, now)
@@ -130,12 +138,18 @@ class Moves:
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
             raise RuntimeError(f"the booked node {move.target} has no room for {target}")
         ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
-        takes = self._settings.setup + mem / self._settings.bandwidth.value
-        in_time = takes <= self._policy.timeout
-        heappush(self._trips, Trip(now + min(takes, self._policy.timeout), number, vm, facts, in_time))
+        self._on_its_way(vm, facts, loads, now)
+
+    def _on_its_way(self, vm: SimulatedVm, facts: MigrationFacts, loads: Loads, now: Instant) -> None:
+        cores, mem = loads[0][vm.index], min(loads[1][vm.index], vm.use.mem.value)
+        wanted = self._settings.setup + mem / self._settings.bandwidth.value
+        takes = min(wanted, self._policy.timeout)
+        heappush(self._trips, Trip(now + takes, self.started, vm, facts, in_time=wanted <= takes))
         self.started += 1
-        self.again += now - self._last.get(move.vm, LONG_AGO) < AGAIN
-        self._last[move.vm] = now
+        self.again += now - self._last.get(vm.name, LONG_AGO) < AGAIN
+        self.copied += mem
+        self.disturbed += min(cores, vm.use.cpu.as_cores) * takes
+        self._last[vm.name] = now
 
     def _succeed(self, trip: Trip, now: Instant) -> None:
         vm, source, cluster = trip.vm, trip.vm.pod, self._cluster
@@ -146,7 +160,6 @@ class Moves:
         cluster.adopt(vm)
         self._over(trip, MigrationPhase.SUCCEEDED, now)
         cluster.ledger.lose_pod(source)
-        self.succeeded += 1
 
     def _fail(self, trip: Trip, now: Instant) -> None:
         trip.vm.is_migrating = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,34 @@ from scripts.autoscale.simulate.figures import Curves, Figures
 from scripts.autoscale.simulate.fleet import Fleet
 from scripts.autoscale.simulate.moves import Moves
 from scripts.autoscale.simulate.vm import SimulatedVm
+
+GIB: Final = 1024**3
+
+
+class Counts(NamedTuple):
+    """What only rises: requests for more, migrations, GiB copied, vCPU-hours of load on the move."""
+
+    asked: int
+    granted: int
+    denied: int
+    started: int
+    again: int
+    failed: int
+    copied: float
+    disturbed: float
+
+    def since(self, before: Counts) -> Counts:
+        """How much each has risen."""
+        return Counts(
+            self.asked - before.asked,
+            self.granted - before.granted,
+            self.denied - before.denied,
+            self.started - before.started,
+            self.again - before.again,
+            self.failed - before.failed,
+            self.copied - before.copied,
+            self.disturbed - before.disturbed,
+        )
 
 
 class Record:
@@ -27,7 +56,7 @@ class Record:
         self._has = np.array([vm.use.cpu.as_cores for vm in vms])
         self._most = fleet.cast.vcpus.astype(np.float64)
         self._denied: dict[int, float] = {}
-        self._before: tuple[int, ...] = self._counts()
+        self._before = self._counts()
 
     def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
         """Notes how things stand. ``changed`` are all VMs whose size or permit may differ from the step before."""
@@ -64,31 +93,42 @@ class Record:
             else:
                 self._denied[vm.index] = denial.wanted.cpu.minus_or_zero(denial.granted.cpu).as_cores
 
-    def _counts(self) -> tuple[int, ...]:
+    def _counts(self) -> Counts:
         cluster, moves = self._cluster, self._moves
-        return cluster.asked, cluster.granted, cluster.denied, moves.started, moves.again, moves.failed
+        return Counts(
+            cluster.asked,
+            cluster.granted,
+            cluster.denied,
+            moves.started,
+            moves.again,
+            moves.failed,
+            moves.copied / GIB,
+            moves.disturbed / 3600,
+        )
 
     def figures(self, order: str, violations: int, cpu_seconds: float) -> Figures:
         """What the steps counted so far came to."""
         step, curve = self._settings.step, self.curves.since(self._warm_up)
         steps = len(curve["denied"])
         hours, nodes = steps * step / 3600, self._settings.nodes
-        counts = [now - before for now, before in zip(self._counts(), self._before, strict=True)]
-        asked, granted, denied, started, again, failed = counts if steps else [0] * len(counts)
+        now = self._counts()
+        count = now.since(self._before if steps else now)
         over = float(curve["over_watermark"].sum()) * step / 3600
         demand = float(curve["demand"].sum())
         return Figures(
             order=order,
             hours=round(hours, 3),
-            asked=asked,
-            granted=granted,
-            denied=denied,
+            asked=count.asked,
+            granted=count.granted,
+            denied=count.denied,
             denied_vm_seconds=float(curve["denied"].sum()) * step,
             denied_vcpu_hours=float(curve["denied_cores"].sum()) * step / 3600,
-            migrations=started,
-            migrations_per_hour=started / hours if steps else 0.0,
-            moved_again=again,
-            failed=failed,
+            migrations=count.started,
+            migrations_per_hour=count.started / hours if steps else 0.0,
+            moved_again=count.again,
+            failed=count.failed,
+            copied_gib=count.copied,
+            disturbed_vcpu_hours=count.disturbed,
             stuck_node_hours=float(curve["stuck"].sum()) * step / 3600,
             over_watermark_node_hours=over,
             over_watermark_percent=100 * over / (hours * nodes) if steps else 0.0,

@@ -90,7 +90,7 @@ class Run:
         self._try_again()
         acted = self._look(step, self._attention.begin(step, is_new), demand, used, now)
         acted += self._report_from_strained(now)
-        leaving, plan = self._moves.look(now, used)
+        leaving, plan = self._moves.look(now, (demand, used))
         for vm in leaving:
             self._attention.keep(vm.index)
         touched, changed = self._cluster.take_touched(), acted + leaving

@@ -35,6 +35,8 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("denial, vCPU-hours", lambda found: f"{found.denied_vcpu_hours:,.1f}"),
     ("migrations per hour", lambda found: f"{found.migrations_per_hour:,.1f}"),
     ("of VMs that moved within the hour before", lambda found: f"{found.moved_again:,}"),
+    ("copied, GiB", lambda found: f"{found.copied_gib:,.0f}"),
+    ("load on the move, vCPU-hours", lambda found: f"{found.disturbed_vcpu_hours:,.2f}"),
     ("failed", lambda found: f"{found.failed:,}"),
     ("nobody could leave, node-hours", lambda found: f"{found.stuck_node_hours:,.1f}"),
     ("over the watermark, node-hours", lambda found: f"{found.over_watermark_node_hours:,.1f}"),
