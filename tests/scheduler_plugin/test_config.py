@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
-from protocol.units import Bytes, ComputeUnit, MilliCpu
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.config import SettingsError, parse_settings
 from scheduler_plugin.ledger import Level, NodePolicy
+from scheduler_plugin.migration import MigrationPolicy, Rest
 
 DEPLOYED = Path(__file__).parents[2] / "deploy/scheduler-deploy.yaml"
 GIB = 1024**3
@@ -131,3 +132,61 @@ def test_what_is_no_yaml_is_refused() -> None:
 def test_a_watermark_is_above_zero_and_at_most_one(watermark: str) -> None:
     text = BASE.replace("0.9", watermark)
     assert problems(text)[0].startswith("nodeDefaults.cpu.watermark: expected a fraction above 0 and at most 1, got ")
+
+
+def test_migrations_have_defaults_and_every_field_can_be_set() -> None:
+    plain = parse_settings(BASE)
+    assert (plain.migration, plain.migration_bandwidth) == (MigrationPolicy(), Bytes(GIB))
+    assert parse_settings(BASE + "migration:").migration == MigrationPolicy()
+    text = """
+migration:
+  enabled: false
+  settleSeconds: 5
+  settleDeniedSeconds: 1.5
+  cooldownSeconds: 60
+  backoffSeconds: 30
+  backoffMostSeconds: 600
+  maxPerNode: {out: 2, in: 3}
+  maxPerCluster: 20
+  timeoutSeconds: 120
+  maxBandwidth: 64Mi
+  drainCordoned: false
+"""
+    settings = parse_settings(BASE + text)
+    expected = MigrationPolicy(
+        enabled=False,
+        settle=Seconds(5),
+        settle_denied=Seconds(1.5),
+        rest=Rest(Seconds(60), Seconds(30), Seconds(600)),
+        out_per_node=2,
+        in_per_node=3,
+        per_cluster=20,
+        timeout=Seconds(120),
+        drain_cordoned=False,
+    )
+    assert (settings.migration, settings.migration_bandwidth) == (expected, Bytes(64 * 1024**2))
+
+
+@pytest.mark.parametrize(
+    ("migration", "problem"),
+    [
+        ("{enabld: true}", "migration.enabld: unknown setting"),
+        ("{settleSeconds: -1}", "migration.settleSeconds: Input should be greater than or equal to 0"),
+        ("{maxPerNode: {into: 2}}", "migration.maxPerNode.into: unknown setting"),
+        ("{maxPerNode: {in: 0}}", "migration.maxPerNode.in: Input should be greater than or equal to 1"),
+        ("{timeoutSeconds: 0}", "migration.timeoutSeconds: Input should be greater than or equal to 1"),
+        ("{maxBandwidth: 0}", "migration.maxBandwidth: expected more than zero"),
+        (
+            "{backoffSeconds: 60, backoffMostSeconds: 30}",
+            "migration.backoffMostSeconds: expected at least backoffSeconds (60), got 30",
+        ),
+    ],
+)
+def test_bad_settings_of_migrations_are_refused_with_their_path(migration: str, problem: str) -> None:
+    assert problems(f"{BASE}migration: {migration}") == [problem]
+
+
+def test_the_deployed_settings_show_the_defaults_of_migrations() -> None:
+    text = DEPLOYED.read_text()
+    assert "    migration: " in text
+    assert parse_settings(text).migration == MigrationPolicy()
