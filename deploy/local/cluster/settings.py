@@ -9,7 +9,9 @@ NODE_AGENT_ACCOUNT = "autoscaler-agent"
 
 
 def scheduler_settings() -> str:
-    """Small steps and a small reserve: guests here are small too. The file may be edited while the cluster runs."""
+    """Small steps and a small reserve: guests here are small too, and soon moved, for people watch. The file may be
+    edited while the cluster runs.
+    """
     return yaml.safe_dump(
         {
             "nodeDefaults": {
@@ -17,6 +19,7 @@ def scheduler_settings() -> str:
                 "cpu": {"watermark": 0.9, "system": "500m"},
                 "memory": {"watermark": 0.9, "system": "512Mi"},
             },
+            "migration": {"settleSeconds": 3, "settleDeniedSeconds": 2, "cooldownSeconds": 60},
             "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},
         },
         sort_keys=False,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from deploy.local.clock import Clock
 from deploy.local.cluster.control import knock
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.guests.qemu_command import DAEMON_PORT
-from deploy.local.kube.objects import Json, text
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, name_of, text
+from protocol.messages import ObjectName
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server
 from scripts.autoscale.demonstration.tenants import NoTenants, PgbenchTenants, Tenants
@@ -36,9 +38,7 @@ class Doors:
     async def load_of(self, vm: Json) -> LoadMaker:
         """What will load this VM, once it runs."""
         if self.is_simulated:
-            target = text(vm, "status", "podIP")
-            door = await knock(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)
-            return SimulatedLoad(f"http://127.0.0.1:{door.port}", self.clock, _DEMAND, _MEMORY)
+            return SimulatedLoad(partial(self._control, name_of(vm)), self.clock, _DEMAND, _MEMORY)
         return PgbenchLoad(await self._postgres(vm), _CLIENTS, _SCALE)
 
     async def tenants_of(self, vm: Json) -> Tenants:
@@ -46,6 +46,12 @@ class Doors:
         if self.is_simulated:
             return NoTenants(self.clock)
         return PgbenchTenants(await self._postgres(vm), self.clock)
+
+    async def _control(self, vm: ObjectName) -> str:
+        """Where the light guest of the VM takes its demand: in the pod that runs it now."""
+        found = await self.site.client.get(VIRTUAL_MACHINES, vm)
+        target = text(found, "status", "podIP")
+        return f"http://127.0.0.1:{(await knock(ClusterFolder.of(self.cluster), 'expose', target, DAEMON_PORT)).port}"
 
     async def _postgres(self, vm: Json) -> Server:
         return Server(*await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,9 +43,9 @@ class PgbenchLoad:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLoad:
-    """A demand that a light guest plays. No transactions are run."""
+    """A demand that a light guest plays; ``control`` finds it wherever it is by then. No transactions are run."""
 
-    control: str
+    control: Callable[[], Awaitable[str]]
     clock: Clock
     cpu: float
     mem: str
@@ -55,11 +55,15 @@ class SimulatedLoad:
 
     async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
         """Asks the demand of the guest, and takes it back. Raises ``SiteError``."""
-        async with httpx.AsyncClient(base_url=self.control, trust_env=False, timeout=5.0) as http:
-            try:
-                (await http.put("/demand", json={"cpu": self.cpu, "mem": self.mem})).raise_for_status()
-                await self.clock.sleep(Seconds(float(seconds)))
-                (await http.delete("/demand")).raise_for_status()
-            except httpx.HTTPError as error:
-                raise SiteError(f"the simulated guest cannot be loaded: {error!r}") from error
+        await self._ask("PUT", {"cpu": self.cpu, "mem": self.mem})
+        await self.clock.sleep(Seconds(float(seconds)))
+        await self._ask("DELETE", None)
         return Outcome(0, 0, "")
+
+    async def _ask(self, method: str, demand: Mapping[str, object] | None) -> None:
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
+                url = f"{await self.control()}/demand"
+                (await http.request(method, url, json=demand)).raise_for_status()
+        except httpx.HTTPError as error:
+            raise SiteError(f"the simulated guest cannot be loaded: {error!r}") from error

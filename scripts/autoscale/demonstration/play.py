@@ -102,8 +102,6 @@ class Play:
         self.act, self.seen.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
-        if self.second is not None:
-            await self.second.move_in()
         await self._until(self._has_shrunk, _SHRINK)
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
@@ -111,7 +109,8 @@ class Play:
 
     async def _second_act(self, second: SecondAct, load: LoadMaker) -> None:
         self.act = "neighbours"
-        self.say("neighbours move in")
+        self.say("neighbours move in, beside the VM while it is small")
+        await second.move_in()
         await second.settle()
         self.act = "crowded"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)

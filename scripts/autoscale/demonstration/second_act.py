@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from deploy.local.clock import Clock
 from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, items, text
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items, text
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
 from protocol.units import Instant, Seconds
@@ -80,12 +82,13 @@ class SecondAct:
 
     async def settle(self) -> None:
         """Waits until all neighbours answer, and makes what their clients need. Raises ``SiteError``."""
-        if not await self._until(lambda: all(self._answers(name) for name in NEIGHBOURS), _BOOT):
-            missing = ", ".join(name.name for name in NEIGHBOURS if not self._answers(name))
-            raise SiteError(f"{missing} did not come up within {_BOOT:g} s; see: kubectl describe neonvm")
+        deadline = Instant(self.clock.now() + _BOOT)
         for name in NEIGHBOURS:
+            await self._until(partial(self._answers, name), deadline, f"{name.name} did not come up")
             self._tenants[name] = await self.tenants_of(self._vms.objects[name])
             await self._tenants[name].prepare()
+        for name in NEIGHBOURS:
+            await self._until(partial(self._is_known, name), deadline, f"the agent of {name.name} says nothing")
 
     async def play(self, load: Callable[[int], Awaitable[None]], seconds: int) -> list[MigrationPoint]:
         """Puts the load on for ``seconds``, lets migrations come to their end, and says what became of each."""
@@ -94,24 +97,28 @@ class SecondAct:
             for name, tenants in self._tenants.items():
                 stays[name] = tasks.create_task(tenants.live(seconds + 5))
             tasks.create_task(_awaited(load(seconds)))
-        await self._until(self._has_moved, _ARRIVE)
+        with suppress(SiteError):
+            await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "nobody moves")
         lived = {name: task.result() for name, task in stays.items()}
         return points(self.moves, lived)
 
-    def _answers(self, name: ObjectName) -> bool:
+    async def _is_known(self, name: ObjectName) -> bool:
+        """Whether the scheduler knows how loaded the VM is; the least loaded move first, and the unknown last."""
+        pods = items(await self.site.of_scheduler(f"/explain/{name}") or {}, "pods")
+        return any(child(pod, "metrics") for pod in pods)
+
+    async def _answers(self, name: ObjectName) -> bool:
         conditions = items(self._vms.get(name) or {}, "status", "conditions")
         return any(text(each, "type") == "Available" and text(each, "status") == "True" for each in conditions)
 
-    def _has_moved(self) -> bool:
+    async def _has_moved(self) -> bool:
         return bool(self.moves) and not any(move.is_under_way for move in self.moves)
 
-    async def _until(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
-        deadline = self.clock.now() + at_most
-        while not holds():
+    async def _until(self, holds: Callable[[], Awaitable[bool]], deadline: Instant, otherwise: str) -> None:
+        while not await holds():
             if self.clock.now() >= deadline:
-                return False
+                raise SiteError(f"{otherwise}; see: kubectl describe neonvm")
             await self.clock.sleep(_LOOK)
-        return True
 
 
 async def _awaited(work: Awaitable[None]) -> None:
