@@ -13,13 +13,32 @@ from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.guests.qemu_command import DAEMON_PORT
-from deploy.local.kube.objects import Json, text, whole
+from deploy.local.kube.kubeconfig import client_from_kubeconfig
+from deploy.local.kube.objects import MIGRATIONS, Json, items, name_of, text, whole
 from protocol.messages import ObjectName
 from protocol.units import MilliCpu
 from tests.local.cluster.living import cluster, folder_in, processes_of, seen
 
 VM = ObjectName("default", "vm-1")
 LIGHT = ClusterSpec(guests="simulated", vms=1, load="idle", network="loopback")
+
+
+async def ask_to_move(folder: ClusterFolder, name: str, **spec: object) -> None:
+    """Asks for the VM to be moved to another node."""
+    kind: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": name}}
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
+        await client.create(MIGRATIONS, VM.namespace, {**kind, "spec": {"vmName": VM.name, **spec}})
+
+
+async def endings(folder: ClusterFolder) -> dict[str, str]:
+    """Why each migration ended as it did."""
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
+        found = items(await client.list(MIGRATIONS), "items")
+    return {name_of(each).name: text(said, "reason") for each in found for said in items(each, "status", "conditions")}
+
+
+def place(vm: Json) -> str:
+    return text(vm, "status", "node")
 
 
 class ReachedError(Exception):
@@ -53,8 +72,13 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
         agent = next(part for part in answer.parts if part.name.startswith("agent "))
         assert {"api-server", "scheduler"} < {part.name for part in answer.parts}
         os.kill(agent.pid, signal.SIGKILL)
-        await press(folder, vm, 3.9)
+        await ask_to_move(folder, "away")
+        moved = await seen(folder, VM, lambda now: runs(now) and place(now) != place(vm))
+        assert text(moved, "status", "extraNetIP") == text(vm, "status", "extraNetIP")
+        await press(folder, moved, 3.9)
         await seen(folder, VM, lambda now: cpus(now) == MilliCpu(4000))
+        await ask_to_move(folder, "slowly", maxBandwidth="1Mi")
+        await seen(folder, VM, lambda now: text(now, "status", "phase") == "Migrating")
         owner = folder.owner()
         assert owner is not None
         os.kill(owner, signal.SIGKILL)
@@ -63,6 +87,7 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
     async with cluster(folder, LIGHT):
         again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
         assert text(again, "status", "podName") != text(vm, "status", "podName")
+        assert {"away": "Migrated", "slowly": "RuntimeRestarted"}.items() <= (await endings(folder)).items()
     assert processes_of(folder) == set()
 
 

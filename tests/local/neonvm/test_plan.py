@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.local.kube.objects import Json, items
-from deploy.local.neonvm.plan import Plan, plan
+from deploy.local.kube.objects import Json, child, items
+from deploy.local.neonvm.plan import Facts, Plan, UnderWay, plan
 from deploy.local.ports import GuestPhase
+from protocol.messages import ObjectName
 from tests.local.neonvm.objects import WANTED, facts, has, runner, virtual_machine
 
 NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
@@ -142,3 +143,85 @@ def test_a_condition_keeps_its_time_while_it_stays() -> None:
     turns = plan(facts(vm, runner(), has("2", "2Gi", GuestPhase.BOOTING)))
     assert [each.get("lastTransitionTime") for each in items(stays.status, "conditions")] == ["then"]
     assert [each.get("lastTransitionTime") for each in items(turns.status, "conditions")] == [None]
+
+
+TARGET: Json = {
+    "metadata": {"name": "db-y", "namespace": "default", "uid": "target-uid"},
+    "spec": {"nodeName": "n2"},
+    "status": {"phase": "Running", "podIP": "10.0.0.10"},
+}
+WHERE: Json = {"node": "n1", "podIP": "10.0.0.9", "extraNetIP": "10.1.0.1", "cpus": "2", "memorySize": "2Gi"}
+THERE: Json = {**WHERE, "node": "n2", "podIP": "10.0.0.10"}
+
+
+def moving(
+    pod: Json | None, state: GuestPhase | None, under_way: UnderWay, /, name: str = "db-x", **metadata: object
+) -> Facts:
+    vm = virtual_machine({"phase": "Running", "podName": name}, **metadata)
+    guest = has("2", "2Gi", state) if state is not None else None
+    return replace(facts(vm, pod, guest), under_way=under_way, others=(TARGET,))
+
+
+PREPARES = UnderWay("db-x", "db-y", is_transferring=False, target_pod=TARGET, target_guest=None)
+TRANSFERS = replace(PREPARES, is_transferring=True)
+ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
+
+
+@pytest.mark.parametrize(("under_way", "phase"), [(PREPARES, "PreMigrating"), (TRANSFERS, "Migrating")])
+def test_a_vm_that_is_being_moved_is_held_and_reported(under_way: UnderWay, phase: str) -> None:
+    made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
+    assert bare(made) == {"phase": phase, **WHERE}
+    assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
+    assert replace(made, status={}) == Plan({}, hold=True)
+
+
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [(None, None), (runner("Failed"), None), (runner(), GuestPhase.STOPPED), (runner(leaving=True), None)],
+)
+def test_the_end_of_the_source_ends_nothing_while_the_guest_may_have_moved(
+    pod: Json | None, state: GuestPhase | None
+) -> None:
+    assert plan(moving(pod, state, TRANSFERS)) == Plan({"phase": "Migrating"}, hold=True)
+
+
+def test_a_vm_whose_guest_has_arrived_is_there_whatever_becomes_of_the_source() -> None:
+    for pod, state in ((runner(), GuestPhase.STOPPED), (None, None)):
+        made = plan(moving(pod, state, ARRIVED))
+        assert bare(made) == {"phase": "Running", "podName": "db-y", **THERE}
+        assert (conditions(made), replace(made, status={})) == ([("True", "GuestRuns", "")], Plan({}))
+
+
+def test_an_unusable_spec_does_not_keep_a_vm_from_arriving() -> None:
+    found = replace(moving(None, None, ARRIVED), machine=None, fault="nonsense")
+    assert plan(found).status["podName"] == "db-y"
+
+
+def test_a_vm_that_has_arrived_lives_on_before_the_migration_has_ended() -> None:
+    found = moving(TARGET, GuestPhase.RUNNING, ARRIVED, name="db-y")
+    made = plan(replace(found, others=(owned("db-x"),)))
+    assert (bare(made), made.want) == ({"phase": "Running", **THERE}, WANTED)
+    assert made.strays == ()
+
+
+def owned(name: str, *, leaving: bool = False) -> Json:
+    """A pod that the VM owns."""
+    made = runner(leaving=leaving)
+    return {**made, "metadata": {**child(made, "metadata"), "name": name, "ownerReferences": [{"uid": "vm-uid"}]}}
+
+
+def test_pods_that_nothing_needs_any_more_go_but_never_another_owners() -> None:
+    others = (owned("db-old"), owned("db-older", leaving=True), TARGET)
+    made = plan(replace(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")), others=others))
+    assert made.strays == (ObjectName("default", "db-old"),)
+
+
+@pytest.mark.parametrize(("other", "makes"), [(TARGET, False), ({**TARGET, "status": {"phase": "Failed"}}, True)])
+def test_no_pod_is_made_while_another_one_may_have_the_disk(other: Json, makes: bool) -> None:
+    assert plan(replace(facts(virtual_machine(NAMED)), others=(other,))) == Plan({}, create_pod=makes)
+
+
+def test_a_deleted_vm_waits_for_all_of_its_pods() -> None:
+    gone = facts(virtual_machine(NAMED, **LEAVING))
+    assert plan(replace(gone, others=(TARGET,))) == Plan({})
+    assert plan(replace(gone, others=(owned("db-old"),))) == Plan({}, strays=(ObjectName("default", "db-old"),))

@@ -57,12 +57,13 @@ class ObedientGuest:
 
 
 class Bench:
-    def __init__(self, guest: ObedientGuest, resizer: Resizer, clock: FakeClock) -> None:
+    def __init__(self, guest: ObedientGuest, resizer: Resizer, clock: FakeClock, changes: list[None]) -> None:
         self.guest, self.resizer, self.clock = guest, resizer, clock
-        self.changes = 0
+        self._changes = changes
 
-    def count(self) -> None:
-        self.changes += 1
+    @property
+    def changes(self) -> int:
+        return len(self._changes)
 
     async def boot(self) -> None:
         self.guest.has = GuestState(GuestPhase.RUNNING, self.guest.has.cpu, self.guest.has.mem)
@@ -77,7 +78,7 @@ async def resizing(guest: ObedientGuest) -> AsyncIterator[Bench]:
     task = asyncio.ensure_future(resizer.run())
     await settle()
     try:
-        yield Bench(guest, resizer, clock)
+        yield Bench(guest, resizer, clock, changes)
     finally:
         task.cancel()
         await asyncio.wait((task,))
@@ -163,3 +164,72 @@ async def test_it_ends_with_the_guest() -> None:
     await clock.pass_time(2)
     await asyncio.wait_for(task, 1)
     assert resizer.state.phase is GuestPhase.STOPPED
+
+
+async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again() -> None:
+    async with resizing(ObedientGuest()) as bench:
+        await bench.boot()
+        bench.resizer.hold()
+        bench.resizer.hold()
+        assert bench.resizer.is_quiet
+        await bench.clock.pass_time(30)
+        bench.resizer.want(LARGE)
+        await settle()
+        assert (sorted(bench.guest.orders), bench.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
+
+
+async def test_a_resize_in_progress_ends_before_a_held_guest_is_quiet_and_no_other_begins() -> None:
+    guest = ObedientGuest()
+    guest.slow_memory = asyncio.Event()
+    async with resizing(guest) as bench:
+        await bench.boot()
+        bench.resizer.want(LARGE)
+        await settle()
+        bench.resizer.hold()
+        before = bench.resizer.is_quiet, bench.changes
+        guest.slow_memory.set()
+        await settle()
+        assert (before[0], bench.resizer.is_quiet) == (False, True)
+        assert bench.changes > before[1]
+        assert (sorted(guest.orders), bench.resizer.state.mem) == (["cpu 2", "memory 2Gi"], LARGE.mem)
+
+
+async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> None:
+    guest, clock = ObedientGuest(), FakeClock()
+    guest.has = GuestState(GuestPhase.RECEIVING, SMALL.cpu, SMALL.mem)
+    resizer = Resizer(guest, LARGE, clock, lambda: None, GuestPhase.RECEIVING)
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    await clock.pass_time(10)
+    assert (guest.orders, resizer.state.phase) == ([], GuestPhase.RECEIVING)
+    guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    resizer.arrive(guest.has)
+    resizer.want(LARGE)
+    await settle()
+    assert sorted(guest.orders) == ["cpu 2", "memory 2Gi"]
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
+    class SlowToAnswer(ObedientGuest):
+        async def state(self) -> GuestState:
+            asked = self.has
+            await answers.wait()
+            return asked
+
+    answers, guest, clock = asyncio.Event(), SlowToAnswer(), FakeClock()
+    guest.has = GuestState(GuestPhase.RECEIVING, SMALL.cpu, SMALL.mem)
+    resizer = Resizer(guest, SMALL, clock, lambda: None, GuestPhase.RECEIVING)
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    arrived = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    resizer.arrive(arrived)
+    answers.set()
+    await settle()
+    assert resizer.state == arrived
+    resizer.leave()
+    await clock.pass_time(2)
+    guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+    await clock.pass_time(2)
+    assert task.done()
