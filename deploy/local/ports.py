@@ -254,6 +254,9 @@ class PodSockets(Protocol):
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
 
+    def announce(self, pod: ObjectName, vm: str) -> None:
+        """From now on what is sent to the VM with the flat address ``vm`` goes to ``pod``, and waits there for it."""
+
 
 class NetworkError(Exception):
     """The network could not be made or changed; the message says what to do about it."""

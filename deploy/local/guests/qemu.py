@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,7 +115,9 @@ class QemuGuest:
         if source is None or receiver is None or self._receives:
             await target.stop()
             raise GuestError(f"{self._spec.vm}: the guest does not run")
-        transfer = Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock), limits, progress)
+        clock = self._made_by.clock
+        ends = Ends(str(self._spec.vm), source, receiver, clock, self._lead_here, target._lead_here)
+        transfer = Transfer(ends, limits, progress)
         return await carried_through(self._sent(transfer, target), transfer.call_off)
 
     async def state(self) -> GuestState:
@@ -190,6 +193,11 @@ class QemuGuest:
             raise
         target._receives, target._ready = False, self._ready
         return info
+
+    def _lead_here(self) -> None:
+        """Tells the network that the VM is here, before QEMU does so by itself once the guest runs."""
+        with suppress(NetworkError):
+            self._made_by.sockets.announce(self._spec.pod, self._spec.address)
 
     async def _refused(self, target: Guest, why: str) -> TransferError:
         await target.stop()

@@ -22,6 +22,8 @@ FLAT_PREFIX: Final = 16
 LINK_GUEST: Final = "10.255.255.254"
 """Where a guest's node_exporter and daemon are for its pod (S4.3)."""
 LINK_POD: Final = "10.255.255.253"
+LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
+"""The same in every pod, so that what a guest remembers of the other end of its link stays true when it moves."""
 LINK_PREFIX: Final = 30
 DAEMON_PORT: Final = 25183
 METRICS_PORT: Final = 9100

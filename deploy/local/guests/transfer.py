@@ -50,12 +50,17 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The machines of a move, and the name of the VM for messages."""
+    """The machines of a move, and the name of the VM for messages.
+
+    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on.
+    """
 
     vm: str
     source: Machine
     target: Machine
     clock: Clock
+    lead_to_source: Callable[[], None]
+    lead_to_target: Callable[[], None]
 
 
 class Transfer:
@@ -68,6 +73,8 @@ class Transfer:
         self._report = Report()
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
+        self._stopped_before = ends.source.moment("STOP")
+        self._is_led_away = False
         self._released: Instant | None = None
         self._is_called_off = False
 
@@ -82,6 +89,7 @@ class Transfer:
         except GuestError as error:
             raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
         while True:
+            self._lead_away()
             view = await self._look()
             match next_step(view):
                 case Step.WAIT:
@@ -109,6 +117,12 @@ class Transfer:
             await source.give(_ENDS, ours)
         await target.call("migrate-incoming", {"uri": f"fd:{_ENDS}"})
         await source.call("migrate", {"uri": f"fd:{_ENDS}"})
+
+    def _lead_away(self) -> None:
+        """What is sent to the guest from the moment at which it stops on waits for it at its new place."""
+        if not self._is_led_away and self._ends.source.moment("STOP") != self._stopped_before:
+            self._is_led_away = True
+            self._ends.lead_to_target()
 
     async def _look(self) -> View:
         """What both ends say now."""
@@ -160,6 +174,8 @@ class Transfer:
         """Ends the target for good, and then sees that the source runs."""
         source, target, clock = self._ends.source, self._ends.target, self._ends.clock
         await target.kill()
+        if self._is_led_away:
+            self._ends.lead_to_source()
         await _tried(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
@@ -179,7 +195,6 @@ class Transfer:
             return False
         if needs is Resumption.CONTINUE:
             await _tried(source, "cont")
-            await _tried(source, "announce-self", _ANNOUNCE)
         return needs is Resumption.DONE
 
     async def _given_up(self, view: View) -> TransferError:

@@ -148,6 +148,9 @@ class HubNetwork:
         """A listening socket on the pod's loopback address."""
         return await self._places.listen(pod, port)
 
+    def announce(self, pod: ObjectName, vm: str) -> None:
+        """Nothing: a hub sends every frame to everybody, and what a guest misses waits for it in its cable."""
+
     async def _call(self, command: str, arguments: dict[str, object]) -> object:
         if self._hub is None:
             raise NetworkError("the network is not up")

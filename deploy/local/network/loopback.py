@@ -117,6 +117,9 @@ class LoopbackNetwork:
         host = self._up().block.address(_CONTROL) if pod is None else self._place(pod).address
         return listening(tcp_socket(), host, port)
 
+    def announce(self, pod: ObjectName, vm: str) -> None:
+        """Nothing: no guest has an address of its own here."""
+
     async def _dial(self, host: str, port: int) -> socket.socket:
         return await connected(tcp_socket(), host, port)
 

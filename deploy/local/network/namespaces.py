@@ -19,9 +19,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from deploy.local.guests.qemu_command import FLAT_PREFIX, LINK_GUEST, LINK_POD, LINK_PREFIX, METRICS_PORT
+from deploy.local.guests.qemu_command import (
+    FLAT_PREFIX,
+    LINK_GUEST,
+    LINK_POD,
+    LINK_POD_MAC,
+    LINK_PREFIX,
+    METRICS_PORT,
+    flat_mac,
+)
 from deploy.local.network import netns
 from deploy.local.network.addresses import AddressPool
+from deploy.local.network.announcement import announcement
 from deploy.local.network.commands import ip_in, run
 from deploy.local.network.forwarder import Forwarder
 from deploy.local.network.sockets import connected, listening
@@ -140,6 +149,14 @@ class NamespaceNetwork:
         host = CONTROL if pod is None else self._place(pod).address
         return listening(self._socket(pod), host, port)
 
+    def announce(self, pod: ObjectName, vm: str) -> None:
+        """Says in the pod's name that the VM is there: every bridge up to the switch learns it."""
+        self._place(pod)
+        try:
+            netns.send_frame_in(self._pod(pod), "br0", announcement(flat_mac(vm)))
+        except OSError as error:
+            raise NetworkError(f"{pod} cannot be announced as the place of {vm}: {error}") from error
+
     async def _dial_control(self, host: str, port: int) -> socket.socket:
         return await self.connect(None, host, port)
 
@@ -182,6 +199,7 @@ def _guest_side(address: str) -> Sequence[str]:
         "tuntap add flat0 mode tap",
         "link set flat0 master br0 addrgenmode none up",
         "tuntap add link0 mode tap",
+        f"link set link0 address {LINK_POD_MAC}",
         f"address add {LINK_POD}/{LINK_PREFIX} dev link0",
         "link set link0 addrgenmode none up",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +22,24 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 def socket_in(namespace: str) -> socket.socket:
     """A non-blocking TCP socket in the named namespace. Raises ``OSError``."""
+    return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+
+
+def send_frame_in(namespace: str, interface: str, frame: bytes) -> None:
+    """Sends one Ethernet frame out of an interface of the named namespace. Raises ``OSError``."""
+    with _made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
+        raw.bind((interface, 0))
+        raw.send(frame)
+
+
+def _made_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(RUN / namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _enter(there)
             try:
-                made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                made = make()
             finally:
                 _enter(home)
         finally:

@@ -110,6 +110,7 @@ class FakeGuestDaemon:
 
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    announced: list[tuple[str, str]] = field(default_factory=list)
     unplugged: bool = False
     port: int = 0
 
@@ -129,6 +130,11 @@ class FakeGuestDaemon:
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         raise OSError("nobody listens in a pod of this test")
+
+    def announce(self, pod: ObjectName, vm: str) -> None:
+        if self.unplugged:
+            raise NetworkError(f"{pod} is not plugged into the network")
+        self.announced.append((pod.name, vm))
 
 
 class FakeClock:
