@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Final
 
 from deploy.local.clock import Clock
@@ -23,6 +24,7 @@ Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
 """Moves a guest; its argument hears how it goes. Raises as ``Guest.send``."""
 
 _REPORTS: Final = Seconds(1.0)
+_CANCELLED: Final = Transfer(Sending.FAILED, "Cancelled", "the move was cancelled")
 
 
 @dataclass(slots=True)
@@ -44,10 +46,13 @@ class Transfers:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        for uid in list(self._moves):
-            await self.cancel(uid)
-        await self._tasks.__aexit__(None, None, None)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for move in self._moves.values():
+            if move.task is not None:
+                move.task.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
 
     def of(self, uid: str) -> Transfer:
         """What is known of the move of that migration."""
@@ -66,6 +71,8 @@ class Transfers:
         if found is not None and found.task is not None and not found.task.done():
             found.task.cancel()
             await asyncio.wait((found.task,))
+            if found.transfer.sending is Sending.ACTIVE:  # it was cancelled before it had begun
+                found.transfer = _CANCELLED
 
     def forget(self, uid: str) -> None:
         """The migration has been cleared away."""
@@ -79,7 +86,7 @@ class Transfers:
                 move.transfer = replace(move.transfer, info=described(info))
                 on_change()
 
-        ended = Transfer(Sending.FAILED, "Cancelled", "the move was cancelled")
+        ended = _CANCELLED
         try:
             ended = Transfer(Sending.DONE, info=described(await send(progress)))
         except TransferError as error:
