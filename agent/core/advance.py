@@ -140,6 +140,7 @@ def _answered(state: State, response: Response, now: Instant, luck: float) -> No
         _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, luck)
         return
     side.trouble = None
+    side.knows_load = side.knows_load or request.metrics is not None
     _accept(state, request, response, now, luck)
 
 

@@ -86,19 +86,24 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
         return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
     less = not side.ceiling.within(report)
     pressure_is_over = side.denial is not None and not side.migrate and report.within(side.ceiling)
-    return now if less or pressure_is_over else side.next_at
+    load_is_news = not side.knows_load and _metrics(state) is not None
+    return now if less or pressure_is_over or load_is_news else side.next_at
 
 
 def _request(state: State, vm: Vm, report: Resources) -> AgentRequest:
-    side, seen = state.scheduler, state.guest.seen
-    metrics = None
-    if seen is not None and seen.sample.load1 is not None:
-        metrics = Metrics(seen.sample.load1, seen.sample.load5, seen.sample.mem_used)
+    side = state.scheduler
     return AgentRequest(
         pod=state.pod,
         resources=report,
         last_permit=vm.recorded_permit if side.ceiling is None else side.ceiling,
         compute_unit=side.compute_unit,
-        metrics=metrics,
+        metrics=_metrics(state),
         sequence=side.sequence,
     )
+
+
+def _metrics(state: State) -> Metrics | None:
+    seen = state.guest.seen
+    if seen is None or seen.sample.load1 is None:
+        return None
+    return Metrics(seen.sample.load1, seen.sample.load5, seen.sample.mem_used)

@@ -51,6 +51,7 @@ class SchedulerSide:
     """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest.
 
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
+    ``knows_load`` says that it was ever told the VM's load: without it, it cannot tell an idle VM from a busy one.
     """
 
     next_at: Instant
@@ -62,6 +63,7 @@ class SchedulerSide:
     retry_at: Instant | None = None
     denial: Denial | None = None
     migrate: bool = False
+    knows_load: bool = False
     trouble: Trouble | None = None
     rejected: int = 0
     answered_at: Instant | None = None

@@ -28,7 +28,7 @@ async def test_load_grows_the_vm_and_rest_shrinks_it_again() -> None:
         world.guest.cores = 0.0
         await world.clock.pass_time(7.0)
         assert world.vm_api.patched == [(cu(2), 1), (cu(1), 2)]
-        assert world.scheduler.asked == [cu(1), cu(2), cu(1)]
+        assert world.scheduler.asked == [cu(1), cu(1), cu(2), cu(1)], "with its load as soon as that is known"
         assert world.runner.tally["patch_ok"] == 2
 
 

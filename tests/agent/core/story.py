@@ -140,10 +140,9 @@ def sample(busy: float, stalled: float, used: float) -> GuestSample:
 
 def settled(size: float = 1, policy: Policy = POLICY) -> Story:
     """An agent at one second that knows its VM, its compute unit, its permit and one sample of metrics."""
-    story = Story(policy).sees(vm(cu(size)))
+    story = Story(policy).sees(vm(cu(size))).looks()
     story.acts()
-    story.answers(cu(size)).looks()
-    return story.at(1.0)
+    return story.answers(cu(size)).at(1.0)
 
 
 def asks(

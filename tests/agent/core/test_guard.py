@@ -94,9 +94,9 @@ def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
 
 def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:
     odd = Resources(MilliCpu(1100), Bytes(5 * GIB))
-    story = Story().sees(vm(odd))
+    story = Story().sees(vm(odd)).looks()
     story.acts()
-    story.answers(odd).looks().at(1.0).looks()
+    story.answers(odd).at(1.0).looks()
     assert story.plans().actions == ()
 
 

@@ -101,11 +101,20 @@ def test_what_was_denied_and_is_no_longer_wanted_is_told_at_once() -> None:
     assert story.answers(cu(1)).state.scheduler.denial is None
 
 
+def test_tells_its_load_as_soon_as_it_knows_it_and_afterwards_with_every_request() -> None:
+    story = Story().sees(vm(cu(1)))
+    assert story.acts() == [asks(cu(1), None, 1, unit=None)]
+    story.answers(cu(1))
+    assert story.plans().actions == ()
+    assert story.at(1.0).looks().acts() == [asks(cu(1), cu(1), 2)]
+    assert story.answers(cu(1)).at(2.0).looks().plans().actions == ()
+
+
 def test_a_denial_that_only_rounding_explains_does_not_loop() -> None:
-    story = Story().sees(vm(Resources(MilliCpu(600), Bytes(GIB))))
-    story.acts()
     odd = Resources(MilliCpu(600), Bytes(GIB))
-    story.answers(odd).at(1.0).looks()
+    story = Story().sees(vm(odd)).looks()
+    story.acts()
+    story.answers(odd).at(1.0)
     assert story.acts() == []
     assert story.at(7.0).acts() == [asks(Resources(MilliCpu(750), Bytes(GIB)), odd, 2)]
     story.answers(odd)
