@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -37,14 +38,20 @@ class Agent:
     is_bound: bool = False
 
 
+Doing = Callable[[], Awaitable[None]]
+
+
 class Storm:
     """One seeded story."""
+
+    nodes = ("n1", "n2")
+    writes = WRITES
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.clock = FakeClock()
         self.cluster = FakeCluster()
-        for name in ("n1", "n2"):
+        for name in self.nodes:
             self.cluster.put(NODES, node(name, "6", "24Gi"))
         self.agents: dict[str, Agent] = {}
         self.made = 0
@@ -55,11 +62,15 @@ class Storm:
         await self.stack.aclose()
         self.scheduler = await self.stack.enter_async_context(running(self.cluster, self.clock))
 
-    async def step(self) -> None:
-        """One thing happens, then everything must hold."""
+    def doings(self) -> tuple[tuple[Doing, int], ...]:
+        """What may happen, and how often."""
         calm = ((self.create, 3), (self.bind, 6), (self.grow, 10), (self.use, 5), (self.shrink, 8), (self.delete, 1))
         wild = ((self.fault, 5), (self.news, 2), (self.leave, 1), (self.start, 1))
-        doings, weights = zip(*calm, *wild, strict=True)
+        return *calm, *wild
+
+    async def step(self) -> None:
+        """One thing happens, then everything must hold."""
+        doings, weights = zip(*self.doings(), strict=True)
         happens = self.chance.choices(doings, weights)[0]
         await happens()
         await self.clock.advance(self.chance.choice((0, 0.1, 1, 5, 40)))
@@ -75,7 +86,7 @@ class Storm:
     async def bind(self) -> None:
         for agent in self.agents.values():
             if not agent.is_bound:
-                await self.scheduler.bind(agent.pod, self.chance.choice(("n1", "n2")))
+                await self.scheduler.bind(agent.pod, self.chance.choice(self.nodes))
         for agent in self.agents.values():
             found = self.cluster.get(PODS, "default", agent.pod["metadata"]["name"])
             agent.is_bound = bool(found["spec"].get("nodeName"))
@@ -121,14 +132,14 @@ class Storm:
     async def delete(self) -> None:
         if self.agents:
             name = self.chance.choice(sorted(self.agents))
-            del self.agents[name]
-            self.cluster.remove(PODS, "default", f"{name}-pod")
+            agent = self.agents.pop(name)
+            self.cluster.remove(PODS, "default", agent.pod["metadata"]["name"])
             self.cluster.remove(VMS, "default", name)
 
     async def fault(self) -> None:
         refuse = self.chance.choice((None, None, 409, 403))
         self.cluster.faults.append(
-            Fault(self.chance.choice(WRITES), refuse=refuse, is_applied=self.chance.random() < 0.5)
+            Fault(self.chance.choice(self.writes), refuse=refuse, is_applied=self.chance.random() < 0.5)
         )
 
     async def news(self) -> None:
@@ -154,7 +165,7 @@ class Storm:
         known = [a for a in bound if a.pod["metadata"]["uid"] in ledger.claims]
         world = {a.pod["metadata"]["uid"]: VmTruth(guest=a.use, permit=a.held.at_least(a.use)) for a in known}
         assert violations(ledger, world) == []
-        for name in ("n1", "n2"):
+        for name in self.nodes:
             on_node = [a for a in bound if self.node_of(a) == name]
             used = Resources.sum(a.held.at_least(a.use) for a in on_node)
             assert used.within(Resources.parse("6", "24Gi")), (name, used)

@@ -93,12 +93,13 @@ class Controller:
         self.cluster.remove(PODS, "default", self.migration["status"]["sourcePodName"])
 
     def fail(self, why: str) -> None:
-        """The guest runs on in the source pod, and the target pod goes."""
+        """The guest runs on in the source pod, if there is one, and the target pod goes."""
         target = self.migration.get("status", {}).get("targetPodName")
         if ("default", target) in self.cluster.collections[PODS].objects:
             self.cluster.remove(PODS, "default", target)
         self._status(phase="Failed", conditions=[self._condition("Failed", why)])
-        self._vm_status(phase="Running")
+        if ("default", self.vm) in self.cluster.collections[VMS].objects:
+            self._vm_status(phase="Running")
 
     def _condition(self, reason: str, message: str) -> Obj:
         return {"type": "Available", "reason": reason, "message": message, "lastTransitionTime": self.cluster.stamp()}

@@ -1,0 +1,107 @@
+"""The storm over the whole service, while VMs move: nodes fill up, and every step of a migration may break off."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, to
+from tests.scheduler_plugin.moving.controller import Controller
+from tests.scheduler_plugin.test_storm import STEPS, WRITES, Doing, Storm
+
+SEEDS = (0, 1, 17, 41)
+
+
+class MovingStorm(Storm):
+    """A storm in which a controller carries out what the scheduler orders, in its own time."""
+
+    nodes = ("n1", "n2", "n3")
+    writes = (*WRITES, to("POST", "/virtualmachinemigrations"), to("DELETE", "/virtualmachinemigrations/"))
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.cluster.stamp = self.clock.timestamp
+        self.outcomes: set[str] = set()
+
+    def doings(self) -> tuple[tuple[Doing, int], ...]:
+        return *super().doings(), (self.proceed, 25), (self.wait, 5)
+
+    async def wait(self) -> None:
+        await self.clock.advance(11)
+
+    async def proceed(self) -> None:
+        """Every migration goes one step further, or breaks off."""
+        for _, name in list(self.cluster.collections[MIGRATIONS].objects):
+            await self._proceed(Controller(self.cluster, self._vm_of(name)), name)
+
+    def _vm_of(self, name: str) -> str:
+        return str(self.cluster.get(MIGRATIONS, "default", name)["spec"]["vmName"])
+
+    async def _proceed(self, controller: Controller, name: str) -> None:
+        obj = self.cluster.get(MIGRATIONS, "default", name)
+        status = obj.get("status", {})
+        if status.get("phase") in ("Succeeded", "Failed"):
+            self._clear(obj)
+        elif "deletionTimestamp" in obj["metadata"]:
+            controller.obey_deletion()
+            self.outcomes.add("cancelled")
+        elif ("default", controller.vm) not in self.cluster.collections[VMS].objects or self.chance.random() < 0.05:
+            self._break_off(controller)
+        else:
+            await self._step(controller, status)
+
+    def _clear(self, obj: dict[str, object]) -> None:
+        metadata = obj["metadata"]
+        assert isinstance(metadata, dict)
+        if "deletionTimestamp" in metadata:
+            self.cluster.remove(MIGRATIONS, "default", metadata["name"])
+
+    def _break_off(self, controller: Controller) -> None:
+        self.outcomes.add("failed")
+        controller.fail("by chance")
+
+    async def _step(self, controller: Controller, status: dict[str, str]) -> None:
+        if not status:
+            controller.accept()
+        elif "targetPodName" not in status:
+            controller.make_target()
+        elif not controller.target["spec"].get("nodeName"):
+            fits = await self.filtered(controller)
+            if fits:
+                await self.scheduler.bind(controller.target, self.chance.choice(fits))
+        elif status["phase"] == "Pending":
+            controller.transfer()
+        else:
+            self._arrive(controller)
+
+    async def filtered(self, controller: Controller) -> list[str]:
+        args = {"Pod": controller.target, "Nodes": None, "NodeNames": list(self.nodes)}
+        return list((await self.scheduler.verb("filter", args))["NodeNames"] or ())
+
+    def _arrive(self, controller: Controller) -> None:
+        controller.hand_over()
+        self.agents[controller.vm].pod = controller.target
+        controller.succeed()
+        self.outcomes.add("succeeded")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_nothing_over_commits_while_vms_move_in_a_storm(seed: int) -> None:
+    storm = MovingStorm(seed)
+    await storm.start()
+    for _ in range(STEPS):
+        await storm.step()
+    storm.cluster.faults.clear()
+    for _ in range(20):
+        await storm.clock.advance(30)
+        await storm.proceed()
+        storm.check()
+    ledger = storm.scheduler.parts.desk.ledger
+    bound = {obj["metadata"]["uid"] for obj in storm.cluster.collections[PODS].objects.values() if _node(obj)}
+    booked = {each.booking for each in ledger.migrations.values()} & ledger.claims.keys()
+    assert ledger.claims.keys() - booked == bound, "every bound pod and nothing else is on the books"
+    assert "succeeded" in storm.outcomes
+    await storm.stack.aclose()
+
+
+def _node(pod: dict[str, dict[str, object]]) -> object:
+    return pod["spec"].get("nodeName")
