@@ -207,6 +207,7 @@ class Ledger:
         account = self._books.vms.get(vm.name)
         if account is not None:
             account.stored(revision, vm)
+            self._books.migrations.disturb(vm.name)
             self._books.settle_vm(account)
         return self._finish(outside=True)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
-from scheduler_plugin.ledger import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, NodeFacts, PodFacts, VmFacts
 
 SLOT = Bytes.parse("256Mi")
 NAMESPACE = "fleet"
@@ -38,6 +38,15 @@ class VmObject:
         return VmFacts(self.name, self.uid, self.version, self.most, self.use, self.status, self.permit, runs_in)
 
 
+@dataclass
+class MigrationObject:
+    """A migration in the API, and its target pod once that was made; ``has_moved`` once the VM runs there."""
+
+    facts: MigrationFacts
+    pod: PodFacts | None = None
+    has_moved: bool = False
+
+
 @dataclass(frozen=True)
 class Gone:
     """The object of that name or UID was deleted."""
@@ -46,7 +55,8 @@ class Gone:
     key: str | ObjectName
 
 
-Event = NodeFacts | PodFacts | VmFacts | Gone
+Event = NodeFacts | PodFacts | VmFacts | MigrationFacts | Gone
+KINDS = ("node", "pod", "vm", "migration")
 
 
 @dataclass
@@ -54,8 +64,9 @@ class Cluster:
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     pods: dict[str, PodFacts] = field(default_factory=dict)
     vms: dict[ObjectName, VmObject] = field(default_factory=dict)
+    migrations: dict[ObjectName, MigrationObject] = field(default_factory=dict)
     version: int = 0
-    streams: dict[str, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in ("node", "pod", "vm")})
+    streams: dict[str, deque[Event]] = field(default_factory=lambda: {kind: deque() for kind in KINDS})
     born: int = 0
 
     def next_name(self) -> str:
@@ -96,6 +107,16 @@ class Cluster:
         del self.vms[name]
         self.streams["vm"].append(Gone("vm", name))
 
+    def put_migration(self, migration: MigrationObject) -> None:
+        self.version += 1
+        migration.facts = replace(migration.facts, version=self.version)
+        self.migrations[migration.facts.name] = migration
+        self.streams["migration"].append(migration.facts)
+
+    def drop_migration(self, name: ObjectName) -> None:
+        del self.migrations[name]
+        self.streams["migration"].append(Gone("migration", name))
+
     def bind(self, uid: str, node: str) -> bool:
         """The binding subresource: lands unless the pod is gone or bound already."""
         pod = self.pods.get(uid)
@@ -125,10 +146,15 @@ class Cluster:
         vm.pod = pod
         self.put_pod(pod)
 
+    def is_copied(self, vm: VmObject) -> bool:
+        """Whether the guest is on its way, and must keep its size."""
+        running = MigrationPhase.RUNNING
+        return any(each.facts.vm == vm.name and each.facts.phase is running for each in self.migrations.values())
+
     def run(self, vm: VmObject, stage: int) -> None:
         """One stage of reconciling: boot or announce growth, resize the guest, report."""
         pod = None if vm.pod is None else self.pods.get(vm.pod.uid)
-        if pod is None or pod.node is None:
+        if pod is None or pod.node is None or self.is_copied(vm):
             return
         if vm.status is None:
             vm.status = vm.guest = vm.use

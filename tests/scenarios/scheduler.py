@@ -11,22 +11,38 @@ from random import Random
 
 from protocol.codec import PluginResponseView
 from protocol.messages import ObjectName
-from protocol.units import Instant, Resources
+from protocol.ranking.config import RankingConfig
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import (
+    CreateMigration,
     Decision,
     Effect,
     Ledger,
     LedgerError,
+    MigrationFacts,
+    Move,
     NodeFacts,
     PersistPermit,
     PodFacts,
+    ReadMigration,
     ReadPod,
     RoomFreed,
     VmFacts,
 )
+from scheduler_plugin.migration import MigrationPolicy, Moment, Planner, Rest
 from scheduler_plugin.placement import FITS
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
+from tests.scenarios.migrations import Controller
+
+RANKING = RankingConfig()
+POLICY = MigrationPolicy(
+    settle=Seconds(1.0),
+    settle_denied=Seconds(0.5),
+    rest=Rest(cooldown=Seconds(5.0), backoff=Seconds(2.0), backoff_most=Seconds(8.0)),
+    out_per_node=2,
+    timeout=Seconds(60.0),
+)
 
 
 @dataclass
@@ -49,19 +65,24 @@ class Scheduler:
     cluster: Cluster
     agents: Agents
     random: Random
+    controller: Controller
     ledger: Ledger | None = None
     writes: dict[ObjectName, PersistPermit] = field(default_factory=dict)
     waiting: list[tuple[PersistPermit, Message, Decision]] = field(default_factory=list)
     binds: list[Bind] = field(default_factory=list)
     late_binds: list[Bind] = field(default_factory=list)
     reads: list[ReadPod] = field(default_factory=list)
+    creations: list[CreateMigration] = field(default_factory=list)
+    late_creations: list[CreateMigration] = field(default_factory=list)
+    doubts: list[ReadMigration] = field(default_factory=list)
+    planner: Planner = field(default_factory=Planner)
     ghosts: list[Ghost] = field(default_factory=list)
     old_events: list[Event] = field(default_factory=list)
     woken: int = 0
 
     def start(self, now: Instant) -> None:
         """A new process reads the cluster and is ready."""
-        self.ledger = Ledger()
+        self.ledger, self.planner = Ledger(), Planner()
         self.relist(now)
 
     def relist(self, now: Instant) -> None:
@@ -70,7 +91,8 @@ class Scheduler:
         for stream in self.cluster.streams.values():
             stream.clear()
         vms = [vm.facts() for vm in self.cluster.vms.values()]
-        self._do(self.ledger.resync(self.cluster.nodes.values(), self.cluster.pods.values(), vms, now))
+        moving = [each.facts for each in self.cluster.migrations.values()]
+        self._do(self.ledger.resync(self.cluster.nodes.values(), self.cluster.pods.values(), vms, now, moving))
 
     def crash(self, now: Instant) -> None:
         """The process dies: connections break, and each call in flight has landed or never will."""
@@ -80,11 +102,15 @@ class Scheduler:
         for bind in self.binds:
             if self.random.random() < 0.5:
                 self.cluster.bind(bind.uid, bind.node)
+        for order in self.creations:
+            if self.random.random() < 0.5:
+                self._make(order)
         for _, message, _ in self.waiting:
             self.agents.answered(message.sent, message.uid, None, now)
         self.ledger = None
         self.ghosts.clear()
-        self.late_binds.clear()
+        for pile in (self.late_binds, self.creations, self.late_creations, self.doubts):
+            pile.clear()
         self.writes.clear()
         self.waiting.clear()
         self.binds.clear()
@@ -99,7 +125,7 @@ class Scheduler:
         if stream:
             event = stream.popleft()
             self.take(event, now)
-            if isinstance(event, VmFacts | PodFacts):
+            if isinstance(event, VmFacts | PodFacts | MigrationFacts):
                 self.old_events = [*self.old_events[-20:], event]
         elif self.old_events:
             self.take(self.random.choice(self.old_events), now)
@@ -113,6 +139,10 @@ class Scheduler:
                 self._do(self.ledger.see_pod(event))
             case VmFacts():
                 self._do(self.ledger.see_vm(event, now))
+            case MigrationFacts():
+                self._do(self.ledger.see_migration(event, now))
+            case Gone("migration", ObjectName() as name):
+                self._do(self.ledger.lose_migration(name))
             case Gone("node", str(name)):
                 self._do(self.ledger.lose_node(name))
             case Gone("pod", str(uid)):
@@ -160,6 +190,56 @@ class Scheduler:
             order = self.reads.pop(self.random.randrange(len(self.reads)))
             self._do(self.ledger.pod_read(order.uid, self.cluster.pods.get(order.uid)))
 
+    # Migrations --------------------------------------------------------------------------------------------------
+
+    def order(self, move: Move, now: Instant) -> bool:
+        """Books a move and takes the order to create its migration."""
+        assert self.ledger is not None
+        name = ObjectName(move.vm.namespace, f"{move.vm.name}-{self.cluster.next_name()}")
+        booking = self.ledger.book_move(move, name, now)
+        self._do(booking.effects)
+        return booking.verdict is FITS
+
+    def look(self, now: Instant) -> int:
+        """The planner looks, and everything it says is begun; how many VMs are to move."""
+        assert self.ledger is not None
+        plan = self.planner.look(self.ledger, POLICY, RANKING, Moment(now, now), self.random.randint)
+        for move in plan.moves:
+            assert self.order(move, now), f"the planner says {move}, the ledger refuses"
+        for name in [*(cancel.migration for cancel in plan.cancels), *plan.forget]:
+            self.controller.cancel(name)
+        return len(plan.moves)
+
+    def create(self, outcome: str, now: Instant) -> None:
+        """The creation of a migration ends: answered, its answer lost, failed with doubt, refused, or late."""
+        assert self.ledger is not None
+        order = self.creations.pop(self.random.randrange(len(self.creations)))
+        if outcome in ("answered", "lost"):
+            self._make(order)
+        elif outcome == "late":
+            self.late_creations.append(order)
+        if outcome == "answered":
+            self._do(self.ledger.migration_created(order.migration))
+        elif outcome == "refused":
+            self._do(self.ledger.migration_refused(order.migration))
+        else:
+            self._do(self.ledger.migration_unsure(order.migration))
+
+    def settle(self, now: Instant) -> None:
+        """Reads a migration whose creation is in doubt; that there is none is believed once none can come any more."""
+        assert self.ledger is not None
+        doubt = self.doubts.pop(self.random.randrange(len(self.doubts)))
+        found = self.cluster.migrations.get(doubt.migration)
+        if found is not None:
+            self._do(self.ledger.see_migration(found.facts, now))
+        elif any(order.migration == doubt.migration for order in self.late_creations):
+            self.doubts.append(doubt)
+        else:
+            self._do(self.ledger.migration_refused(doubt.migration))
+
+    def _make(self, order: CreateMigration) -> None:
+        self.controller.create(order.migration, order.move.vm, order.move.target, is_ours=True)
+
     # Permits -----------------------------------------------------------------------------------------------------
 
     def deliver(self, message: Message, now: Instant) -> None:
@@ -201,12 +281,14 @@ class Scheduler:
             self._answer(entry[1], entry[2] if stored else None, now)
 
     def haunt(self) -> None:
-        """A late write or bind lands after all, unless its object has changed since."""
+        """A late write, bind or creation lands after all, unless its object has changed since."""
         if self.ghosts:
             ghost = self.ghosts.pop()
             found = self.cluster.vms.get(ghost.vm)
             if found is not None and found.version == ghost.base:
                 self._land(ghost.vm, ghost.permit)
+        if self.late_creations:
+            self._make(self.late_creations.pop())
         if self.late_binds:
             bind = self.late_binds.pop()
             self.cluster.bind(bind.uid, bind.node)
@@ -228,5 +310,9 @@ class Scheduler:
         for effect in effects:
             if isinstance(effect, ReadPod):
                 self.reads.append(effect)
+            elif isinstance(effect, CreateMigration):
+                self.creations.append(effect)
+            elif isinstance(effect, ReadMigration):
+                self.doubts.append(effect)
             elif isinstance(effect, RoomFreed):
                 self.woken += 1

@@ -18,9 +18,20 @@ from random import Random
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import Level, NodeFacts, NodePolicy, PodFacts, VmTruth, overcommitted, violations
+from scheduler_plugin.ledger import (
+    Level,
+    MigrationPhase,
+    Move,
+    NodeFacts,
+    NodePolicy,
+    PodFacts,
+    VmTruth,
+    overcommitted,
+    violations,
+)
 from tests.scenarios.agents import Agents
 from tests.scenarios.cluster import NAMESPACE, Cluster, VmObject
+from tests.scenarios.migrations import Controller
 from tests.scenarios.scheduler import Scheduler
 
 MESSAGE_LIFE = 25.0
@@ -44,11 +55,13 @@ class World:
         self.now = Instant(1000.0)
         self.cluster = Cluster()
         self.agents = Agents(self.cluster, self.random)
-        self.scheduler = Scheduler(self.cluster, self.agents, self.random)
+        self.controller = Controller(self.cluster)
+        self.scheduler = Scheduler(self.cluster, self.agents, self.random, self.controller)
         self.trace: deque[str] = deque(maxlen=60)
         self.steps = 0
         self.denials = 0
-        for node in range(3):
+        self.planned = self.moved = 0
+        for node in range(4):
             size = Resources.parse(6, "12Gi")
             self.cluster.put_node(NodeFacts(f"node-{node}", size, policy(UNITS[0])))
         for _ in range(8):
@@ -93,10 +106,10 @@ class World:
             "patch": (self.patch, 9),
             "patch lost": (self.patch_lost, 1),
             "runtime": (self.runtime, 12),
-            "watch": (self.watch, 14),
+            "watch": (self.watch, 20),
             "relist": (self.relist, 0.2),
             "write": (self.write, 10),
-            "place": (self.place, 4),
+            "place": (self.place, 6),
             "bind": (self.bind, 5),
             "read": (self.read, 3),
             "crash": (self.crash, 0.5),
@@ -105,6 +118,12 @@ class World:
             "churn": (self.churn, 0.4),
             "policy": (self.new_policy, 0.2),
             "write haunts": (self.scheduler.haunt, 0.5),
+            "look": (self.look, 4),
+            "move": (self.move, 2),
+            "create": (self.create, 4),
+            "settle": (self.settle, 2),
+            "migrate": (self.migrate, 25),
+            "cancel": (self.cancel, 0.3),
         }
         if self.is_open:
             moves |= {"foreign": (self.foreign, 0.5), "nodes": (self.nodes, 0.3)}
@@ -165,7 +184,7 @@ class World:
 
     def watch(self) -> None:
         if self.scheduler.ledger is not None:
-            self.scheduler.hear(self.random.choice(("node", "pod", "vm", "vm")), self.now)
+            self.scheduler.hear(self.random.choice(("node", "pod", "vm", "vm", "migration")), self.now)
 
     def relist(self) -> None:
         if self.scheduler.ledger is not None:
@@ -236,6 +255,49 @@ class World:
             unit, watermark = self.random.choice(UNITS), self.random.choice(("0.5", "0.8", "1"))
             self.cluster.put_node(replace(node, policy=policy(unit, watermark), is_open=self.random.random() < 0.8))
 
+    # Migrations --------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        if self.scheduler.ledger is not None:
+            self.planned += self.scheduler.look(self.now)
+
+    def move(self) -> None:
+        """Somebody orders a move at random; now and then a person, past the scheduler."""
+        running = [vm for vm in self.cluster.vms.values() if vm.pod is not None and vm.status is not None]
+        if not running or not self.cluster.nodes:
+            return
+        vm, to = self.random.choice(running), self.random.choice(list(self.cluster.nodes))
+        if vm.pod is None:
+            return
+        if self.random.random() < 0.3:
+            name = ObjectName(NAMESPACE, f"person-{self.cluster.next_name()}")
+            self.controller.create(name, vm.name, self.random.choice((None, to)), is_ours=False)
+        elif self.scheduler.ledger is not None:
+            self.scheduler.order(Move(vm.name, vm.pod.uid, vm.pod.node or "", to, "at random"), self.now)
+
+    def create(self) -> None:
+        if self.scheduler.ledger is not None and self.scheduler.creations:
+            late = 1 if self.is_open else 0
+            outcome = self.random.choices(("answered", "lost", "failed", "refused", "late"), (8, 1, 1, 1, late))[0]
+            self.scheduler.create(outcome, self.now)
+
+    def settle(self) -> None:
+        if self.scheduler.ledger is not None and self.scheduler.doubts:
+            self.scheduler.settle(self.now)
+
+    def migrate(self) -> None:
+        """The controller takes a step with one migration; the agent that is left behind ends with its pod's role."""
+        if self.cluster.migrations:
+            found = self.random.choice(list(self.cluster.migrations.values()))
+            self.controller.step(found, self.now, fails=self.random.random() < 0.03)
+            self.moved += found.has_moved and found.facts.phase is MigrationPhase.RUNNING
+            for uid in [uid for uid in self.agents.alive if found.has_moved and uid not in self._running()]:
+                self.agents.kill(uid)
+
+    def cancel(self) -> None:
+        if self.cluster.migrations:
+            self.controller.cancel(self.random.choice(list(self.cluster.migrations)))
+
     # What others do in an open world -----------------------------------------------------------------------------
 
     def foreign(self) -> None:
@@ -255,7 +317,7 @@ class World:
         if what == 0 and len(self.cluster.nodes) > 1:
             self.cluster.drop_node(self.random.choice(list(self.cluster.nodes)))
             return
-        name = f"node-{self.random.randrange(3)}"
+        name = f"node-{self.random.randrange(4)}"
         size = Resources.parse(self.random.choice((2, 8, 12)), self.random.choice(("4Gi", "16Gi")))
         self.cluster.put_node(NodeFacts(name, size, policy(self.random.choice(UNITS))))
 

@@ -487,3 +487,14 @@ def test_only_so_many_of_the_dead_are_remembered(monkeypatch: pytest.MonkeyPatch
     assert dict(fleet.ledger.migrations) == {}
     fleet.did(fleet.ledger.see_migration(migration("a", PENDING, number=1), NOW))
     assert list(fleet.ledger.migrations) == [ONE]
+
+
+def test_a_pod_that_is_first_named_in_the_answer_to_a_write_gets_its_order() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
+    hear(fleet, migration("a", PENDING, is_ours=False))
+    decision = fleet.ask("a", amount(2), number=1)
+    assert decision.persist is not None
+    assert not decision.migrate
+    answer = vm("a", amount(2), permit=amount(2), version=2, pod=name("a-pod"))
+    fleet.did(fleet.ledger.permit_stored(decision.persist.revision, answer))
+    assert fleet.ledger.claims["uid-a"].is_migrating
