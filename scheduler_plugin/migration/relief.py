@@ -78,17 +78,17 @@ def enough(victims: list[Victim], excess: Resources) -> list[Victim]:
         if left.any and helps(victim, left):
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
+    relieved = Resources.sum(victim.size for victim in chosen)
     for victim in list(chosen):
-        others = Resources.sum(other.size for other in chosen if other is not victim)
-        if not left.any and excess.within(others):
+        if not left.any and excess.within(relieved - victim.size):
             chosen.remove(victim)
+            relieved = relieved - victim.size
     return chosen
 
 
 def helps(victim: Victim, excess: Resources) -> bool:
     """Whether the VM has anything of what the node has too much of."""
-    relieved = excess.at_most(victim.size)
-    return relieved.any
+    return excess.at_most(victim.size).any
 
 
 def _why(movable: int, housed: int, others: Mapping[str, int]) -> str:
