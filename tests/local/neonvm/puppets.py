@@ -82,6 +82,7 @@ class Puppet:
     move: _Move | None = None
     orders: list[str] = field(default_factory=list)
     switches_when_cancelled: bool = False
+    is_mute: bool = False
     stops: asyncio.Event | None = None
 
     async def start(self) -> None:
@@ -127,6 +128,8 @@ class Puppet:
         self.move.end.set_result(TransferError(fault, survivor, f"injected: {fault}"))
 
     async def state(self) -> GuestState:
+        if self.is_mute:
+            raise GuestError("no answer")
         return self.has
 
     async def set_cpu(self, use: MilliCpu) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -41,6 +42,12 @@ MOVE = ObjectName("default", "move")
 _IDLE_TURNS = 30
 
 
+@cache
+def definition(name: str) -> Json:
+    """A CRD of ours; read once, because that is slow."""
+    return cast("Json", yaml.safe_load((DEFINITIONS / name).read_text()))
+
+
 class Stage:
     """Two nodes, one VM, and everything that moves it."""
 
@@ -56,7 +63,7 @@ class Stage:
 
     async def open(self, *nodes: str) -> None:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
-            await self.client.create(CRDS, "", cast("Json", yaml.safe_load((DEFINITIONS / name).read_text())))
+            await self.client.create(CRDS, "", definition(name))
         for node in nodes:
             await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
         await self.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Json, child, items, node_of, text
-from deploy.local.ports import Survivor, TransferFault, TransferLimits
+from deploy.local.ports import GuestError, Survivor, TransferFault, TransferLimits
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 from tests.local.neonvm.puppets import progress_of
@@ -274,6 +274,37 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(stage: Stage) -> Non
     assert await stage.migration() is None
     assert ("Migrated", "move: moved from n1 to n2") in await stage.said()
     await stage.assert_well(target.spec.pod.name)
+
+
+async def test_a_target_that_cannot_be_asked_is_believed_to_run_where_the_source_does_not(stage: Stage) -> None:
+    await stage.run_vm()
+    source, target = await stage.begin_to_move()
+    source.switches_when_cancelled = target.is_mute = True
+    await stage.cancel()
+    target.is_mute = False
+    await stage.assert_well(target.spec.pod.name)
+
+
+async def test_a_source_that_cannot_be_asked_after_a_failed_move_is_believed_to_run(stage: Stage) -> None:
+    old = await stage.run_vm()
+    source, _ = await stage.begin_to_move()
+    source.is_mute = True
+    source.fail(TransferFault.TARGET_LOST)
+    await stage.settle()
+    source.is_mute = False
+    await stage.pass_time(3)
+    assert await stage.outcome() == ("Failed", "TargetLost")
+    await stage.assert_well(old)
+
+
+async def test_a_guest_that_cannot_be_sent_for_any_other_reason_stays(stage: Stage) -> None:
+    old = await stage.run_vm()
+    source, _ = await stage.begin_to_move()
+    assert source.move is not None
+    source.move.end.set_exception(GuestError("the monitor is gone"))
+    await stage.settle()
+    assert await stage.outcome() == ("Failed", "Refused")
+    await stage.assert_well(old)
 
 
 async def test_an_ended_migration_can_simply_be_deleted(stage: Stage) -> None:
