@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -62,7 +63,8 @@ class MigrationNews:
         self._note_route(found)
         if before is None and not facts.phase.is_over:
             source, target = self._routes[facts.name]
-            LOG.info("migration started vm=%s from=%s to=%s reason=%s", facts.vm, source, target, found.reason)
+            turn = "started" if self._known is not None else "found under way"
+            LOG.info("migration %s vm=%s from=%s to=%s reason=%s", turn, facts.vm, source, target, found.reason)
             self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
         elif facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
@@ -80,6 +82,7 @@ class MigrationNews:
         if not facts.phase.is_over:
             vm = self._desk.feed.vms.facts.get(facts.vm)
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
+            self._cancelled.setdefault(facts.name, "its object was deleted")
             self._ended(before, is_success=arrived)
         self._cancelled.pop(facts.name, None)
         self._routes.pop(facts.name, None)
@@ -87,24 +90,20 @@ class MigrationNews:
     def _ended(self, found: ClusterMigration, *, is_success: bool) -> None:
         facts = found.facts
         source, target = self._routes[facts.name]
-        cancelled = self._cancelled.get(facts.name) or ("its object was deleted" if self._is_off(found) else None)
+        if facts.is_leaving:
+            self._cancelled.setdefault(facts.name, "its object was deleted")
+        cancelled = self._cancelled.get(facts.name)
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
         why = f"called off: {cancelled}" if cancelled else found.why or "its controller gave no reason"
+        numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
         if self._known is not None:
             self._count(found, outcome)
+            said = (outcome, facts.vm, source, target, numbers if is_success else why)
+            LOG.log(logging.INFO if is_success else logging.WARNING, "migration %s vm=%s from=%s to=%s: %s", *said)
         if is_success:
-            LOG.info(
-                "migration succeeded vm=%s from=%s to=%s total=%s downtime=%s",
-                *(facts.vm, source, target, _ms(found.total), _ms(found.downtime)),
-            )
-            numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
             self._tell(found, "Succeeded", f"moved from {source} to {target} {numbers}")
         else:
-            LOG.warning("migration %s vm=%s from=%s to=%s reason=%s", outcome, facts.vm, source, target, why)
             self._tell(found, "Failed", f"did not move from {source} to {target}: {why}")
-
-    def _is_off(self, found: ClusterMigration) -> bool:
-        return found.facts.is_leaving or found.facts.name not in self._desk.feed.migrations.facts
 
     def _count(self, found: ClusterMigration, outcome: str) -> None:
         metrics = self._desk.telemetry.migrations

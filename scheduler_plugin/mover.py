@@ -21,7 +21,7 @@ from scheduler_plugin.backoff import Backoff
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.desk import Desk
-from scheduler_plugin.ledger import CreateMigration, Creation, LedgerError, Move, ReadMigration
+from scheduler_plugin.ledger import CreateMigration, Creation, Move, ReadMigration
 from scheduler_plugin.migration import Moment, Plan, Planner
 from scheduler_plugin.migration_news import MigrationNews
 from scheduler_plugin.placement import Fits
@@ -114,11 +114,7 @@ class Mover:
     def _book(self, move: Move) -> None:
         desk = self._desk
         name = self._name_for(move)
-        try:
-            booking = desk.ledger.book_move(move, name, desk.clock.now())
-        except LedgerError as error:
-            LOG.warning("move not booked vm=%s to=%s error=%s", move.vm, move.target, error)
-            return
+        booking = desk.ledger.book_move(move, name, desk.clock.now())
         if not isinstance(booking.verdict, Fits):
             reason = f"{booking.verdict.message} {booking.detail}".rstrip()
             LOG.warning("move not booked vm=%s to=%s reason=%s", move.vm, move.target, reason)
@@ -140,7 +136,7 @@ class Mover:
         ledger, name, move = self._desk.ledger, order.migration, order.move
         booked = ledger.migrations.get(name)
         if booked is None or booked.trouble is not None:
-            self._undo(name, "gone" if booked is None or booked.trouble is None else booked.trouble)
+            self._undo(name, "nobody wants it any more" if booked is None else f"{booked.trouble}")
             return
         settings = self._desk.feed.settings
         wanted = MigrationOrder(

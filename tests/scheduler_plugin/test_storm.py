@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from protocol.units import ZERO, Resources
+from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
@@ -44,8 +45,8 @@ Doing = Callable[[], Awaitable[None]]
 class Storm:
     """One seeded story."""
 
-    nodes = ("n1", "n2")
-    writes = WRITES
+    nodes: tuple[str, ...] = ("n1", "n2")
+    writes: tuple[Callable[[ApiCall], bool], ...] = WRITES
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import agents_app, assemble, extender_app, probes_app
 from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.config import parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -22,7 +27,8 @@ from tests.local.apiserver.running import ApiServerHandle, running_api_server
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
 
-CRD = Path(__file__).parents[2] / "deploy/kubernetes/crds/virtualmachines.yaml"
+CRDS = Path(__file__).parents[2] / "deploy/kubernetes/crds"
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 VMS = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -73,7 +79,7 @@ async def until_200(client: httpx.AsyncClient, url: str, **request: Any) -> http
 
 async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
-        await made(api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(CRD.read_text()))
+        await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachines.yaml").read_text()))
         await made(api, "/api/v1/nodes", node("n1"))
         await made(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
         db = vm("db", cpu=1, slots=4)
@@ -125,3 +131,23 @@ async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: P
             await until_200(successor, "http://probes/readyz", method="GET")
             nodes = (await successor.get("http://probes/nodes")).json()["nodes"]
             assert [(one["name"], one["reserved"]) for one in nodes] == [("n1", {"cpu": "3", "mem": "8Gi"})]
+
+
+async def test_migrations_are_created_read_and_deleted_as_orders_of_ours(tmp_path: Path) -> None:
+    async with running_api_server(tmp_path) as handle, admin(handle) as api:
+        await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text()))
+        found = from_kubeconfig(handle.kubeconfig_path, SystemClock().now)
+        async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
+            writer = ClusterWriter(HttpApi(way, found.token), "test")
+            name = ObjectName("default", "db-1")
+            order = MigrationOrder(name, ObjectName("default", "db"), "n2", "full", Seconds(300), Bytes(64 * 1024**2))
+            created = read_migration(await writer.create_migration(order))
+            with pytest.raises(ApiRefusedError, match="^409"):
+                await writer.create_migration(order)
+            read = read_migration(await writer.read_migration(name))
+            assert (read, read.facts.target, read.facts.is_ours, read.reason) == (created, "n2", True, "full")
+            with pytest.raises(ApiRefusedError, match="^409"):
+                await writer.delete_migration(name, "another")
+            await writer.delete_migration(name, created.facts.uid)
+            with pytest.raises(ApiRefusedError, match="^404"):
+                await writer.read_migration(name)

@@ -130,9 +130,9 @@ class Scene:
         """The migration's object is gone."""
         self.cluster.remove(MIGRATIONS, "default", self.controller.name)
 
-    def order_by_hand(self) -> None:
+    def order_by_hand(self, uid: str = "m-hand") -> None:
         """A person has the VM moved, anywhere."""
-        meta = {"name": "by-hand", "namespace": "default", "uid": "m-hand", "creationTimestamp": self.clock.timestamp()}
+        meta = {"name": "by-hand", "namespace": "default", "uid": uid, "creationTimestamp": self.clock.timestamp()}
         self.cluster.put(MIGRATIONS, {"metadata": meta, "spec": {"vmName": "db"}})
 
     def deletion(self, name: str) -> ApiCall:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.scheduler_plugin.fake_cluster import Fault, to
-from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, scene
+from tests.scheduler_plugin.fake_clock import settle
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
+from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, full_cluster, scene
+from tests.scheduler_plugin.objects import node, vm, vm_pod
 
 CREATION = to("POST", "/virtualmachinemigrations")
 ORDERED = ([("db", "n2", "")], ("9500m", "2"))
@@ -111,3 +113,36 @@ async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
         assert (await s.view("nodes"))["nodes"][0]["stuck"] == (
             "no node has room below its watermark for any of 1 VMs that may move"
         )
+
+
+async def test_an_order_that_waits_its_turn_is_given_up_when_its_target_goes() -> None:
+    cluster = full_cluster()
+    cluster.put(VMS, vm("other", 2, 8))
+    cluster.put(PODS, vm_pod("other", "n1"))
+    cluster.remove(PODS, "default", "foreign")
+    async with scene(cluster, "migration: {maxPerNode: {out: 2}}") as s:
+        answered = asyncio.Event()
+        s.cluster.faults.append(Fault(CREATION, hold=answered))
+        s.cluster.put(NODES, node("n1", unschedulable=True))
+        await s.passes(SETTLED)
+        assert (s.created(), s.reserved) == (1, ("4", "4"))
+        s.cluster.put(NODES, node("n2", unschedulable=True))
+        await settle()
+        answered.set()
+        await settle()
+        assert (s.created(), s.migrations, s.reserved) == (1, [("db", "n2", "")], ("4", "0")), "the other is not sent"
+        await s.passes(2)
+        assert (s.migrations, s.reserved) == ([], ("4", "0")), "and the first is called off"
+
+
+async def test_a_name_that_is_taken_costs_a_second() -> None:
+    async with scene() as s:
+        wall = int(s.clock.wall())
+        for second in (10, 11, 12):
+            meta = {"name": f"db-{wall + second:x}", "namespace": "default", "uid": f"old-{second}"}
+            ended = {"phase": "Succeeded"}
+            s.cluster.put(MIGRATIONS, {"metadata": meta, "spec": {"vmName": "gone"}, "status": ended})
+        await s.passes(12)
+        assert (s.created(), s.reserved) == (0, FULL)
+        await s.passes(2)
+        assert (s.created(), s.reserved, s.events) == (1, ("9500m", "2"), [STARTED])

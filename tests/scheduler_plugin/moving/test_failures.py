@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scheduler_plugin.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.moving.scene import FULL, POD, STARTED, Scene, scene
 from tests.scheduler_plugin.moving.test_restarts import PHASES, Disturbance
@@ -168,3 +169,35 @@ async def test_a_deletion_that_fails_is_tried_again() -> None:
         s.controller.obey_deletion()
         await s.passes(1)
         assert s.migrations == []
+
+
+async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_target() -> None:
+    async with scene() as s:
+        await s.started()
+        await s.placed()
+        s.controller.transfer()
+        await s.passes(1)
+        s.controller.hand_over()
+        s.cluster.remove(PODS, "default", "db-pod")
+        s.let_go()
+        await s.passes(1)
+        moved = (
+            "db",
+            "MigrationSucceeded",
+            "moved from n1 to n2 in an unknown time, it stood still for an unknown time",
+        )
+        assert (s.reserved, s.events) == (("7500m", "2"), [STARTED, moved])
+
+
+async def test_one_that_is_made_anew_under_its_name_is_another_one() -> None:
+    async with scene() as s:
+        s.order_by_hand("m-1")
+        await s.passes(1)
+        s.cluster.cut_watches()
+        await settle()
+        s.let_go()
+        s.order_by_hand("m-2")
+        await s.passes(5)
+        anywhere = ("db", "MigrationStarted", "moves from n1 to a node still to be chosen")
+        why = "did not move from n1 to a node still to be chosen: called off: its object was deleted"
+        assert s.events == [anywhere, ("db", "MigrationFailed", why), anywhere]
