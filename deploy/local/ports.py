@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -254,8 +255,10 @@ class PodSockets(Protocol):
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
 
-    def announce(self, pod: ObjectName, vm: str) -> None:
-        """From now on what is sent to the VM with the flat address ``vm`` goes to ``pod``, and waits there for it."""
+    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
+        """Within it, calling what it gives leads all that is sent to the VM with the flat address ``vm`` to ``pod``,
+        where it waits for the guest. The call takes no time and never fails.
+        """
 
 
 class NetworkError(Exception):

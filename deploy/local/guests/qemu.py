@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +90,7 @@ class QemuGuest:
         self._machine: Machine | None = None
         self._ready = False
         self._receives = False
+        self._is_moving = False
 
     async def start(self) -> None:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
@@ -107,18 +108,15 @@ class QemuGuest:
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Moves the guest to another process by QEMU's migration. Raises ``GuestError`` and ``TransferError``."""
-        if not isinstance(target, QemuGuest) or target._alive() is None or not target._receives:
-            raise await self._refused(target, "the other end does not receive")
-        if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
-            raise await self._refused(target, f"the other end is {target._spec.vm}'s")
-        source, receiver = self._alive(), target._alive()
-        if source is None or receiver is None or self._receives:
-            await target.stop()
-            raise GuestError(f"{self._spec.vm}: the guest does not run")
-        clock = self._made_by.clock
-        ends = Ends(str(self._spec.vm), source, receiver, clock, self._lead_here, target._lead_here)
-        transfer = Transfer(ends, limits, progress)
-        return await carried_through(self._sent(transfer, target), transfer.call_off)
+        with ExitStack() as held:
+            try:
+                receiver = self._receiver(target)
+                transfer = self._transfer(receiver, limits, progress, held)
+            except GuestError:
+                if isinstance(target, QemuGuest) and target._receives and not target._is_moving:
+                    await target.stop()
+                raise
+            return await carried_through(self._moved(transfer, receiver), transfer.call_off)
 
     async def state(self) -> GuestState:
         """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
@@ -184,24 +182,47 @@ class QemuGuest:
         qemu = qemu_command(spec, made_by.image, made_by.accelerator, monitor_fd)
         return [*launcher(spec.network.enter), *qemu, *more]
 
-    async def _sent(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
+    def _receiver(self, target: Guest) -> QemuGuest:
+        """``target``, where both ends are fit for a move. Raises ``GuestError`` and ``TransferError``."""
+        if self._is_moving:
+            raise GuestError(f"{self._spec.vm}: the guest is on its way already")
+        if not isinstance(target, QemuGuest) or not target._receives:
+            raise self._refused("the other end does not receive")
+        if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
+            raise self._refused(f"the other end is {target._spec.vm}'s")
+        return target
+
+    def _transfer(
+        self, target: QemuGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None], held: ExitStack
+    ) -> Transfer:
+        """The move to ``target``. Raises ``GuestError`` and ``TransferError``."""
+        source, receiver = self._alive(), target._alive()
+        if source is None or self._receives:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        if receiver is None:
+            story = f"{self._spec.vm}: the other end is gone"
+            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
+        try:
+            leads = [held.enter_context(each._announcing()) for each in (self, target)]
+        except NetworkError as error:
+            raise self._refused(str(error)) from error
+        return Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress)
+
+    async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
         """Runs the move to its end; afterwards both guests know who they are."""
+        self._is_moving = target._is_moving = True
         try:
             info = await transfer.run()
-        except TransferError:
-            target._receives = False
-            raise
-        target._receives, target._ready = False, self._ready
+            target._receives, target._ready = False, self._ready
+        finally:
+            self._is_moving = target._is_moving = False
         return info
 
-    def _lead_here(self) -> None:
-        """Tells the network that the VM is here, before QEMU does so by itself once the guest runs."""
-        with suppress(NetworkError):
-            self._made_by.sockets.announce(self._spec.pod, self._spec.address)
-
-    async def _refused(self, target: Guest, why: str) -> TransferError:
-        await target.stop()
+    def _refused(self, why: str) -> TransferError:
         return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
+
+    def _announcing(self) -> AbstractContextManager[Callable[[], None]]:
+        return self._made_by.sockets.announcing(self._spec.pod, self._spec.address)
 
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None

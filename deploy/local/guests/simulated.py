@@ -78,6 +78,7 @@ class SimulatedGuest:
         self._made_by = made_by
         self._running: _Running | None = None
         self._receives = False
+        self._is_moving = False
 
     async def start(self) -> None:
         """Opens the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
@@ -100,18 +101,17 @@ class SimulatedGuest:
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Takes the time that sending its memory would take, and then goes on at the target."""
-        if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
-            await target.stop()
-            story = f"{self._spec.vm}: the other end is not of the same hardware"
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, story)
+        if self._is_moving:
+            raise GuestError(f"{self._spec.vm}: the guest is on its way already")
+        self._is_moving = True
         try:
-            info = await self._passed(target, limits, progress)
-            await self._goes_on_at(target)
+            return await self._moved(target, limits, progress)
         except BaseException:
-            if target._running is None:
+            if isinstance(target, SimulatedGuest) and target._receives:
                 await target.stop()
             raise
-        return info
+        finally:
+            self._is_moving = False
 
     async def state(self) -> GuestState:
         """What the guest has now."""
@@ -153,6 +153,17 @@ class SimulatedGuest:
     def _burden(self) -> Burden:
         kernel = self._now()
         return Burden(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
+
+    async def _moved(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        self._runs()
+        if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
+            story = f"{self._spec.vm}: the other end is not of the same hardware"
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, story)
+        info = await self._passed(target, limits, progress)
+        await self._goes_on_at(target)
+        return info
 
     async def _passed(
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]

@@ -12,7 +12,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -148,8 +149,9 @@ class HubNetwork:
         """A listening socket on the pod's loopback address."""
         return await self._places.listen(pod, port)
 
-    def announce(self, pod: ObjectName, vm: str) -> None:
-        """Nothing: a hub sends every frame to everybody, and what a guest misses waits for it in its cable."""
+    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
+        """Nothing to say: a hub sends every frame to everybody, and what a guest misses waits for it in its cable."""
+        return self._places.announcing(pod, vm)
 
     async def _call(self, command: str, arguments: dict[str, object]) -> object:
         if self._hub is None:

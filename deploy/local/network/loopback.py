@@ -7,7 +7,8 @@ serves any number of pods.
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,8 +118,10 @@ class LoopbackNetwork:
         host = self._up().block.address(_CONTROL) if pod is None else self._place(pod).address
         return listening(tcp_socket(), host, port)
 
-    def announce(self, pod: ObjectName, vm: str) -> None:
-        """Nothing: no guest has an address of its own here."""
+    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # a port
+        """Nothing to say: no bridge here learns who is where."""
+        self._place(pod)
+        return nullcontext(lambda: None)
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         return await connected(tcp_socket(), host, port)

@@ -15,8 +15,8 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from deploy.local.guests.qemu_command import (
@@ -149,13 +149,22 @@ class NamespaceNetwork:
         host = CONTROL if pod is None else self._place(pod).address
         return listening(self._socket(pod), host, port)
 
-    def announce(self, pod: ObjectName, vm: str) -> None:
+    @contextmanager
+    def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
         """Says in the pod's name that the VM is there: every bridge up to the switch learns it."""
         self._place(pod)
+        frame = announcement(flat_mac(vm))
         try:
-            netns.send_frame_in(self._pod(pod), "br0", announcement(flat_mac(vm)))
+            raw = netns.frames_in(self._pod(pod), "br0")
         except OSError as error:
             raise NetworkError(f"{pod} cannot be announced as the place of {vm}: {error}") from error
+
+        def announce() -> None:
+            with suppress(OSError):  # the guest's own announcement follows
+                raw.send(frame)
+
+        with raw:
+            yield announce
 
     async def _dial_control(self, host: str, port: int) -> socket.socket:
         return await self.connect(None, host, port)

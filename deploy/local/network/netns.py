@@ -25,11 +25,18 @@ def socket_in(namespace: str) -> socket.socket:
     return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
 
 
-def send_frame_in(namespace: str, interface: str, frame: bytes) -> None:
-    """Sends one Ethernet frame out of an interface of the named namespace. Raises ``OSError``."""
-    with _made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as raw:
+def frames_in(namespace: str, interface: str) -> socket.socket:
+    """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and hears nothing.
+
+    Closing it takes the kernel some milliseconds. Raises ``OSError``.
+    """
+    raw = _made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+    try:
         raw.bind((interface, 0))
-        raw.send(frame)
+    except BaseException:
+        raw.close()
+        raise
+    return raw
 
 
 def _made_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,10 +132,11 @@ class FakeGuestDaemon:
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         raise OSError("nobody listens in a pod of this test")
 
-    def announce(self, pod: ObjectName, vm: str) -> None:
+    @contextmanager
+    def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
         if self.unplugged:
             raise NetworkError(f"{pod} is not plugged into the network")
-        self.announced.append((pod.name, vm))
+        yield lambda: self.announced.append((pod.name, vm))
 
 
 class FakeClock:
