@@ -2,8 +2,9 @@
 
 Rules that hold here:
 
-- What is told is the difference between two looks at what the API has. At the first look after a start everything is
-  told again: Events have names of their own and are not doubled; metrics count only what ended under our eyes.
+- What is told is the difference between two looks at what the API has. At the first look after a start everything that
+  is not older than ``RECENT`` is told again: Events have names of their own and are not doubled. Metrics count only
+  what ended under our eyes.
 - One that is gone before it has ended was cancelled, unless its VM runs in its target pod.
 """
 
@@ -20,6 +21,9 @@ from scheduler_plugin.desk import Desk
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.notices import Notices
 from scheduler_plugin.telemetry import LOG
+
+RECENT: Final = Seconds(600.0)
+"""What ended longer ago is no news for a scheduler that has just started."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
@@ -61,13 +65,19 @@ class MigrationNews:
             self._vanished(before)
             before = None
         self._note_route(found)
-        if before is None and not facts.phase.is_over:
+        if self._known is None and self._is_old(found):
+            return
+        if before is None:
             source, target = self._routes[facts.name]
             turn = "started" if self._known is not None else "found under way"
             LOG.info("migration %s vm=%s from=%s to=%s reason=%s", turn, facts.vm, source, target, found.reason)
             self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
-        elif facts.phase.is_over and (before is None or not before.facts.phase.is_over):
+        if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
+
+    def _is_old(self, found: ClusterMigration) -> bool:
+        ended_at = found.facts.ended_at
+        return ended_at is not None and self._desk.clock.wall() - ended_at >= RECENT
 
     def _note_route(self, found: ClusterMigration) -> None:
         """The ledger knows where the pods are while they are there; afterwards the route is remembered."""

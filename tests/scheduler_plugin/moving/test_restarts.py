@@ -12,6 +12,7 @@ from tests.scheduler_plugin.fake_cluster import NODES
 from tests.scheduler_plugin.moving.scene import POD, SETTLED, STARTED, SUCCEEDED, Scene, scene
 from tests.scheduler_plugin.objects import node
 
+FAILED = ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
 Snapshot = tuple[Any, ...]
 Disturbance = Callable[[Scene], Awaitable[None]]
 
@@ -163,3 +164,31 @@ async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests
         await s.start()
         await s.passes(60)
         assert (s.events, s.reserved, s.created()) == ([STARTED, SUCCEEDED], ("7500m", "9500m"), 1)
+
+
+async def test_one_that_is_over_within_a_second_is_told_whole() -> None:
+    async with scene() as s:
+        await s.passes(11)
+        s.controller.accept()
+        s.controller.make_target()
+        await settle()
+        assert await s.placed() == "n2"
+        s.controller.transfer()
+        s.controller.hand_over()
+        s.controller.succeed()
+        await s.passes(2)
+        assert s.events == [STARTED, SUCCEEDED]
+
+
+@pytest.mark.parametrize(("ago", "events"), [(590, [STARTED, FAILED]), (610, [])])
+async def test_what_ended_long_ago_is_no_news_to_a_fresh_scheduler(ago: float, events: list[object]) -> None:
+    async with scene() as s:
+        await s.started()
+        s.controller.fail("no luck")
+        await s.stop()
+        s.cluster.notices.clear()
+        await s.clock.advance(ago)
+        s.relieve()
+        await s.start()
+        await s.passes(2)
+        assert s.events == events
