@@ -2,6 +2,8 @@
 
 Rules that hold here:
 
+- Every agent reports its load every 15 s. A report that changes nothing else is not played: what the planner compares
+  is what the last one would have said.
 - Planner, booking, binding and the ledger's view of every phase are the real ones. Only the controller is a model: a
   migration takes its set-up and the time to copy the memory in use, and both nodes are reserved meanwhile.
 - A migration that would take longer than the policy's time-out fails there; nothing else fails.
@@ -82,7 +84,9 @@ class Moves:
         self._policy = MigrationPolicy(enabled=order != NOBODY)
         self._cluster, self._settings = cluster, settings
         self._random = Random(f"{settings.seed} {order}")
-        self._planner = Planner(ORDERS[order](self._random))
+        self._order = ORDERS[order](self._random)
+        self._loads: Loads = ([], [])
+        self._planner = Planner(self._by_last_report)
         self._ranking = RankingConfig()
         self._trips: list[Trip] = []
 
@@ -105,15 +109,24 @@ class Moves:
 
     def look(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
         """Does what the planner says: the VMs that set out, and the plan. ``loads`` are of every VM."""
-        ledger = self._cluster.ledger
+        ledger, self._loads = self._cluster.ledger, loads
         plan = self._planner.look(ledger, self._policy, self._ranking, Moment(now, now), self._random.randint)
         for name in plan.forget:
             ledger.lose_migration(name)
         for move in plan.moves:
-            self._set_out(move, loads, now)
+            self._set_out(move, now)
         return [self._cluster.vms[move.vm] for move in plan.moves], plan
 
-    def _set_out(self, move: Move, loads: Loads, now: Instant) -> None:
+    def _load_of(self, vm: SimulatedVm) -> tuple[float, int]:
+        """The VM's load in vCPUs, and its memory in use in bytes."""
+        cores, mem = self._loads
+        return cores[vm.index], min(int(mem[vm.index]), vm.use.mem.value)
+
+    def _by_last_report(self, victim: Victim) -> tuple[float, ...]:
+        load, mem = self._load_of(self._cluster.vms[victim.vm])
+        return self._order(replace(victim, load=load, to_copy=mem))
+
+    def _set_out(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
         booked = ledger.book_move(move, name, now)
@@ -138,10 +151,10 @@ class Moves:
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
             raise RuntimeError(f"the booked node {move.target} has no room for {target}")
         ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
-        self._on_its_way(vm, facts, loads, now)
+        self._on_its_way(vm, facts, now)
 
-    def _on_its_way(self, vm: SimulatedVm, facts: MigrationFacts, loads: Loads, now: Instant) -> None:
-        cores, mem = loads[0][vm.index], min(loads[1][vm.index], vm.use.mem.value)
+    def _on_its_way(self, vm: SimulatedVm, facts: MigrationFacts, now: Instant) -> None:
+        cores, mem = self._load_of(vm)
         wanted = self._settings.setup + mem / self._settings.bandwidth.value
         takes = min(wanted, self._policy.timeout)
         heappush(self._trips, Trip(now + takes, self.started, vm, facts, in_time=wanted <= takes))

@@ -50,7 +50,6 @@ class Run:
         self._moves = Moves(self._cluster, settings, order)
         self._checks = Checks(self._cluster, fleet, self._vms)
         self._record = Record(fleet, self._cluster, self._moves, self._vms, self.warm_up)
-        self._strained: set[str] = set()
         self._denied: dict[int, Resources] = {}
 
     def play(self) -> Iterator[int]:
@@ -89,7 +88,6 @@ class Run:
             self._attention.stir(step - 1, vm.index)
         self._try_again()
         acted = self._look(step, self._attention.begin(step, is_new), demand, used, now)
-        acted += self._report_from_strained(now)
         leaving, plan = self._moves.look(now, (demand, used))
         for vm in leaving:
             self._attention.keep(vm.index)
@@ -99,14 +97,14 @@ class Run:
 
     def _look(self, step: int, who: Ints, demand: list[float], used: list[float], now: Instant) -> list[SimulatedVm]:
         """The agents ``who`` look at their guests and act where there is a reason to: those that acted."""
-        attention, cluster, vms, strained = self._attention, self._cluster, self._vms, self._strained
+        attention, cluster, vms = self._attention, self._cluster, self._vms
         order = who.tolist()
         self._random.shuffle(order)
         acted = []
         for index in order:
             vm = vms[index]
             size = vm.use
-            if vm.observe(demand[index], used[index], now) or vm.is_waiting or vm.node in strained:
+            if vm.observe(demand[index], used[index], now) or vm.is_waiting:
                 vm.act(cluster, now, self._random.random())
                 acted.append(vm)
                 if vm.use is not size:
@@ -129,17 +127,3 @@ class Run:
         for index, free in self._denied.items():
             if not rooms[self._vms[index].node].free.within(free):
                 self._attention.keep(index)
-
-    def _report_from_strained(self, now: Instant) -> list[SimulatedVm]:
-        """Where VMs may have to leave, the planner compares loads: all agents there tell theirs.
-
-        Elsewhere a request that repeats the last one changes nothing, and is not played.
-        """
-        ledger = self._cluster.ledger
-        fresh = [name for name in ledger.strained if name not in self._strained]
-        self._strained = set(ledger.strained)
-        claims = [claim for name in fresh for claim in ledger.nodes[name].claims.values()]
-        reporting = [vm for vm in map(self._cluster.runs_in, claims) if vm is not None]
-        for vm in reporting:
-            vm.act(self._cluster, now, self._random.random())
-        return reporting

@@ -116,10 +116,10 @@ class SimulatedVm:
         """The agent looks at its guest. True where that may be a reason to act."""
         guest, use = self.state.guest, self.use
         sample, over = look(cores, mem, use)
-        known = goal(sample, over, use, self.policy, settling=False)
+        known = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
         need = known.need
         guest.seen, guest.had, guest.goal = Seen(sample, now), use, known
-        guest.guard.observe(need, use, now)
+        guest.guard.observe(None if need is None else need.at_most(self.bounds.max), use, now)
         target = guest.guard.target
         if need is None or target is None:
             return True
@@ -128,11 +128,10 @@ class SimulatedVm:
         return wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
 
     def act(self, cluster: Cluster, now: Instant, luck: float) -> None:
-        """Whatever the agent wants done now, until it wants nothing more."""
+        """Whatever the agent wants done now, until nothing changes any more: another plan would say the same."""
+        side = self.state.scheduler
         for _ in range(MOST_ROUNDS):
-            actions = plan(self.state, now).actions
-            if not actions:
-                return
+            actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
                 advance(self.state, Started(action), now, luck)
                 if isinstance(action, AskScheduler):
@@ -140,6 +139,9 @@ class SimulatedVm:
                     advance(self.state, Answered(answer), now, luck)
                 else:
                     self._patch(action, cluster, now, luck)
+            is_news = before != (side.ceiling, side.compute_unit, side.migrate)
+            if not is_news and not any(isinstance(action, PatchVm) for action in actions):
+                return
         raise RuntimeError(f"the agent of {self.name} finds no rest: {plan(self.state, now)}")
 
     def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, luck: float) -> None:

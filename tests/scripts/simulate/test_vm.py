@@ -1,0 +1,197 @@
+"""The simulated VM's agent: the shortened look is the real one, and looking seldom says what looking always says."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from agent.core.actions import AskScheduler
+from agent.core.advance import advance
+from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.plan import plan
+from agent.core.state import begin
+from agent.core.vm import Vm
+from protocol.messages import AgentRequest, ObjectName, PluginResponse
+from protocol.units import Bytes, Instant, Seconds
+from protocol.virtual_machine import Bounds
+from scripts.autoscale.simulate.attention import Attention, echoes
+from scripts.autoscale.simulate.cast import SLOT, UNIT
+from scripts.autoscale.simulate.guest import SWAPPING, look
+from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
+
+STEP = Seconds(15.0)
+BOUNDS = Bounds(UNIT, UNIT * 32)
+GIB = 1024**3
+
+
+class Generous:
+    """A scheduler with a limit: grants what is asked, up to ``most`` units."""
+
+    def __init__(self, most: int = 32) -> None:
+        self.most = most
+        self.asked: list[AgentRequest] = []
+
+    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        self.asked.append(request)
+        return PluginResponse(request.resources.at_most((UNIT * self.most).at_least(vm.use)), UNIT, vm.is_migrating)
+
+    def changed(self, vm: SimulatedVm, now: Instant) -> None:
+        vm.version += 1
+        vm.seen(now)
+
+
+def a_vm(units: int = 4) -> SimulatedVm:
+    vm = SimulatedVm(0, BOUNDS, UNIT * units, agent_policy(STEP))
+    vm.start_agent("vm-0-0", Instant(0.0))
+    return vm
+
+
+def some_demand(seed: int, steps: int) -> list[tuple[float, float]]:
+    """Levels that change every few minutes, bursts, and memory that follows slowly."""
+    random, cores, mem, found = Random(seed), 1.0, 2.0 * GIB, []
+    for _ in range(steps):
+        if random.random() < 0.06:
+            cores = random.choice((0.05, 0.4, 1.0, 2.5, 5.0, 9.0)) * random.uniform(0.8, 1.2)
+        if random.random() < 0.02:
+            mem = random.uniform(0.3, 20.0) * GIB
+        found.append((cores, mem))
+    return found
+
+
+class StepByStep:
+    """The real agent through its own doors alone: every scrape an event, every plan carried out."""
+
+    def __init__(self, units: int) -> None:
+        self.state = begin(ObjectName("fleet", "vm-0-0"), agent_policy(STEP), Instant(0.0), 0.0, 1)
+        self.use, self.version, self.busy, self.stall, self.mem_stall = UNIT * units, 1, 0.0, 0.0, 0.0
+        advance(self.state, VmSeen(self.view()), Instant(0.0), 0.0)
+
+    def view(self) -> Vm:
+        return Vm(BOUNDS, self.use, self.use, SLOT, self.version)
+
+    def step(self, cores: float, mem: float, now: Instant) -> None:
+        sample, over = look(cores, mem, self.use)
+        self.busy += (over.busy or 0.0) * STEP
+        self.stall += (over.cpu_stall or 0.0) * STEP
+        self.mem_stall += (over.mem_stall or 0.0) * STEP
+        counters = GuestSample(
+            cpus={str(cpu): CpuSeconds(self.busy / 8) for cpu in range(8)},
+            runnable=sample.runnable,
+            load1=sample.load1,
+            load5=sample.load5,
+            mem_total=sample.mem_total,
+            mem_available=sample.mem_available,
+            cpu_stall=self.stall,
+            mem_stall=self.mem_stall,
+        )
+        advance(self.state, Scraped(counters), now, 0.0)
+        while actions := plan(self.state, now).actions:
+            for action in actions:
+                advance(self.state, Started(action), now, 0.0)
+                if isinstance(action, AskScheduler):
+                    advance(self.state, Answered(PluginResponse(action.request.resources, UNIT)), now, 0.0)
+                else:
+                    self.use, self.version = action.target, self.version + 1
+                    advance(self.state, Patched(self.view()), now, 0.0)
+
+
+def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
+    sample, over = look(4.0, 3.0 * GIB, UNIT * 4)
+    assert (over.busy, over.cpu_stall, over.mem_stall) == (1.0, 0.75, 0.0)
+    assert (sample.runnable, sample.load1, sample.mem_used) == (5.0, 4.0, Bytes(3 * GIB))
+    sample, over = look(0.5, 5.0 * GIB, UNIT * 4)
+    assert (over.busy, over.cpu_stall, over.mem_stall) == (0.5, 0.0, SWAPPING)
+    assert sample.mem_used == UNIT.mem * 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_shortened_look_decides_what_the_real_agent_decides_step_by_step(seed: int) -> None:
+    vm, real, cluster = a_vm(), StepByStep(4), Generous()
+    for step, (cores, mem) in enumerate(some_demand(seed, 600)):
+        now = Instant(step * STEP)
+        real.step(cores, mem, now)
+        if step == 0:  # the first scrape of the real one has nothing to compare with
+            vm.act(cluster, now, 0.0)
+            continue
+        if vm.observe(cores, mem, now):
+            vm.act(cluster, now, 0.0)
+        assert (step, vm.use) == (step, real.use)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_and_never_less(seed: int) -> None:
+    demand = some_demand(seed, 1500)
+    always, seldom, cluster = a_vm(), a_vm(), Generous()
+    attention = Attention(1, echoes(seldom.policy.smoothing, STEP))
+    looks, sizes = 0, []
+    for step, (cores, mem) in enumerate(demand):
+        now = Instant(step * STEP)
+        is_new = np.array([step > 0 and demand[step] != demand[step - 1]])
+        if always.observe(cores, mem, now) or not step:
+            always.act(cluster, now, 0.0)
+        for _ in attention.begin(step, is_new):
+            looks, size = looks + 1, seldom.use
+            if seldom.observe(cores, mem, now) or not step:
+                seldom.act(cluster, now, 0.0)
+            attention.may_shrink[0] = seldom.may_shrink
+            if seldom.use != size:
+                attention.stir(step, 0)
+        sizes.append((always.use.cpu.value, seldom.use.cpu.value))
+    exact, fast = np.array(sizes).T
+    assert looks < 0.5 * len(demand)
+    assert fast.sum() == pytest.approx(exact.sum(), rel=0.02)
+    assert (fast < exact).mean() < 0.005
+
+
+def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
+    attention = Attention(3, [2])
+    nobody, everybody = np.zeros(3, dtype=np.bool_), np.ones(3, dtype=np.bool_)
+    assert attention.begin(0, everybody).tolist() == [0, 1, 2]
+    attention.may_shrink[:] = [True, False, True]
+    assert attention.begin(1, nobody).tolist() == []
+    attention.stir(1, 1)
+    assert attention.begin(2, nobody).tolist() == [0, 1, 2]
+    attention.may_shrink[1] = True
+    attention.keep(0)
+    assert attention.begin(3, nobody).tolist() == [0, 1]
+
+
+def test_echoes_are_the_policies_windows_in_steps_and_after_the_longest() -> None:
+    smoothing = agent_policy(STEP).smoothing
+    assert echoes(smoothing, STEP) == [2, 15, 21, 121, 123, 136, 142]
+    assert echoes(smoothing, Seconds(30.0)) == [8, 11, 61, 69, 72]
+
+
+def test_a_denied_agent_keeps_what_it_has_and_says_so() -> None:
+    vm, cluster = a_vm(), Generous(most=6)
+    vm.act(cluster, Instant(0.0), 0.0)
+    assert vm.observe(6.0, GIB, Instant(15.0))
+    vm.act(cluster, Instant(15.0), 0.0)
+    assert (vm.use, vm.held, vm.is_denied) == (UNIT * 6, UNIT * 6, True)
+
+
+def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() -> None:
+    vm, cluster = a_vm(), Generous()
+    vm.act(cluster, Instant(0.0), 0.0)
+    vm.is_migrating = True
+    cluster.changed(vm, Instant(15.0))
+    vm.observe(6.0, GIB, Instant(15.0))
+    vm.act(cluster, Instant(15.0), 0.0)
+    assert (vm.use, cluster.asked[-1].resources, vm.is_waiting) == (UNIT * 4, UNIT * 4, True)
+
+
+class Restless(Generous):
+    """A scheduler that says something else every time, and makes its agent ask again at once."""
+
+    def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
+        side = vm.state.scheduler
+        side.next_at = now
+        return PluginResponse(request.resources, UNIT, migrate=not side.migrate)
+
+
+def test_an_agent_that_finds_no_rest_is_a_bug_that_is_said() -> None:
+    with pytest.raises(RuntimeError, match="the agent of fleet/vm-0 finds no rest"):
+        a_vm().act(Restless(), Instant(0.0), 0.0)
