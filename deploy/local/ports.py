@@ -146,9 +146,10 @@ class TransferFault(StrEnum):
 
     TIMED_OUT = "TimedOut"
     TARGET_LOST = "TargetLost"
+    """The receiving end died, or could not take what it was sent."""
     SOURCE_LOST = "SourceLost"
     REFUSED = "Refused"
-    """One end would not begin, or gave up by itself."""
+    """One end would not begin."""
 
 
 class Guest(Protocol):

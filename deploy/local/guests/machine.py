@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -81,23 +80,10 @@ class Qemu:
         return await QemuProcess.launch(who, command, log)
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
-    """Where a process complains; what other processes said before it ends at ``start``."""
-
-    path: Path
-    start: int
-
-    def last_words(self) -> str:
-        """Its last lines as one; "nothing" where there are none."""
-        said = self.path.read_bytes()[self.start :].decode(errors="replace") if self.path.exists() else ""
-        return " ".join(said.split("\n")[-4:]).strip()[-500:] or "nothing"
-
-
 class QemuProcess:
     """A ``Machine`` that is a QEMU process of ours."""
 
-    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor, log: Log) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor, log: Path) -> None:
         self._process = process
         self._monitor = monitor
         self._log = log
@@ -109,8 +95,7 @@ class QemuProcess:
         Raises ``GuestError`` with the end of the log where QEMU does not come up.
         """
         ours, theirs = socket.socketpair()
-        with theirs, log.open("ab") as complaints:
-            kept = Log(log, complaints.tell())
+        with theirs, log.open("wb") as complaints:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command(theirs.fileno()),
@@ -123,7 +108,7 @@ class QemuProcess:
             except BaseException:
                 ours.close()
                 raise
-        machine = cls(process, Monitor(who), kept)
+        machine = cls(process, Monitor(who), log)
         try:
             await machine._monitor.connect(ours)
         except BaseException as error:
@@ -155,8 +140,9 @@ class QemuProcess:
         return self._monitor.moment(event)
 
     def last_words(self) -> str:
-        """The end of what QEMU has complained about since it was launched."""
-        return self._log.last_words()
+        """The end of what QEMU has complained about; "nothing" where it has not."""
+        said = self._log.read_text(errors="replace") if self._log.exists() else ""
+        return " ".join(said.split("\n")[-6:]).strip()[-500:] or "nothing"
 
     async def kill(self) -> None:
         """Ends QEMU at once; what its guest has not written is lost."""

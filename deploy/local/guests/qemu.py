@@ -157,19 +157,22 @@ class QemuGuest:
             await clock.sleep(_MEMORY_PAUSE)
 
     async def stop(self) -> None:
-        """Ends QEMU; the disk stays. Returns when the process is gone."""
+        """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
         if self._machine is not None:
             await self._machine.end()
             self._machine = None
+            log = Files.of(self._spec).log
+            if log.exists() and not log.stat().st_size:
+                log.unlink()
 
     async def _launch(self, more: Sequence[str]) -> None:
         """A machine on the VM's disk, which is made where there is none. Raises ``GuestError``."""
         spec, made_by = self._spec, self._made_by
-        files = Files.of(spec.state_dir)
+        files = Files.of(spec)
         try:
             spec.state_dir.mkdir(parents=True, exist_ok=True)
             if not more:
-                files.forget_logs()
+                files.console.unlink(missing_ok=True)
             if not files.disk.exists():
                 await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
             self._machine = await made_by.hypervisor.launch(str(spec.vm), lambda fd: self._command(fd, more), files.log)

@@ -46,21 +46,19 @@ _KERNEL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a guest keeps in its state directory. While it moves two processes use them: logs are appended to."""
+    """What a guest keeps in its state directory. While it moves two processes use disk and console: the console is
+    appended to. Each pod's process has a log of its own.
+    """
 
     disk: Path
     console: Path
     log: Path
 
     @classmethod
-    def of(cls, state_dir: Path) -> Files:
-        """The files of the guest with this state directory."""
-        return cls(state_dir / "disk.qcow2", state_dir / "console.log", state_dir / "qemu.log")
-
-    def forget_logs(self) -> None:
-        """Removes what earlier processes have logged."""
-        for log in (self.console, self.log):
-            log.unlink(missing_ok=True)
+    def of(cls, spec: GuestSpec) -> Files:
+        """The files of a guest."""
+        folder = spec.state_dir
+        return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
 
 
 RECEIVING: Final = ("-incoming", "defer", "-S")
@@ -72,7 +70,7 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
 
     Raises ``GuestError`` for a size or an attachment that QEMU cannot be given.
     """
-    files = Files.of(spec.state_dir)
+    files = Files.of(spec)
     return [
         QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
         "-name", f"guest={spec.vm.namespace}.{spec.vm.name}",

@@ -209,12 +209,11 @@ class Transfer:
 
     def _blame(self, view: View) -> tuple[TransferFault, str]:
         """Why the guest stays where it is."""
-        if view.target is TargetSays.GONE:
-            return TransferFault.TARGET_LOST, f"its target ended: {self._ends.target.last_words()}"
+        if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
+            said = [self._ends.target.last_words(), self._report.error_desc]
+            return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, said))}"
         if view.is_released:
             return TransferFault.TARGET_LOST, "its target had everything and would not run"
-        if view.source is SourceSays.KEPT:
-            return TransferFault.REFUSED, f"it could not be sent: {self._report.error_desc or 'QEMU does not say why'}"
         if self._is_called_off:
             return TransferFault.REFUSED, "the move was called off"
         return TransferFault.TIMED_OUT, f"it could not be sent within {self._limits.timeout:g} s"

@@ -1,0 +1,193 @@
+"""Real guests move: nobody notices, and whatever fails leaves exactly one of them running (S4.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.local.guests.machine import Machine, Qemu, QemuProcess
+from deploy.local.network.chooser import NetworkKind
+from deploy.local.ports import (
+    Guest,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferStatus,
+)
+from protocol.units import Bytes, MilliCpu, Seconds
+from tests.vm.guests import MIB, machines, until, until_running
+from tests.vm.journeys import LIMITS, Journey, probing, travelling
+
+pytestmark = pytest.mark.vm
+SLOW = replace(LIMITS, bandwidth=Bytes(16 * MIB))
+"""At this speed a move takes ten seconds, so that something can happen in between."""
+
+
+@pytest.mark.parametrize("kind", [NetworkKind.AUTO, NetworkKind.HUB])
+async def test_a_guest_moves_there_and_back_under_load_and_no_client_notices(kind: NetworkKind, tmp_path: Path) -> None:
+    async with travelling(kind, tmp_path) as journey:
+        await journey.guest.set_cpu(MilliCpu(2500))
+        await journey.guest.set_memory(Bytes(768 * MIB))
+        load = asyncio.create_task(journey.home.pgbench("--client=4", "--time=12"))
+        async with probing(journey) as probe:
+            for _ in range(2):
+                await asyncio.sleep(2)
+                info = await journey.hop()
+                assert info.status is TransferStatus.COMPLETED
+                assert 0 < info.downtime < 1
+                assert await journey.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2500), Bytes(768 * MIB))
+                assert len(machines(tmp_path)) == 1
+            said = await load
+        assert "number of failed transactions: 0 (0.000%)" in said
+        assert probe.longest() < 3
+        assert [info.status for info in journey.progress].count(TransferStatus.COMPLETED) == 2
+        await journey.guest.set_memory(Bytes(1024 * MIB))
+        await journey.guest.set_cpu(MilliCpu(500))
+        online = {name for name in await journey.here().scrape("cpu") if 'mode="idle"' in name}
+        assert (await journey.guest.state(), len(online)) == (
+            GuestState(GuestPhase.RUNNING, MilliCpu(500), Bytes(1024 * MIB)),
+            1,
+        )
+
+
+async def test_whatever_fails_the_guest_goes_on_where_it_was_and_moves_later(tmp_path: Path) -> None:
+    """One boot for all failures before the target was told to run, each while a client's connection must hold."""
+    async with travelling(NetworkKind.AUTO, tmp_path) as journey, probing(journey) as probe:
+        for fail in (dies_before, dies_on_the_way, has_other_memory, takes_too_long, is_cancelled):
+            target, spec = await journey.target(**({"mem_min": Bytes(384 * MIB)} if fail is has_other_memory else {}))
+            await fail(journey, target)
+            assert (await target.state()).phase is GuestPhase.STOPPED, fail
+            assert (await journey.guest.state()).phase is GuestPhase.RUNNING, fail
+            assert len(machines(tmp_path)) == 1, fail
+            await answers(journey)
+            await journey.drop(target, spec)
+        await journey.hop()
+        await answers(journey)
+        assert probe.longest() < 5
+
+
+async def dies_before(journey: Journey, target: Guest) -> None:
+    await target.stop()
+    await stays(journey, target, TransferFault.TARGET_LOST, "gone")
+
+
+async def dies_on_the_way(journey: Journey, target: Guest) -> None:
+    move = asyncio.create_task(stays(journey, target, TransferFault.TARGET_LOST, "its target failed", slowly=True))
+    await under_way(journey)
+    kill(journey.spec.state_dir, receiving=True)
+    await move
+
+
+async def has_other_memory(journey: Journey, target: Guest) -> None:
+    await stays(journey, target, TransferFault.TARGET_LOST, "its target failed: .*mismatch")
+
+
+async def takes_too_long(journey: Journey, target: Guest) -> None:
+    journey.progress.clear()
+    limits = replace(SLOW, timeout=Seconds(2.0))
+    with pytest.raises(TransferError, match="could not be sent within 2 s") as caught:
+        await journey.guest.send(target, limits, journey.progress.append)
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.TIMED_OUT, Survivor.SOURCE)
+    assert len(journey.progress) >= 2
+
+
+async def is_cancelled(journey: Journey, target: Guest) -> None:
+    journey.progress.clear()
+    move = asyncio.create_task(journey.guest.send(target, SLOW, journey.progress.append))
+    await under_way(journey)
+    move.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await move
+
+
+async def stays(journey: Journey, target: Guest, fault: TransferFault, story: str, *, slowly: bool = False) -> None:
+    """The move fails like this, and the guest stays."""
+    journey.progress.clear()
+    with pytest.raises(TransferError, match=story) as caught:
+        await journey.guest.send(target, SLOW if slowly else LIMITS, journey.progress.append)
+    assert (caught.value.fault, caught.value.survivor) == (fault, Survivor.SOURCE)
+
+
+async def under_way(journey: Journey) -> None:
+    """Returns once memory is being sent."""
+
+    async def holds() -> bool:
+        return any(moves(info) for info in journey.progress)
+
+    await until(holds, 20)
+
+
+def moves(info: TransferInfo) -> bool:
+    return info.status is TransferStatus.ACTIVE and info.ram.transferred > Bytes(0)
+
+
+async def answers(journey: Journey) -> None:
+    """The database serves, through the network as everybody uses it."""
+    said = await journey.home.pgbench("--client=1", "--transactions=3", "--select-only")
+    assert "number of failed transactions: 0" in said
+
+
+def kill(state_dir: Path, *, receiving: bool) -> None:
+    """Kills the process that receives, or the one that does not."""
+    for pid in machines(state_dir):
+        if (b"-incoming" in Path(f"/proc/{pid}/cmdline").read_bytes()) is receiving:
+            os.kill(pid, signal.SIGKILL)
+
+
+class DiesOnRelease(QemuProcess):
+    """A QEMU that dies in the instant after it was told to run."""
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        answer = await super().call(command, arguments)
+        if command == "cont":
+            await self.kill()
+        return answer
+
+
+class Fatal(Qemu):
+    """Launches such."""
+
+    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+        return await DiesOnRelease.launch(who, command, log)
+
+
+async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_path: Path) -> None:
+    async with travelling(NetworkKind.AUTO, tmp_path) as journey:
+        target, spec = await journey.target()
+        move = asyncio.create_task(journey.guest.send(target, SLOW, journey.progress.append))
+        await under_way(journey)
+        kill(tmp_path, receiving=False)
+        await nobody_survives(move, TransferFault.SOURCE_LOST, "its source ended on the way")
+        await starts_again(journey, target, spec)
+
+        journey.guests = replace(journey.guests, hypervisor=Fatal())
+        target, spec = await journey.target()
+        move = asyncio.create_task(journey.guest.send(target, LIMITS, journey.progress.append))
+        await nobody_survives(move, TransferFault.TARGET_LOST, "its target ended as it took over")
+        await starts_again(journey, target, spec)
+
+
+async def nobody_survives(move: asyncio.Task[TransferInfo], fault: TransferFault, story: str) -> None:
+    with pytest.raises(TransferError, match=story) as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (fault, Survivor.NOBODY)
+
+
+async def starts_again(journey: Journey, target: Guest, spec: GuestSpec) -> None:
+    """Nothing of the guest runs; started again it has its database."""
+    assert machines(journey.spec.state_dir) == []
+    assert [(await guest.state()).phase for guest in (journey.guest, target)] == [GuestPhase.STOPPED] * 2
+    await journey.drop(target, spec)
+    await journey.guest.start()
+    await until_running(journey.guest)
+    await answers(journey)
