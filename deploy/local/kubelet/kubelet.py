@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A pod that the API says runs, but that this process did not start, was lost with an earlier process: it has failed.
+  One that ended here has said why itself, and the cache hears of that only a little later.
 - A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it vanishes.
 - A pod that runs no VM only claims room: it is reported as running and nothing is started for it.
 """
@@ -42,6 +43,7 @@ class Kubelet:
         self._means = means
         self._queue = WorkQueue(means.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
+        self._reported: set[str] = set()  # pods that have ended here, while the cache has not heard of it
         pods.listen(self._pod_changed)
 
     @property
@@ -95,7 +97,7 @@ class Kubelet:
             return
         if is_leaving(pod):
             await self._confirm(pod)
-        elif not is_over(pod) and name not in self._sandboxes:
+        elif not is_over(pod) and name not in self._sandboxes and uid_of(pod) not in self._reported:
             await self._begin(name, pod, lives)
 
     async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
@@ -122,6 +124,8 @@ class Kubelet:
     async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:
             await sandbox.run()
+            if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
+                self._reported.add(sandbox.uid)
         except ApiError:
             self._queue.add(name)  # the status could not be written: looked at again, as a pod that is lost
         finally:
@@ -142,5 +146,7 @@ class Kubelet:
                 raise
 
     def _pod_changed(self, change: Change) -> None:
+        if change.old is not None and (change.new is None or is_over(change.new)):
+            self._reported.discard(uid_of(change.old))
         if any(each is not None and node_of(each) in self._nodes for each in (change.old, change.new)):
             self._queue.add(change.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deploy.local.kube.objects import Json, items, text
+from deploy.local.neonvm.pods import MOVED
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
@@ -44,4 +45,4 @@ def failed_status(message: str, now: str) -> Json:
 
 def moved_status(message: str, now: str) -> Json:
     """The pod has done its work: its guest runs in another pod."""
-    return {**failed_status(message, now), "phase": "Succeeded", "reason": "Migrated"}
+    return {**failed_status(message, now), "phase": "Succeeded", "reason": MOVED}

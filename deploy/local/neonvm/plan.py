@@ -5,7 +5,8 @@ Rules that hold here:
 - Level-triggered: the plan depends on the object, its pod and its guest alone, never on what happened before.
 - ``status`` says what the guest has, as the guest says it; never what the spec wishes.
 - The pod's name is in ``status`` before the pod is made, so that a controller that died in between makes no second one.
-- A pod that has gone without ending (its node went, somebody deleted it) counts as failed.
+- A pod that has gone without ending (its node went, somebody deleted it) counts as failed; so does one whose guest has
+  moved away while the VM still names it: the guest was lost where it went, and nobody wanted that.
 - While a migration is under way the VM is held: no resize is ordered, and the end of the source's pod ends nothing,
   because only the migration knows whether the guest died or moved. Once the guest runs in the target, the VM is
   there: ``status`` says so before anything else happens (S4.12).
@@ -32,6 +33,7 @@ from deploy.local.kube.objects import (
 from deploy.local.neonvm.conditions import condition
 from deploy.local.neonvm.machine import FINALIZER, restarts
 from deploy.local.neonvm.owners import is_owned_by
+from deploy.local.neonvm.pods import MOVED
 from deploy.local.ports import GuestPhase, GuestState
 from protocol.messages import ObjectName
 from protocol.units import Resources
@@ -156,10 +158,12 @@ def _without_pod(facts: Facts) -> Plan:
 
 
 def _ended(facts: Facts, pod: Json) -> Plan:
-    reason = text(pod, "status", "reason") or "PodEnded"
-    ended = _available(facts.vm, False, reason, text(pod, "status", "message"))
-    again = restarts(facts.vm, pod_phase(pod)) and not is_leaving(pod)
-    return Plan({"phase": pod_phase(pod), "conditions": [ended], **_NO_GUEST}, delete_pod=again)
+    phase, reason, story = pod_phase(pod), text(pod, "status", "reason") or "PodEnded", text(pod, "status", "message")
+    if reason == MOVED:
+        phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
+    ended = _available(facts.vm, False, reason, story)
+    again = restarts(facts.vm, phase) and not is_leaving(pod)
+    return Plan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
 
 def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:

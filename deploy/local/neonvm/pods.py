@@ -28,6 +28,9 @@ from protocol.units import Resources
 
 RUNNER: Final = "neonvm-runner"
 AGENT: Final = "autoscaler-agent"
+MOVED: Final = "Migrated"
+"""The reason in the status of a pod whose guest has moved into another one."""
+
 _COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
 _GRACE_SECONDS: Final = 30
 

@@ -165,10 +165,14 @@ async def test_a_target_that_dies_while_it_is_sent_to_leaves_the_source(stage: S
     await stage.assert_well(old)
 
 
+@pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])
 @pytest.mark.parametrize("told", [True, False])
-async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart(stage: Stage, told: bool) -> None:
-    old = await stage.run_vm()
+async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_as_the_policy_says(
+    stage: Stage, told: bool, policy: str, runs: int
+) -> None:
+    old = await stage.run_vm(policy)
     source, target = await stage.begin_to_move()
+    new = target.spec.pod.name
     if not told:
         stage.api.go_away()
     source.arrive()
@@ -177,11 +181,16 @@ async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart(
     await stage.pass_time(3)
     stage.api.come_back()
     await stage.pass_time(20)
-    status = await stage.status()
-    assert status["podName"] not in {old, target.spec.pod.name}
-    assert status["restartCount"] == 1
     assert await stage.outcome() == (("Succeeded", "Migrated") if told else ("Failed", "TargetLost"))
-    await stage.assert_well(str(status["podName"]))
+    why = "the guest has ended" if told else f"the guest has moved to pod {new}, and was lost there"
+    assert ("Failed", f"the VM has ended: {why}") in await stage.said()
+    status = await stage.status()
+    assert (len(stage.puppets.running), stage.puppets.doubled, status.get("restartCount", 0)) == (runs, [], runs)
+    if runs:
+        assert status["podName"] not in {old, new}
+        await stage.assert_well(str(status["podName"]))
+    else:
+        assert (status["phase"], status["podName"]) == ("Failed", new if told else old)
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])

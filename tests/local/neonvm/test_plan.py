@@ -98,6 +98,15 @@ def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: s
     assert after == (fresh if again else Plan({}))
 
 
+@pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
+def test_a_vm_that_still_names_the_pod_from_which_its_guest_moved_has_lost_its_guest(policy: str, again: bool) -> None:
+    moved: Json = {"reason": "Migrated", "message": "the guest has moved to pod db-y"}
+    made = plan(facts(virtual_machine(NAMED, policy), runner("Succeeded", moved)))
+    assert bare(made) == {"phase": "Failed", **NO_GUEST}
+    lost = ("False", "GuestLost", "the guest has moved to pod db-y, and was lost there")
+    assert (conditions(made), made.delete_pod) == ([lost], again)
+
+
 def test_a_restart_waits_for_its_pause() -> None:
     vm = virtual_machine({"phase": "Failed", "podName": "db-x"})
     assert plan(facts(vm, due=False)) == Plan({}, wait_for_restart=True)
