@@ -28,6 +28,7 @@ from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.second_act import SecondAct
 from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.local import GuestKind
+from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.steps import show_failure
@@ -37,37 +38,24 @@ _NODE_CPU: Final = "6500m"
 _NODE_MEMORY: Final = "4Gi"
 """Room for the VM at its largest and its neighbours, but not below the watermark."""
 
-_PICTURES: Final = (".svg", ".png")
-
-
-def _in_a_folder(path: Path | None) -> Path | None:
-    """Refuses, before anything is started, a file that could not be written when all is over."""
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
-    return path
-
-
-def _a_picture(path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in _PICTURES:
-        raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
-    return _in_a_folder(path)
-
 
 def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", callback=_in_a_folder, help="Write the outcome as JSON."),
+        typer.Option("--report", metavar="FILE", callback=a_file, help="Write the outcome as JSON."),
     ] = None,
     picture_file: Annotated[
         Path | None,
-        typer.Option("--picture", metavar="FILE", callback=_a_picture, help="Draw what happened, as .svg or .png."),
+        typer.Option(
+            "--picture", metavar="FILE", callback=a_picture, help="Draw what happened, as .png, .svg or .pdf."
+        ),
     ] = None,
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
     migration: Annotated[
         bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
-    ] = False,
+    ] = True,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 

@@ -86,8 +86,6 @@ def test_a_picture_is_drawn_for_one_policy_and_for_several(trace: str, tmp_path:
     ("arguments", "problem"),
     [
         (["--trace", "/does/not/exist.csv"], "/does/not/exist.csv: cannot be read: No such file or directory"),
-        (["--policy", "default", "--plot", "/does/not/exist.png"], "/does/not/exist.png: No such file or directory"),
-        (["--policy", "default", "--plot", "picture.xyz"], "Format 'xyz' is not supported"),
         (["--policy", "unheard-of"], "unheard-of: neither one of default, "),
     ],
 )
@@ -97,6 +95,16 @@ def test_what_cannot_be_played_is_said_with_status_2(arguments: list[str], probl
     assert problem in err
     assert err.startswith("autoscale replay: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("picture", "problem"),
+    [("/does/not/exist.png", "there is no folder '/does/not'"), ("picture.xyz", "does not end in .png, .svg, .pdf")],
+)
+def test_a_picture_that_could_not_be_drawn_is_refused_before_anything_is_played(picture: str, problem: str) -> None:
+    status, out, err = run("--plot", picture)
+    assert (status, out) == (2, "")
+    assert problem in err
 
 
 @pytest.mark.parametrize(

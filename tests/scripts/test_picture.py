@@ -101,7 +101,7 @@ def test_a_run_without_a_load_has_no_picture_and_the_reason_is_said(
     [
         ("--picture", "missing/demo.svg", "there is no folder"),
         ("--report", "missing/demo.json", "there is no folder"),
-        ("--picture", "demo.txt", "does not end in .svg, .png"),
+        ("--picture", "demo.txt", "does not end in .png, .svg, .pdf"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_starts(

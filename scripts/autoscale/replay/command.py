@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from scripts.autoscale.outputs import a_picture
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
@@ -39,7 +40,8 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw a panel per recording into this file (PNG, SVG or PDF).")
+        Path | None,
+        typer.Option(callback=a_picture, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of generated recordings.")] = 1,
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
