@@ -16,7 +16,6 @@ from typing import Final
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
-from scheduler_plugin.ledger.claims import Claim
 from scheduler_plugin.placement import FITS
 from scripts.autoscale.simulate.fleet import Fleet, SettingsError
 from scripts.autoscale.simulate.vm import NAMESPACE, SimulatedVm
@@ -109,11 +108,6 @@ class Cluster:
     def pod(self, vm: SimulatedVm, pod: str, migration: ObjectName | None = None) -> PodFacts:
         """A pod for the VM, not bound yet; its name is its UID."""
         return PodFacts(pod, ObjectName(NAMESPACE, pod), ZERO, vm.name, migration=migration)
-
-    def runs_in(self, claim: Claim) -> SimulatedVm | None:
-        """The VM that runs in the claim's pod; None for a target that it has not reached yet."""
-        vm = None if claim.pod.vm is None else self.vms[claim.pod.vm]
-        return vm if vm is not None and vm.pod == claim.pod.uid else None
 
     def take_touched(self) -> list[str]:
         """The nodes on which something has changed since the last call."""

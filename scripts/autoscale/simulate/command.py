@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
 
 DEFAULTS: Final = Settings()
 THRESHOLDS: Final = (50_000, 20, 1_000)
+PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
@@ -59,6 +61,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     """
     try:
         orders = _orders(order or list(ORDERS))
+        _check_picture(plot)
+        _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = Settings(
             nodes=nodes,
             vms=vms,
@@ -74,15 +78,12 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         )
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
+        _show(fleet, outcomes, as_json_=as_json_, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
-    except (RecordingError, SettingsError, OSError, ValueError) as error:
+    except (RecordingError, SettingsError, OSError) as error:
         print(f"autoscale simulate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-    if as_json_:
-        sys.stdout.buffer.write(as_json(fleet, outcomes, finished=finished) + b"\n")
-    else:
-        print_tables(Console(), fleet, outcomes)
     if not finished:
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(1 if any(each.problems for each in outcomes) else 0)
@@ -103,6 +104,20 @@ def _bandwidth(text: str) -> Bytes:
     if not found:
         raise SettingsError("--bandwidth: nothing would ever arrive")
     return found
+
+
+def _check_picture(path: Path | None) -> None:
+    """Refuses, before anything is played, a picture that could not be written when all is over."""
+    if path is not None and path.suffix not in PICTURES:
+        raise SettingsError(f"--plot: {path.name!r} does not end in {', '.join(PICTURES)}")
+    if path is not None and not path.parent.is_dir():
+        raise SettingsError(f"--plot: there is no folder {str(path.parent)!r}")
+
+
+def _check_numbers(**options: float) -> None:
+    for name, value in options.items():
+        if not isfinite(value):
+            raise SettingsError(f"--{name}: {value} is not a number to reckon with")
 
 
 def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
@@ -135,6 +150,7 @@ def _play_one(fleet: Fleet, order: str, progress: Progress) -> tuple[Outcome | N
 
 
 def _progress() -> Progress:
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description:>12}"),
         BarColumn(),
@@ -142,8 +158,9 @@ def _progress() -> Progress:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 
@@ -157,6 +174,14 @@ def _few_collections() -> Iterator[None]:
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def _show(fleet: Fleet, outcomes: list[Outcome], *, as_json_: bool, finished: bool) -> None:
+    if as_json_:
+        sys.stdout.buffer.write(as_json(fleet, outcomes, finished=finished) + b"\n")
+        sys.stdout.flush()
+    else:
+        print_tables(Console(), fleet, outcomes)
 
 
 def _draw(fleet: Fleet, outcomes: list[Outcome], path: Path) -> None:

@@ -47,7 +47,14 @@ def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
     _demand(filled, fleet, shown[:1])
     filled.set_xlabel("hours")
     filled.set_xlim(0, max((each.figures.hours for each in shown), default=1.0))
-    over.legend(loc="upper left", frameon=False, fontsize=9.5, labelcolor="linecolor", handlelength=1.2)
+    over.legend(
+        handles=over.get_lines(),
+        loc="upper left",
+        frameon=False,
+        fontsize=9.5,
+        labelcolor="linecolor",
+        handlelength=1.2,
+    )
     figure.suptitle(f"Who moves when a node fills up?  {describe(fleet)}", x=0.01, ha="left", fontsize=13, color=INK)
     figure.savefig(path)
 

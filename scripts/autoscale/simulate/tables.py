@@ -53,7 +53,8 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) -> None:
     """The orders side by side, and what was found broken."""
     hours = max((each.figures.hours for each in outcomes), default=0.0)
-    table = Table("", title=f"{describe(fleet)}\n{hours:g} h counted", title_justify="left", caption_justify="left")
+    console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
+    table = Table("")
     for each in outcomes:
         table.add_column(each.figures.order, justify="right")
     for name, cell in ROWS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,10 @@ from scripts.autoscale.simulate.fleet import Settings, make_fleet
 from scripts.autoscale.simulate.tracks import lay, read_tracks, steps_of_a_day
 
 
-def recording(cores: list[float], every: float = 60.0, mem: list[float] | None = None) -> Recording:
-    seconds = np.arange(len(cores)) * every
-    return Recording("r", seconds, np.array(cores, dtype=float), None if mem is None else np.array(mem, dtype=float))
+def recording(cores: Sequence[float], every: float = 60.0, mem: Sequence[float] | None = None) -> Recording:
+    seconds = np.arange(len(cores), dtype=np.float64) * every
+    recorded = None if mem is None else np.array(mem, dtype=np.float64)
+    return Recording("r", seconds, np.array(cores, dtype=np.float64), recorded)
 
 
 def test_a_step_is_the_mean_over_it_as_a_share_of_the_recordings_peak() -> None:

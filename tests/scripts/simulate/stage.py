@@ -1,0 +1,90 @@
+"""Two nodes and the VMs that a test puts on them: the simulation's parts, moved by hand.
+
+Each node has 64 compute units to reserve (16 vCPU, 64 GiB), and its watermark is at half of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from protocol.units import Bytes, Instant, Resources, Seconds
+from protocol.virtual_machine import Bounds
+from scheduler_plugin.ledger import VmTruth, overcommitted, violations
+from scheduler_plugin.migration import Plan
+from scripts.autoscale.simulate.cast import UNIT, Cast
+from scripts.autoscale.simulate.cluster import Cluster
+from scripts.autoscale.simulate.fleet import Fleet, Settings
+from scripts.autoscale.simulate.moves import Moves
+from scripts.autoscale.simulate.tracks import Tracks
+from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
+
+STEP = Seconds(15.0)
+MOST = UNIT * 64
+GIB = 1024**3
+
+
+def a_fleet(vms: int, bandwidth: str = "256Mi") -> Fleet:
+    """Two nodes for so many VMs, each of which may take a whole one, and plays nothing."""
+    one, none = np.ones(1), np.zeros(vms, dtype=np.int64)
+    tracks = Tracks(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
+    cast = Cast(tracks, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
+    half, speed = Fraction(1, 2), Bytes.parse(bandwidth)
+    return Fleet(Settings(nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed), cast, MOST)
+
+
+class Stage:
+    """VMs of so many compute units on each node: ``Stage([8, 8], [])``. Agents look only when they are told to.
+
+    ``cores`` and ``mem`` are what the VMs need: one vCPU and 1 GiB, until a test says otherwise.
+    """
+
+    def __init__(self, first: Sequence[int], second: Sequence[int], *, order: str, bandwidth: str = "256Mi") -> None:
+        self.now = Instant(0.0)
+        self.fleet = a_fleet(len(first) + len(second), bandwidth)
+        self.cluster = Cluster(self.fleet)
+        sizes = [(units, "node-0") for units in first] + [(units, "node-1") for units in second]
+        self.vms = [self._begin(index, UNIT * units, node) for index, (units, node) in enumerate(sizes)]
+        self.moves = Moves(self.cluster, self.fleet.settings, order)
+        self.cores, self.mem = [1.0] * len(self.vms), [1.0 * GIB] * len(self.vms)
+
+    def _begin(self, index: int, size: Resources, node: str) -> SimulatedVm:
+        vm = SimulatedVm(index, Bounds(UNIT, MOST), size, agent_policy(STEP), node=node)
+        self.cluster.vms[vm.name] = vm
+        vm.start_agent(f"vm-{index}-0", self.now)
+        self.cluster.ledger.see_vm(self.cluster.facts(vm), self.now)
+        assert self.cluster.bind(self.cluster.pod(vm, vm.pod), node)
+        vm.act(self.cluster, self.now, 0.0)
+        return vm
+
+    def agent_looks(self, vm: SimulatedVm) -> None:
+        """What the agent does of its own accord, once."""
+        vm.observe(self.cores[vm.index], self.mem[vm.index], self.now)
+        vm.act(self.cluster, self.now, 0.0)
+
+    def step(self, seconds: float = STEP) -> Plan:
+        """Time passes: who has arrived, and what the planner does then. Nothing is over-committed ever."""
+        self.now = Instant(self.now + seconds)
+        for vm in self.moves.arrive(self.now):
+            self.agent_looks(vm)
+        _, plan = self.moves.look(self.now, (self.cores, self.mem))
+        assert self.problems() == []
+        return plan
+
+    def problems(self) -> list[str]:
+        """What is over-committed, in words."""
+        truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in self.vms}
+        found = violations(self.cluster.ledger, truth)
+        return found + [f"{name}: {by}" for name, by in overcommitted(self.cluster.ledger).items()]
+
+    def reserved(self) -> tuple[int, ...]:
+        """How many compute units each node has reserved."""
+        rooms = self.cluster.ledger.rooms
+        return tuple(rooms[name].reserved.cpu.value // UNIT.cpu.value for name in self.cluster.nodes)
+
+    @property
+    def nodes(self) -> list[str]:
+        """On which node each VM runs."""
+        return [vm.node for vm in self.vms]

@@ -1,0 +1,135 @@
+"""The command as it is typed: tables, JSON, a picture, Ctrl-C, and errors with status 2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.placement import Filtered
+from scripts.autoscale.main import app
+from scripts.autoscale.simulate.checks import Checks
+from scripts.autoscale.simulate.run import Run
+
+TINY = ("--nodes", "2", "--vms", "12", "--hours", "0.1", "--step", "30", "--order")
+
+
+def simulate(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app(), ["simulate", *arguments], env={"COLUMNS": "300"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "short.csv"
+    path.write_text("seconds,cpu_cores\n0,1\n60,2\n120,1\n")
+    return str(path)
+
+
+def test_orders_are_compared_side_by_side_and_each_is_played_once(trace: str) -> None:
+    status, out, complaints = simulate(*TINY, "random", "none", "random", "--traces", trace)
+    assert (status, complaints) == (0, "")
+    assert out.startswith("12 VMs on 2 nodes of ")
+    assert out.count("random") == out.count("none") == 1
+
+
+def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, tmp_path: Path) -> None:
+    picture = tmp_path / "day.svg"
+    status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json", "--plot", str(picture))
+    found = json.loads(out)
+    assert (status, found["finished"], found["nodes"], found["vms"]) == (0, True, 2, 12)
+    assert [each["figures"]["order"] for each in found["orders"]] == ["none"]
+    assert found["orders"][0]["figures"]["hours"] == 0.1
+    assert picture.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--nodes", "0"], "--nodes"),
+        (["--hours", "0"], "--hours"),
+        (["--step", "60"], "--step"),
+        (["--watermark", "1.1"], "--watermark"),
+        (["--fill", "0"], "--fill"),
+        (["--order", "youngest"], "--order: 'youngest' is none of least-loaded, random, oldest-first, none"),
+        (["--bandwidth", "fast"], "--bandwidth: "),
+        (["--bandwidth", "0"], "--bandwidth: nothing would ever arrive"),
+        (["--speed", "inf"], "--speed: inf is not a number to reckon with"),
+        (["--watermark", "nan"], "--watermark"),
+        (["--plot", "day.txt"], "--plot: 'day.txt' does not end in .png, .svg, .pdf"),
+        (["--plot", "missing/day.svg"], "--plot: there is no folder 'missing'"),
+        (["--traces", "missing.csv"], "missing.csv"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_be_simulated_is_refused_before_anything_is_played(
+    arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Run, "play")
+    status, out, complaints = simulate(*arguments)
+    assert (status, out) == (2, "")
+    assert complaint in complaints
+
+
+def test_a_fleet_that_finds_no_room_is_refused_with_the_option_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "filter", lambda *_: Filtered([], {}, {}))
+    status, out, complaints = simulate(*TINY, "none")
+    assert (status, out) == (2, "")
+    assert complaints.startswith("autoscale simulate: --fill: the VMs do not find room")
+
+
+def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(self: Checks, *_: object) -> None:
+        self.problems.append("15 s: a test says so")
+
+    monkeypatch.setattr(Checks, "after_step", found)
+    status, out, _ = simulate(*TINY, "none", "--traces", trace)
+    assert status == 1
+    assert "none: 15 s: a test says so" in out
+
+
+def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody presses Ctrl-C in the second order that is played."""
+    play, runs = Run.play, []
+
+    def played(self: Run) -> Iterator[int]:
+        runs.append(self)
+        for step in play(self):
+            if len(runs) == 2 and step > steps:
+                raise KeyboardInterrupt
+            yield step
+
+    monkeypatch.setattr(Run, "play", played)
+
+
+def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted_after(125, monkeypatch)
+    picture = tmp_path / "day.svg"
+    orders = ("none", "--order", "random", "--order", "oldest-first")
+    status, out, _ = simulate(*TINY, *orders, "--traces", trace, "--json", "--plot", str(picture))
+    found = json.loads(out)
+    told = {each["figures"]["order"]: each["figures"]["hours"] for each in found["orders"]}
+    assert (status, found["finished"], told) == (130, False, {"none": 0.1, "random": 0.05})
+    assert picture.exists()
+
+
+def test_ctrl_c_before_anything_is_counted_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_after(1, monkeypatch)
+    status, out, complaints = simulate(*TINY, "none", "--order", "random", "--traces", trace)
+    assert (status, complaints) == (130, "")
+    assert "random" in out
+
+
+def test_ctrl_c_while_the_fleet_is_placed_leaves_that_order_out(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_place", interrupt)
+    status, out, _ = simulate(*TINY, "none", "--traces", trace, "--json")
+    assert (status, json.loads(out)["orders"]) == (130, [])

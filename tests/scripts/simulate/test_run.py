@@ -1,0 +1,79 @@
+"""Whole fleets in virtual time: small, deterministic, and never over-committed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts.autoscale.simulate.figures import Figures
+from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
+from scripts.autoscale.simulate.moves import NOBODY, ORDERS
+from scripts.autoscale.simulate.run import Run
+
+SMALL = Settings(nodes=5, vms=60, hours=1.0, fill=0.85)
+
+
+def played(settings: Settings, order: str) -> Run:
+    run = Run(make_fleet(settings), order)
+    assert list(run.play()) == list(range(1, run.steps + 1))
+    return run
+
+
+def figures(settings: Settings, order: str) -> Figures:
+    return played(settings, order).figures(0.0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_crowded_fleet_is_never_over_committed_under_any_order(order: str) -> None:
+    run = played(SMALL, order)
+    found = run.figures(0.0)
+    assert (run.problems, found.violations, found.hours) == ([], 0, 1.0)
+    assert found.asked == found.granted + found.denied > 0
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+    first, again, other = (figures(replace(SMALL, hours=0.2, seed=seed), "random") for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_before_anything_is_counted_the_figures_are_nought() -> None:
+    run = Run(make_fleet(SMALL), "random")
+    for _ in zip(range(3), run.play(), strict=False):
+        pass
+    found = run.figures(1.25)
+    assert (found.hours, found.asked, found.migrations_per_hour, found.cpu_seconds) == (0.0, 0, 0.0, 1.2)
+    assert [len(curve) for curve in run.curves.values()] == [0] * 9
+
+
+def day_shift(folder: Path) -> tuple[Path, ...]:
+    """Half of the VMs work in the first half of a two-hour day, half in the second."""
+    for name, order in (("early", (1.0, 0.05)), ("late", (0.05, 1.0))):
+        rows = [f"{at * 600},{order[at % 12 // 6]}" for at in range(24)]
+        (folder / f"{name}.csv").write_text("seconds,cpu_cores\n" + "\n".join(rows) + "\n")
+    return (folder,)
+
+
+def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path) -> None:
+    settings = Settings(nodes=6, vms=80, hours=4.0, fill=0.7, traces=day_shift(tmp_path))
+    found = {order: figures(settings, order) for order in ORDERS}
+    still = found[NOBODY]
+    assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
+    for order in ORDERS.keys() - {NOBODY}:
+        assert found[order].migrations > 0
+        assert found[order].over_watermark_percent < 0.5 * still.over_watermark_percent
+        assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
+    assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["oldest-first"])
+    assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["random"])
+
+
+def _disturbance(found: Figures) -> float:
+    return found.disturbed_vcpu_hours / found.migrations
+
+
+def test_vms_that_find_no_room_at_the_start_are_said() -> None:
+    fleet = make_fleet(SMALL)
+    with pytest.raises(SettingsError, match="--fill: the VMs do not find room at the start"):
+        Run(Fleet(replace(fleet.settings, nodes=1), fleet.cast, fleet.total), NOBODY)

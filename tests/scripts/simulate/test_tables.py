@@ -1,0 +1,106 @@
+"""What people and programs are told: the table's rows, the document, and the picture."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+from scripts.autoscale.simulate.figures import CURVES, Figures
+from scripts.autoscale.simulate.plot import draw
+from scripts.autoscale.simulate.tables import POINTS, ROWS, Outcome, as_json, describe, print_tables, thinned
+from tests.scripts.simulate.stage import a_fleet
+
+FLEET = a_fleet(4)
+NUMBERED = {name: number for number, name in enumerate(Figures.__struct_fields__[1:], start=1)}
+NONE = dict.fromkeys(NUMBERED, 0)
+
+
+def figures(order: str, steps: int) -> Figures:
+    return msgspec.convert({"order": order} | (NUMBERED if steps else NONE) | {"hours": steps / 240}, Figures)
+
+
+def outcome(order: str, *problems: str, steps: int = 240) -> Outcome:
+    return Outcome(figures(order, steps), {name: np.arange(steps, dtype=np.float64) for name in CURVES}, problems)
+
+
+def printed(*outcomes: Outcome) -> str:
+    out = io.StringIO()
+    print_tables(Console(file=out, width=120), FLEET, outcomes)
+    return out.getvalue()
+
+
+def test_the_table_has_a_column_for_each_order_and_every_row() -> None:
+    lines = printed(outcome("random"), outcome("none")).splitlines()
+    assert lines[0] == "4 VMs on 2 nodes of 16 vCPU and 64 GiB, bounds 2.00 times that, seed 1; 1 h counted"
+    cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in lines[2:]]
+    assert cells[0] == ["", "random", "none"]
+    assert [row[0] for row in cells[2:-1]] == [name for name, _ in ROWS]
+    assert cells[2][1:] == ["2", "2"]
+
+
+def test_what_was_broken_is_said_below_the_table_but_not_a_thousand_times() -> None:
+    text = printed(outcome("random", *(f"{at} s: broken" for at in range(1000))), outcome("none"))
+    assert text.endswith("random: 9 s: broken\n")
+    assert text.count("broken") == 10
+
+
+def test_a_run_of_which_nothing_was_counted_can_be_told() -> None:
+    assert "0 h counted" in printed(outcome("random", steps=0))
+    assert "0 h counted" in printed()
+
+
+def test_the_document_holds_settings_figures_problems_and_curves() -> None:
+    found = json.loads(as_json(FLEET, [outcome("random", "broken", steps=576)], finished=True))
+    (order,) = found.pop("orders")
+    assert found == {
+        "finished": True,
+        "nodes": 2,
+        "vms": 4,
+        "node": {"vCPUs": 16.0, "mem": "64Gi"},
+        "overbooking": 2.0,
+        "seed": 1,
+        "step_seconds": 15.0,
+        "watermark": 0.5,
+    }
+    assert order["figures"] == {"order": "random"} | NUMBERED | {"hours": 2.4}
+    assert order["problems"] == ["broken"]
+    assert list(order["curves"]) == list(CURVES)
+    assert order["curves"]["denied"] == [2 * at + 0.5 for at in range(POINTS)]
+
+
+@pytest.mark.parametrize(
+    ("values", "points", "middles", "means"),
+    [
+        ([], 3, [], []),
+        ([1.0, 2.0], 3, [0.5, 1.5], [1.0, 2.0]),
+        ([1.0, 3.0, 5.0, 7.0], 2, [0.5, 1.5], [2.0, 6.0]),
+        ([1.0, 2.0, 4.0], 2, [0.5, 1.5], [1.0, 3.0]),
+    ],
+)
+def test_a_curve_is_thinned_to_means_of_equal_stretches(
+    values: list[float], points: int, middles: list[float], means: list[float]
+) -> None:
+    at, found = thinned(np.array(values), 2.0, points)
+    assert (at.tolist(), found.tolist()) == (middles, means)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_picture_is_drawn_of_what_was_counted(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"day.{kind}"
+    draw(FLEET, [outcome("least-loaded"), outcome("none", steps=0)], path)
+    assert path.stat().st_size > 10_000
+
+
+def test_a_picture_of_nothing_is_empty_and_no_error(tmp_path: Path) -> None:
+    draw(FLEET, [outcome("none", steps=0)], tmp_path / "day.svg")
+    assert (tmp_path / "day.svg").exists()
+
+
+def test_the_fleet_is_described_in_one_line() -> None:
+    assert "\n" not in describe(FLEET)
