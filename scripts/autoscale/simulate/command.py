@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol.units import Bytes, QuantityError, Seconds
+from scripts.autoscale.outputs import a_picture
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
@@ -26,7 +27,6 @@ from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
 
 DEFAULTS: Final = Settings()
 THRESHOLDS: Final = (50_000, 20, 1_000)
-PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
@@ -51,7 +51,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     bandwidth: Annotated[str, typer.Option(help="Bytes a second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the day into this file (PNG, SVG or PDF).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
+    ] = None,
 ) -> None:
     """Play a day of a whole fleet through the real agents, ledger and migration planner, in virtual time.
 
@@ -61,7 +63,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     """
     try:
         orders = _orders(order or list(ORDERS))
-        _check_picture(plot)
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = Settings(
             nodes=nodes,
@@ -104,14 +105,6 @@ def _bandwidth(text: str) -> Bytes:
     if not found:
         raise SettingsError("--bandwidth: nothing would ever arrive")
     return found
-
-
-def _check_picture(path: Path | None) -> None:
-    """Refuses, before anything is played, a picture that could not be written when all is over."""
-    if path is not None and path.suffix not in PICTURES:
-        raise SettingsError(f"--plot: {path.name!r} does not end in {', '.join(PICTURES)}")
-    if path is not None and not path.parent.is_dir():
-        raise SettingsError(f"--plot: there is no folder {str(path.parent)!r}")
 
 
 def _check_numbers(**options: float) -> None:
