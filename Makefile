@@ -17,7 +17,7 @@ demo: env ## A real postgres VM follows its load, on this machine
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
-	$(BIN)/pytest -m "not vm and not cluster and not root" $(TEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" $(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
 	$(BIN)/pytest -m "root and not vm" $(TEST_ARGS)
