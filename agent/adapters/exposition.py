@@ -31,7 +31,10 @@ _SCALARS: Final[Mapping[bytes, str]] = {
     b"node_memory_MemAvailable_bytes": "mem_available",
 }
 
-BUSY_MODES: Final = frozenset({b"user", b"nice", b"system", b"irq", b"softirq"})
+KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
+"""Time in which the kernel worked, for programs or for itself."""
+
+BUSY_MODES: Final = frozenset({b"user", b"nice"}) | KERNEL_MODES
 """Time in which a CPU worked. Guest time is part of user time already."""
 
 _CPU: Final = b"node_cpu_seconds_total"
@@ -68,7 +71,8 @@ def _number(text: bytes) -> float | None:
 
 def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
     busy = sum(seconds for mode, seconds in modes.items() if mode in BUSY_MODES)
-    return CpuSeconds(busy, modes.get(b"steal", 0.0), modes.get(b"iowait", 0.0))
+    kernel = sum(seconds for mode, seconds in modes.items() if mode in KERNEL_MODES)
+    return CpuSeconds(busy, modes.get(b"steal", 0.0), modes.get(b"iowait", 0.0), kernel)
 
 
 def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:

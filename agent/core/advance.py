@@ -98,15 +98,18 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         return
     guest.had = vm.actual
     has = vm.actual.at_most(had or vm.actual)
-    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, now))
+    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, before.at if before else now))
     need = guest.goal.need
-    guest.guard.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now)
+    kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
+    guest.guard.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
 
 
-def _settling(state: State, now: Instant) -> bool:
-    """Whether a shrink is so recent that the guest may be waiting for it."""
-    shrinks = (state.vm.shrunk_at, state.vm.fell_at)
-    return any(at is not None and now - at <= state.policy.timing.settle for at in shrinks)
+def _settling(state: State, since: Instant) -> bool:
+    """Whether the guest may have been busy with a shrink ``since`` then: it was recent, or is not finished."""
+    side, timing = state.vm, state.policy.timing
+    is_unfinished = side.seen is not None and side.seen.unfinished_shrink
+    span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
+    return any(at is not None and since - at <= span for at in (side.shrunk_at, side.fell_at))
 
 
 def _started(state: State, action: Action, now: Instant, luck: float) -> None:

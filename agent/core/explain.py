@@ -58,6 +58,7 @@ class MetricsView:
     cores_busy: float | None
     cores_stolen: float | None
     cores_in_iowait: float | None
+    cores_in_kernel: float | None
     cpu_stall: float | None
     mem_stall: float | None
     mem_used: str | None
@@ -190,6 +191,7 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         cores_busy=_rounded(rates.busy),
         cores_stolen=_rounded(rates.steal),
         cores_in_iowait=_rounded(rates.iowait),
+        cores_in_kernel=_rounded(rates.kernel),
         cpu_stall=_rounded(rates.cpu_stall),
         mem_stall=_rounded(rates.mem_stall),
         mem_used=None if sample.mem_used is None else str(sample.mem_used),

@@ -9,25 +9,33 @@ Rules that hold here:
   waiting counts only as far as the CPU is busy.
 - Evidence is scaled by the smaller of the CPU before and after the interval: what waited before a growth took effect
   must not be counted again after it.
-- A guest that has just been made smaller waits for that itself: CPUs go offline, memory is emptied. Such waiting counts
-  only with a second witness: more tasks runnable than there are CPUs, or the memory in use filling what there is.
+- A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. The
+  kernel does that: its time counts only as far as programs worked beside it. Waiting counts only with a second witness:
+  more tasks runnable than there are CPUs, or the memory in use filling what there is.
+- What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from agent.core.guest import GuestSample, Rates
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import Amount, Bytes, MilliCpu, Resources
 
 SATURATED: Final = 0.9
 """Without PSI, a CPU is saturated when this much of it is busy."""
 
 OBSERVER: Final = 1.0
 """The task that reads the metrics is itself runnable while it reads."""
+
+
+NOTHING: Final = Resources(MilliCpu(0), Bytes(0))
+"""Where nothing is known of a need."""
+
+A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +49,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the guest needs of each resource, None where it cannot be told; and why."""
+    """What the guest needs of each resource, None where it cannot be told; and why.
+
+    ``kept`` is what it would need if nothing were left out: as far as the guest has that much, it is not taken away.
+    """
 
     cpu: MilliCpu | None
     mem: Bytes | None
     parts: tuple[Part, ...]
+    kept: Resources = NOTHING
 
     @property
     def need(self) -> Resources | None:
@@ -55,7 +67,7 @@ class Goal:
     @property
     def at_least(self) -> Resources:
         """What is needed for certain: an unknown need counts as nothing."""
-        return Resources(self.cpu or MilliCpu(0), self.mem or Bytes(0))
+        return Resources(self.cpu or NOTHING.cpu, self.mem or NOTHING.mem)
 
 
 NO_GOAL: Final = Goal(None, None, ())
@@ -65,21 +77,57 @@ NO_GOAL: Final = Goal(None, None, ())
 def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, settling: bool) -> Goal:
     """The need of a guest that has ``has`` (the smaller of before and after the interval ``over``).
 
-    ``settling``: it was made smaller so recently that it may be waiting for that.
+    ``settling``: it was made smaller so recently that it may be busy with that.
     """
-    cpu = _cpu_parts(sample, _witnessed(sample, over, has.cpu) if settling else over, has.cpu.as_cores, policy.cpu)
-    mem = _mem_parts(sample, over, has.mem, policy.memory, settling=settling)
+    seen = _parts(sample, over, has, policy)
+    if not settling:
+        return Goal(_most(seen, MilliCpu), _most(seen, Bytes), tuple(seen))
+    counted = _parts(sample, _sifted(sample, over, has, policy), has, policy)
     return Goal(
-        cpu=max((MilliCpu(part.need.value) for part in cpu), default=None),
-        mem=max((Bytes(part.need.value) for part in mem), default=None),
-        parts=(*cpu, *mem),
+        cpu=_most(counted, MilliCpu),
+        mem=_most(counted, Bytes),
+        parts=tuple(_as_counted(part, counted) for part in seen),
+        kept=Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem),
     )
 
 
-def _witnessed(sample: GuestSample, over: Rates, has: MilliCpu) -> Rates:
-    """The interval, without its waiting where no more tasks are runnable than there are CPUs."""
-    confirmed = sample.runnable is not None and sample.runnable - OBSERVER > has.whole_cpus
-    return over if over.cpu_stall is None or confirmed else replace(over, cpu_stall=0.0)
+def _parts(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> list[Part]:
+    return [*_cpu_parts(sample, over, has.cpu.as_cores, policy.cpu), *_mem_parts(sample, over, has.mem, policy.memory)]
+
+
+def _most(parts: list[Part], kind: type[A]) -> A | None:
+    """The greatest need of one resource; None where no part speaks of it."""
+    return max((part.need for part in parts if isinstance(part.need, kind)), default=None)
+
+
+def _as_counted(part: Part, counted: list[Part]) -> Part:
+    """The part with as much of its need as counts, and a word about the rest."""
+    need = next((each.need for each in counted if each.name == part.name), type(part.need)(0))
+    if need == part.need:
+        return part
+    return Part(part.name, need, f"{part.because}; not {part.need}, because noise after our own shrink is ignored")
+
+
+def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
+    """The interval without what may come of a shrink: work of the kernel alone, and waiting without a witness."""
+    is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
+    used = sample.mem_used
+    is_full = used is not None and _share_of(used + policy.memory.kernel_allowance, policy.memory.target) >= has.mem
+    return replace(
+        over,
+        busy=_worked(over),
+        cpu_stall=over.cpu_stall if over.cpu_stall is None or is_crowded else 0.0,
+        mem_stall=over.mem_stall if is_full else None,
+    )
+
+
+def _worked(over: Rates) -> float | None:
+    """The busy cores without what the kernel did beyond the time of programs; time stolen is shared alike."""
+    if over.busy is None or not over.kernel:
+        return over.busy
+    ran = over.busy - (over.steal or 0.0)
+    programs = max(0.0, ran - over.kernel)
+    return over.busy * min(1.0, 2.0 * programs / ran) if programs else 0.0
 
 
 def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy) -> list[Part]:
@@ -122,14 +170,13 @@ def _shown(count: float | None) -> str:
     return "unknown number" if count is None else f"{count:.0f}"
 
 
-def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy, *, settling: bool) -> list[Part]:
+def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolicy) -> list[Part]:
     used = sample.mem_used
     if used is None:
         return []
     held = used + policy.kernel_allowance
-    need = _share_of(held, policy.target)
-    parts = [Part("memory used", need, f"{_gib(held)} in use, {policy.target:.0%} wanted")]
-    stall = over.mem_stall if need >= has or not settling else None
+    parts = [Part("memory used", _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
+    stall = over.mem_stall
     if stall is not None and stall >= policy.pressure_threshold:
         grown = has + has.scaled(policy.pressure_step)
         parts.append(Part("memory waiting", grown, f"tasks waited for memory {stall:.0%} of the time"))

@@ -5,6 +5,7 @@ Rules that hold here:
 - A pipeline of stages for each resource says the whole target, up and down. Where it holds what there is, nothing
   shrinks. Growing is delayed only by a policy's choice, and never for memory.
 - A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
+- What is kept for evidence in doubt stands in a policy's memory like a need, but nothing grows for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import ceil
 
+from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
 from protocol.smoothing.policy import Pipeline
 from protocol.smoothing.stage import Sample
@@ -38,6 +40,8 @@ class Guard:
     """What the last need should be answered with; None where it could not be told, and before the first."""
     asked_with: Resources | None = None
     """What the VM had when the policies were asked: only from that, or less, does the target prove anything."""
+    kept: Resources = NOTHING
+    """What the policies were told to keep last, needed or not."""
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
@@ -45,16 +49,21 @@ class Guard:
     def __post_init__(self) -> None:
         self._begin()
 
-    def observe(self, need: Resources | None, has: Resources, now: Instant) -> None:
-        """Takes what is needed at ``now`` (None: cannot be told), and what was ordered. ``now`` never goes back."""
+    def observe(self, need: Resources | None, has: Resources, now: Instant, kept: Resources = NOTHING) -> None:
+        """Takes what is needed at ``now`` (None: cannot be told), and what was ordered. ``now`` never goes back.
+
+        ``kept``, never more than what was ordered, is not taken away for want of a need: see ``Goal``.
+        """
+        self.kept = kept
         if need is None:
             self.target = None
             return
         if self._last is not None and now - self._last > self.smoothing.max_gap:
             self._begin()
         self._last = now
-        cpu = self._cpu.target(now, Sample(need.cpu.as_cores, has.cpu.as_cores))
-        mem = self._mem.target(now, Sample(float(need.mem.value), float(has.mem.value)))
+        shown = need.at_least(kept)
+        cpu = self._cpu.target(now, Sample(shown.cpu.as_cores, has.cpu.as_cores))
+        mem = self._mem.target(now, Sample(float(shown.mem.value), float(has.mem.value)))
         self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
 
     def explain(self) -> str:

@@ -28,11 +28,12 @@ BOOT_TOLERANCE: Final = Seconds(5.0)
 
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
-    """What one CPU has done since it came online, in seconds."""
+    """What one CPU has done since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs."""
 
     busy: float
     steal: float = 0.0
     iowait: float = 0.0
+    kernel: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The interval between two samples: cores busy (with steal), stolen and waiting for disks; PSI shares in 0..1."""
+    """The interval between two samples: cores busy (with steal), of these stolen and in the kernel; cores that waited
+    for disks; PSI shares in 0..1.
+    """
 
     busy: float | None = None
     steal: float | None = None
     iowait: float | None = None
+    kernel: float | None = None
     cpu_stall: float | None = None
     mem_stall: float | None = None
 
@@ -90,6 +94,7 @@ def rates(before: Seen | None, now: Seen) -> Rates:
         busy=_cores([(b.busy + b.steal, a.busy + a.steal) for b, a in pairs], span),
         steal=_cores([(b.steal, a.steal) for b, a in pairs], span),
         iowait=_cores([(b.iowait, a.iowait) for b, a in pairs], span),
+        kernel=_cores([(b.kernel, a.kernel) for b, a in pairs], span),
         cpu_stall=_share(before.sample.cpu_stall, now.sample.cpu_stall, span),
         mem_stall=_share(before.sample.mem_stall, now.sample.mem_stall, span),
     )

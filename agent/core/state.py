@@ -89,6 +89,12 @@ class VmSide:
     trouble: Trouble | None = None
     lost: Trouble | None = None
 
+    @property
+    def ordered(self) -> Resources | None:
+        """The least that the VM has been ordered to have, a patch in flight included; None before it was seen."""
+        use = None if self.seen is None else self.seen.use
+        return use if use is None or self.patching is None else use.at_most(self.patching.target)
+
 
 @dataclass(slots=True)
 class GuestSide:

@@ -52,15 +52,15 @@ def _size(vm: Vm, sizes: Sizes, known: Goal, guard: Guard) -> Resources:
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
     grown = Resources(
-        _grown(known.need.cpu, target.cpu, vm.use.cpu),
-        _grown(known.need.mem, target.mem, vm.use.mem),
+        _grown(known.need.cpu, target.cpu, vm.use.cpu, guard.kept.cpu),
+        _grown(known.need.mem, target.mem, vm.use.mem, guard.kept.mem),
     )
     return sizes.covering(grown).at_least(sizes.covering(target).at_most(vm.use) if proven else vm.use)
 
 
-def _grown(need: A, target: A, has: A) -> A:
-    """What is asked for to grow: the target above ``has``. What is merely held is never rounded up to more."""
-    return target if target > has else min(need, target)
+def _grown(need: A, target: A, has: A, kept: A) -> A:
+    """What is asked for to grow: the target above ``has``. What is merely held or kept is never rounded up to more."""
+    return target if target > has and need >= kept else min(need, target)
 
 
 def current_goal(state: State, now: Instant) -> Goal:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.adapters.exposition import BUSY_MODES, read_sample
+from agent.adapters.exposition import BUSY_MODES, KERNEL_MODES, read_sample
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
@@ -25,10 +25,15 @@ def oracle(page: bytes) -> dict[tuple[str, str, str], float]:
 
 def test_a_real_page_reads_as_the_oracle_reads_it() -> None:
     known, found = oracle(PAGE), read_sample(PAGE)
-    busy = {mode.decode() for mode in BUSY_MODES}
+    busy, kernel = ({mode.decode() for mode in modes} for modes in (BUSY_MODES, KERNEL_MODES))
     for cpu in ("0", "1"):
         modes = {mode: v for (name, of, mode), v in known.items() if name == "node_cpu_seconds_total" and of == cpu}
-        expected = CpuSeconds(sum(v for m, v in modes.items() if m in busy), modes["steal"], modes["iowait"])
+        expected = CpuSeconds(
+            busy=sum(v for m, v in modes.items() if m in busy),
+            steal=modes["steal"],
+            iowait=modes["iowait"],
+            kernel=sum(v for m, v in modes.items() if m in kernel),
+        )
         assert found.cpus[cpu] == expected
     assert set(found.cpus) == {"0", "1"}
     scalar = {name: value for (name, cpu, mode), value in known.items() if not cpu and not mode}

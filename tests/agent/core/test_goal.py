@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.core.goal import NO_GOAL, Goal, Part, goal
 from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, Rates, Seen, rates
@@ -27,9 +29,10 @@ def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str
 
 
 def test_rates_are_means_over_the_interval() -> None:
-    before = seen(10.0, cpus={"0": CpuSeconds(1.0, 0.5, 0.5), "1": CpuSeconds(5.0)}, cpu_stall=1.0, mem_stall=2.0)
-    after = seen(12.0, cpus={"0": CpuSeconds(2.0, 1.0, 1.0), "1": CpuSeconds(6.0)}, cpu_stall=2.0, mem_stall=2.5)
-    assert rates(before, after) == Rates(busy=1.25, steal=0.25, iowait=0.25, cpu_stall=0.5, mem_stall=0.25)
+    before = seen(10.0, cpus={"0": CpuSeconds(1.0, 0.5, 0.5, 0.5), "1": CpuSeconds(5.0)}, cpu_stall=1.0, mem_stall=2.0)
+    after = seen(12.0, cpus={"0": CpuSeconds(2.0, 1.0, 1.0, 1.0), "1": CpuSeconds(6.0)}, cpu_stall=2.0, mem_stall=2.5)
+    expected = Rates(busy=1.25, steal=0.25, iowait=0.25, kernel=0.25, cpu_stall=0.5, mem_stall=0.25)
+    assert rates(before, after) == expected
 
 
 def test_a_cpu_is_never_busier_than_the_whole_interval() -> None:
@@ -173,7 +176,7 @@ def test_after_a_shrink_waiting_counts_only_where_more_tasks_are_runnable_than_c
 ) -> None:
     size, over = Resources(MilliCpu(has), Bytes(4 * GIB)), Rates(busy=0.9 * has / 1000, cpu_stall=1.0)
     found = goal(replace(QUIET, runnable=runnable), over, size, POLICY, settling=True)
-    assert ("cpu waiting" in {part.name for part in found.parts}) == counts
+    assert any(part.name == "cpu waiting" and part.need for part in found.parts) == counts
 
 
 def test_after_a_shrink_without_psi_the_load_average_still_speaks() -> None:
@@ -185,4 +188,76 @@ def test_after_a_shrink_without_psi_the_load_average_still_speaks() -> None:
 def test_after_a_shrink_waiting_for_memory_counts_only_where_it_is_in_use(free_mib: int, counts: bool) -> None:
     sample = replace(QUIET, mem_available=Bytes(free_mib * MIB))
     found = goal(sample, Rates(busy=0.0, mem_stall=0.5), ONE, POLICY, settling=True)
-    assert ("memory waiting" in {part.name for part in found.parts}) == counts
+    assert any(part.name == "memory waiting" and part.need for part in found.parts) == counts
+
+
+@pytest.mark.parametrize(
+    ("over", "counts"),
+    [
+        (Rates(busy=0.8, kernel=0.8), 0.0),
+        (Rates(busy=0.8, kernel=0.7), 0.2),
+        (Rates(busy=0.8, kernel=0.4), 0.8),
+        (Rates(busy=0.8, kernel=0.1), 0.8),
+        (Rates(busy=0.8, kernel=0.0), 0.8),
+        (Rates(busy=0.8), 0.8),
+        (Rates(busy=0.8, steal=0.8, kernel=0.1), 0.0),
+        (Rates(busy=0.8, steal=0.4, kernel=0.3), 0.4),
+        (Rates(busy=0.8, steal=0.8), 0.8),
+    ],
+    ids=[
+        "the kernel's alone",
+        "hardly anything of programs",
+        "half of it the programs'",
+        "most of it the programs'",
+        "all of it the programs'",
+        "whose is not known",
+        "programs never came to run",
+        "stolen from both alike",
+        "all of it stolen",
+    ],
+)
+def test_after_a_shrink_the_kernels_work_counts_only_as_far_as_programs_worked_beside_it(
+    over: Rates, counts: float
+) -> None:
+    found = goal(QUIET, over, ONE, POLICY, settling=True)
+    assert found.cpu == MilliCpu.cores(counts / 0.5)
+    assert found.kept.cpu == MilliCpu(1600)
+    assert goal(QUIET, over, ONE, POLICY, settling=False).cpu == MilliCpu(1600)
+
+
+def test_waiting_counts_only_as_far_as_programs_keep_the_cpu_busy_after_a_shrink() -> None:
+    sample, waiting = replace(QUIET, runnable=5.0), Rates(busy=1.0, kernel=0.9, cpu_stall=1.0)
+    found = {part.name: part for part in goal(sample, waiting, ONE, POLICY, settling=True).parts}
+    assert found["cpu busy"] == Part(
+        "cpu busy",
+        MilliCpu(400),
+        "1.00 cores busy, 50% wanted; not 2, because noise after our own shrink is ignored",
+    )
+    assert found["cpu waiting"] == Part(
+        "cpu waiting",
+        MilliCpu(0),
+        "tasks waited 100% of the time, 5 runnable; not 8, because noise after our own shrink is ignored",
+    )
+
+
+CORES = st.floats(0.0, 4.0)
+SHARE = st.floats(0.0, 1.0)
+SAMPLES = st.builds(
+    lambda runnable, free: replace(QUIET, runnable=runnable, mem_available=Bytes(free * MIB)),
+    st.none() | st.floats(0.0, 9.0),
+    st.integers(0, 4 * 1024),
+)
+INTERVALS = st.builds(Rates, busy=CORES, steal=CORES, kernel=CORES, cpu_stall=SHARE, mem_stall=SHARE)
+
+
+@given(SAMPLES, INTERVALS)
+def test_after_a_shrink_no_more_counts_than_otherwise_and_all_of_it_is_kept(sample: GuestSample, over: Rates) -> None:
+    later, soon = (goal(sample, over, ONE, POLICY, settling=settling) for settling in (False, True))
+    assert later.need is not None
+    assert soon.need is not None
+    assert soon.need.within(later.need)
+    assert soon.kept == later.need
+    assert soon.need == Resources(
+        max(part.need for part in soon.parts if isinstance(part.need, MilliCpu)),
+        max(part.need for part in soon.parts if isinstance(part.need, Bytes)),
+    )

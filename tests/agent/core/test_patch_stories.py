@@ -110,10 +110,10 @@ def test_what_waits_for_a_shrink_of_our_own_does_not_make_the_vm_grow() -> None:
     assert story.acts() == [], "CPUs go offline and everything waits, before anybody can see that they went"
     story.at(began + 1.0).obeys().acts()
     story.answers(cu(1))
-    for second in (1.5, 2.5, 3.5):
+    for second in (1.5, 2.5, 3.5, 4.5):
         story.at(began + second).looks(cores=0.1, stall=0.9, runnable=2.0)
         assert story.acts() == []
-    story.at(began + 4.5).looks(cores=0.2, stall=0.9, runnable=2.0)
+    story.at(began + 5.5).looks(cores=0.2, stall=0.9, runnable=2.0)
     assert story.acts() == [asks(cu(8), cu(1), 3)], "what still waits long after waits for something else"
 
 
