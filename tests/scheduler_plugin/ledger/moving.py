@@ -1,0 +1,73 @@
+"""The VM ``a`` on its way from n1 to n2, what is heard of it, and what stands on the books of both."""
+
+from __future__ import annotations
+
+from protocol.units import ZERO
+from scheduler_plugin.ledger import (
+    MigrationFacts,
+    MigrationPhase,
+    Move,
+    PodFacts,
+)
+from scheduler_plugin.placement import FITS
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    Fleet,
+    amount,
+    migration,
+    name,
+    node,
+    vm,
+    vm_pod,
+)
+
+PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING
+SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
+MOVE = Move(name("a"), "uid-a", "n1", "n2", "node n1 is full")
+ONE, BOOKED = name("a-1"), "booking of db/a-1"
+
+
+def two_nodes(*, total: float = 10) -> Fleet:
+    """The VM ``a`` with 2 CPUs and 2Gi runs on n1; n2 is empty."""
+    return Fleet(node(), node("n2", total), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
+
+
+def target_pod(on: str | None = None, *, owner: str | None = "a-1", uid: str = "uid-t") -> PodFacts:
+    """The target pod of the first migration; ``owner`` is None once the VM owns it."""
+    return PodFacts(uid, name("a-target"), amount(0.1), name("a"), on, migration=None if owner is None else name(owner))
+
+
+def booked() -> Fleet:
+    fleet = two_nodes()
+    assert fleet.ledger.book_move(MOVE, ONE, LATER).verdict is FITS
+    return fleet
+
+
+def on_both(fleet: Fleet) -> tuple[float, float]:
+    """The CPUs reserved on n1 and n2; memory is the same."""
+    books = fleet.ledger.nodes
+    found = [books[each].reserved if each in books else ZERO for each in ("n1", "n2")]
+    assert all(each == amount(each.cpu.as_cores) for each in found)
+    return found[0].cpu.as_cores, found[1].cpu.as_cores
+
+
+Event = MigrationFacts | PodFacts | str
+
+
+def hear(fleet: Fleet, event: Event) -> None:
+    """One event: a fact, the loss of a pod by UID, or of the migration by its name; ``vm`` is the VM's hand-over."""
+    if isinstance(event, MigrationFacts):
+        fleet.did(fleet.ledger.see_migration(event, LATER))
+    elif isinstance(event, PodFacts):
+        fleet.did(fleet.ledger.see_pod(event))
+    elif event == "vm":
+        fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=9, pod=name("a-target")), LATER))
+    elif event == "migration":
+        fleet.did(fleet.ledger.lose_migration(ONE))
+    else:
+        fleet.did(fleet.ledger.lose_pod(event))
+
+
+STARTED = migration("a", RUNNING, to="n2", version=2, target_pod="a-target")
+DONE = migration("a", SUCCEEDED, to="n2", version=3, target_pod="a-target")
+BROKEN = migration("a", FAILED, to="n2", version=3, target_pod="a-target")

@@ -1,0 +1,144 @@
+"""A migration's room is booked before it starts, and what became of the creation decides what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_plugin.ledger import (
+    Booking,
+    ClaimState,
+    CreateMigration,
+    Ledger,
+    Move,
+    NotReadyError,
+    ReadMigration,
+)
+from scheduler_plugin.ledger.following import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
+from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    amount,
+    migration,
+    name,
+    node,
+    plain_pod,
+    vm_pod,
+)
+from tests.scheduler_plugin.ledger.moving import (
+    BOOKED,
+    FAILED,
+    MOVE,
+    ONE,
+    PENDING,
+    booked,
+    on_both,
+    two_nodes,
+)
+
+
+def test_a_move_books_the_room_and_orders_the_source_before_anything_is_created() -> None:
+    fleet = two_nodes()
+    booking = fleet.ledger.book_move(MOVE, ONE, LATER)
+    fleet.did(booking.effects)
+    assert booking == Booking(FITS, effects=(CreateMigration(ONE, MOVE),))
+    assert on_both(fleet) == (2, 2)
+    assert fleet.ledger.claims[BOOKED].state is ClaimState.BOOKED
+    assert fleet.ask("a", amount(3), number=1).migrate is True
+    assert fleet.ledger.nodes["n1"].migrating == amount(3)
+
+
+@pytest.mark.parametrize(
+    ("move", "verdict"),
+    [
+        (replace(MOVE, uid="uid-x"), NOT_SETTLED),
+        (replace(MOVE, source="n2", target="n1"), NOT_SETTLED),
+        (replace(MOVE, vm=name("b")), NOT_SETTLED),
+        (replace(MOVE, uid="uid-plain", vm=name("plain")), NOT_SETTLED),
+        (replace(MOVE, target="n1"), STAYS_AWAY),
+        (replace(MOVE, target="n9"), UNKNOWN_NODE),
+        (replace(MOVE, target="closed"), CORDONED),
+    ],
+)
+def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(move: Move, verdict: object) -> None:
+    fleet = two_nodes()
+    fleet.did(fleet.ledger.see_node(node("closed", is_open=False)))
+    fleet.did(fleet.ledger.see_pod(plain_pod("plain", amount(1), "n1")))
+    answer = fleet.ledger.book_move(move, ONE, LATER)
+    assert (answer.verdict, answer.effects) == (verdict, ())
+    assert (dict(fleet.ledger.migrations), on_both(fleet)) == ({}, (3, 0))
+
+
+def test_a_full_target_is_refused_with_numbers() -> None:
+    fleet = two_nodes(total=2)
+    answer = fleet.ledger.book_move(MOVE, ONE, LATER)
+    detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
+    assert answer == Booking(NeverFits("the node has less cpu than the pod needs"), detail)
+
+
+def test_a_vm_that_is_on_its_way_a_name_that_is_taken_and_a_second_pod_are_refused() -> None:
+    fleet = booked()
+    assert fleet.ledger.book_move(MOVE, name("a-2"), LATER).verdict is ON_THE_WAY
+    fleet.did(fleet.ledger.see_migration(migration("a", FAILED), LATER))
+    assert fleet.ledger.book_move(MOVE, ONE, LATER).verdict is TAKEN
+    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", uid="second")))
+    assert fleet.ledger.book_move(MOVE, name("a-2"), LATER).verdict is NOT_SETTLED
+
+
+def test_nothing_is_booked_before_the_cluster_was_read() -> None:
+    with pytest.raises(NotReadyError):
+        Ledger().book_move(MOVE, ONE, LATER)
+
+
+def test_what_is_booked_is_not_given_to_anybody_else() -> None:
+    fleet = two_nodes(total=4)
+    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    other = plain_pod("b", amount(2))
+    assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "not enough free cpu"}
+    assert fleet.ledger.reserve(other, "n2").verdict is NO_FREE_CPU
+
+
+def test_a_booking_follows_its_vm() -> None:
+    fleet = booked()
+    fleet.resize("a", amount(3))
+    assert on_both(fleet) == (3, 3)
+
+
+def test_a_refused_creation_ends_booking_and_order() -> None:
+    fleet = booked()
+    fleet.did(fleet.ledger.migration_refused(ONE))
+    fleet.did(fleet.ledger.migration_refused(ONE))
+    assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})
+    assert fleet.ask("a", amount(3), number=1).migrate is False
+
+
+def test_a_creation_of_unknown_outcome_keeps_everything_until_it_is_read() -> None:
+    fleet = booked()
+    assert fleet.did(fleet.ledger.migration_unsure(ONE)) == (ReadMigration(ONE),)
+    assert on_both(fleet) == (2, 2)
+    fleet.did(fleet.ledger.see_migration(migration("a", PENDING, to="n2"), LATER))
+    fleet.did(fleet.ledger.migration_refused(ONE))
+    assert fleet.ledger.migration_unsure(ONE) == ()
+    assert on_both(fleet) == (2, 2)
+
+
+def test_news_of_a_migration_that_nobody_ordered_says_nothing() -> None:
+    fleet = two_nodes()
+    assert fleet.ledger.migration_created(ONE) == fleet.ledger.migration_unsure(ONE) == ()
+    fleet.did(fleet.ledger.migration_refused(ONE))
+    fleet.did(fleet.ledger.lose_migration(ONE))
+    assert dict(fleet.ledger.migrations) == {}
+
+
+def test_a_list_without_it_ends_what_was_seen_and_asks_after_what_was_only_created() -> None:
+    fleet = booked()
+    facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
+    assert fleet.did(fleet.ledger.resync(*facts, LATER)) == ()
+    assert fleet.ledger.migration_created(ONE) == ()
+    assert fleet.did(fleet.ledger.resync(*facts, LATER)) == (ReadMigration(ONE),)
+    assert on_both(fleet) == (2, 2)
+    fleet.did(fleet.ledger.resync(*facts, LATER, [migration("a", to="n2")]))
+    assert on_both(fleet) == (2, 2)
+    fleet.did(fleet.ledger.resync(*facts, LATER))
+    assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})

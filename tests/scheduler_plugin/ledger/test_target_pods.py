@@ -1,0 +1,116 @@
+"""The pod that a migration makes goes where its room is booked, and takes the booking over."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.ledger import (
+    MigrationFacts,
+    NotReadyError,
+    PodFacts,
+    Reservation,
+)
+from scheduler_plugin.ledger.following import OTHER_VM, OVER, STAYS_AWAY
+from scheduler_plugin.placement import FITS, NeverFits
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    Fleet,
+    amount,
+    migration,
+    name,
+    node,
+    vm,
+)
+from tests.scheduler_plugin.ledger.moving import (
+    BOOKED,
+    FAILED,
+    MOVE,
+    ONE,
+    PENDING,
+    SUCCEEDED,
+    booked,
+    on_both,
+    target_pod,
+    two_nodes,
+)
+
+
+def test_a_target_pod_fits_the_booked_node_only_and_takes_the_booking_over() -> None:
+    fleet = two_nodes(total=3)
+    fleet.did(fleet.ledger.see_node(node("n3")))
+    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n3"])
+    where = "the migration goes to node n2"
+    assert (found.fits, found.refused, found.never) == (["n2"], {}, {"n1": where, "n3": where})
+    assert fleet.ledger.reserve(target_pod(), "n3").verdict == NeverFits(where)
+    assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
+    fleet.did(())
+    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), False)
+    assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
+    assert fleet.ledger.filter(target_pod(), ["n1", "n2"]).fits == ["n2"]
+
+
+def test_a_target_pod_whose_bind_is_refused_leaves_the_booking_as_it_was() -> None:
+    fleet = two_nodes(total=3)
+    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    fleet.ledger.reserve(target_pod(), "n2")
+    fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
+    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), True)
+
+
+def test_a_target_pod_that_goes_leaves_the_booking_for_the_next_one() -> None:
+    fleet = booked()
+    fleet.did(fleet.ledger.see_pod(target_pod("n2")))
+    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), False)
+    fleet.did(fleet.ledger.lose_pod("uid-t"))
+    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), True)
+
+
+def test_a_target_pod_that_somebody_bound_elsewhere_takes_the_reservation_along() -> None:
+    fleet = booked()
+    fleet.did(fleet.ledger.see_node(node("n3")))
+    fleet.did(fleet.ledger.see_pod(target_pod("n3")))
+    assert (on_both(fleet), fleet.on("n3")) == ((2, 0), amount(2))
+    assert fleet.ledger.migrations[ONE].goal == "n3"
+
+
+def test_without_a_booking_a_target_pod_goes_anywhere_but_where_its_vm_is() -> None:
+    fleet = two_nodes()
+    fleet.did(fleet.ledger.see_migration(migration("a", is_ours=False), LATER))
+    found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n9"])
+    assert (found.fits, found.never) == (["n2"], {"n1": "the VM is to leave this node"})
+    assert fleet.ledger.reserve(target_pod(), "n1").verdict is STAYS_AWAY
+    assert fleet.ledger.reserve(target_pod(), "n2").verdict is FITS
+    assert on_both(fleet) == (2, 2)
+
+
+def test_a_target_pod_waits_until_its_migration_and_its_vm_are_known() -> None:
+    fleet = Fleet(node(), node("n2"))
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-target is not known yet"):
+        fleet.ledger.filter(target_pod(), ["n2"])
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    with pytest.raises(NotReadyError, match="migration db/a-1 of pod db/a-target is not known yet"):
+        fleet.ledger.reserve(target_pod(), "n2")
+    with pytest.raises(NotReadyError, match="migration db/a-1 of pod db/a-target is not known yet"):
+        fleet.ledger.filter(target_pod(), ["n2"])
+
+
+@pytest.mark.parametrize(
+    "facts", [migration("a", SUCCEEDED, to="n2"), migration("a", FAILED), migration("a", PENDING, is_leaving=True)]
+)
+def test_a_target_pod_of_a_migration_that_is_over_fits_nowhere(facts: MigrationFacts) -> None:
+    fleet = two_nodes()
+    fleet.did(fleet.ledger.see_migration(facts, LATER))
+    assert fleet.ledger.reserve(target_pod(), "n2").verdict is OVER
+    fleet.ledger.filter(target_pod(), ["n2"])
+    assert fleet.ledger.waiting == 1
+
+
+def test_nobody_takes_a_booking_by_naming_the_migration_of_another_vm() -> None:
+    fleet = booked()
+    fleet.did(fleet.ledger.see_vm(vm("b", amount(8)), LATER))
+    thief = PodFacts("uid-b", name("b-pod"), amount(0.1), name("b"), migration=ONE)
+    assert fleet.ledger.reserve(thief, "n2").verdict is OTHER_VM
+    ordinary = PodFacts("uid-c", name("c-pod"), amount(1), None, migration=ONE)
+    assert fleet.ledger.reserve(ordinary, "n2").verdict is OTHER_VM
+    assert on_both(fleet) == (2, 2)
