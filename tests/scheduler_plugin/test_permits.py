@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,11 +11,9 @@ import pytest
 from scheduler_plugin.config import parse_settings
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
-from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
-from tests.scheduler_plugin.running import SETTINGS, Running, running
-
-POD = vm_pod("db", "n1")
-UNIT = {"vCPUs": "250m", "mem": 1}
+from tests.scheduler_plugin.granted import POD, granted, said, settled, with_permit
+from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS, running
 
 
 @pytest.fixture
@@ -27,33 +23,14 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    """One node of 10 vCPUs and 40Gi, with a VM of 1 vCPU and 4 slots that has been granted as much."""
-    cluster = FakeCluster()
-    cluster.put(NODES, node("n1"))
-    cluster.put(VMS, with_permit(vm("db"), "1", "4Gi"))
-    cluster.put(PODS, POD)
-    return cluster
+    return granted()
 
 
-def with_permit(obj: Obj, cpu: str, mem: str) -> Obj:
-    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": json.dumps({"vCPUs": cpu, "mem": mem})}
-    return obj
+UNIT = {"vCPUs": "250m", "mem": 1}
 
 
 def persisted(cluster: FakeCluster) -> Any:
     return json.loads(cluster.get(VMS, "default", "db")["metadata"]["annotations"]["autoscaling.neon.tech/permit"])
-
-
-def said(response: Any) -> tuple[int, Any]:
-    return response.status_code, response.json()
-
-
-@asynccontextmanager
-async def settled(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[Running]:
-    """A scheduler that has been running long enough to trust decreases."""
-    async with running(cluster, clock) as scheduler:
-        await clock.advance(60)
-        yield scheduler
 
 
 async def test_an_increase_is_persisted_before_it_is_answered(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -223,74 +200,6 @@ async def test_the_compute_unit_changes_at_run_time(cluster: FakeCluster, clock:
         assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == {"vCPUs": "500m", "mem": 1}
         nodes = (await scheduler.probe("nodes")).json()["nodes"]
         assert nodes[0]["total"]["cpu"] == "9"
-
-
-@pytest.mark.parametrize(
-    ("version", "request_part", "answer"),
-    [
-        (None, {"resources": {"vCPUs": 2, "mem": 8}}, {"permit": {"vCPUs": 2, "mem": 8}}),
-        (1, {"resources": {"vCPUs": 2, "mem": 8}}, {"permit": {"vCPUs": 2, "mem": 8}}),
-        (2, {"resources": {"vCPUs": 2, "mem": 8}, "metrics": None}, {"permit": {"vCPUs": 2, "mem": 8}}),
-        (3, {"resources": {"vCPUs": "1500m", "mem": 8}}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
-        (4, {"resources": {"vCPUs": "1500m", "mem": 8}, "lastPermit": None}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
-        (5, {"resources": {"vCPUs": "1500m", "mem": 8}}, {"permit": {"vCPUs": "1500m", "mem": 8}}),
-        (
-            6,
-            {"resources": {"vCPUs": "1500m", "mem": "8Gi"}, "computeUnit": {"vCPUs": "250m", "mem": "1Gi"}},
-            {"permit": {"vCPUs": "1500m", "mem": "8Gi"}},
-        ),
-        (
-            7,
-            {
-                "resources": {"vCPUs": "1500m", "mem": "8Gi"},
-                "computeUnit": {"vCPUs": "250m", "mem": "1Gi"},
-                "metrics": {"loadAvg1M": 1.0},
-            },
-            {"permit": {"vCPUs": "1500m", "mem": "8Gi"}},
-        ),
-    ],
-)
-async def test_every_published_version_of_the_protocol_is_served(
-    cluster: FakeCluster, clock: FakeClock, version: int | None, request_part: Obj, answer: Obj
-) -> None:
-    body: Obj = {
-        "pod": {"name": "db-pod", "namespace": "default"},
-        "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
-        **request_part,
-    }
-    if version is not None:
-        body["protoVersion"] = version
-    cluster.tokens["t"] = token_of(POD)
-    async with settled(cluster, clock) as scheduler:
-        response = await scheduler.client.post("http://agents/", json=body, headers={"Authorization": "Bearer t"})
-        found = response.json()
-        assert response.status_code == 200, found
-        assert found["permit"] == answer["permit"]
-        named = "resourceUnit" if version is None else "computeUnit"
-        assert (named in found) == (version is None or version <= 4)
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        (b"{", "document: input data was truncated"),
-        (b'{"protoVersion": 99}', "protoVersion: expected 0 to 7, got 99"),
-        (b'{"protoVersion": 4}', "pod: expected a value, the field is missing"),
-        (b" " * 70_000, "a request has at most 65536 bytes"),
-    ],
-)
-async def test_malformed_requests_are_told_what_is_wrong(
-    cluster: FakeCluster, clock: FakeClock, body: bytes, error: str
-) -> None:
-    async with settled(cluster, clock) as scheduler:
-        response = await scheduler.client.post("http://agents/", content=body)
-        assert (response.status_code, response.json()) == (413 if len(body) > 65536 else 400, {"error": error})
-
-
-async def test_unknown_pods_are_404_and_zero_is_400(cluster: FakeCluster, clock: FakeClock) -> None:
-    async with settled(cluster, clock) as scheduler:
-        assert (await scheduler.ask(vm_pod("none"), 1, 1)).status_code == 404
-        assert said(await scheduler.ask(POD, 0, 4)) == (400, {"error": "resources.vCPUs: expected more than zero"})
 
 
 async def test_a_denial_is_an_event_on_the_vm_but_not_every_time(cluster: FakeCluster, clock: FakeClock) -> None:

@@ -97,3 +97,12 @@ class Scene:
         booking = self.ledger.book_move(move, name(f"{move.vm.name}-{number}"), self.now)
         assert booking.verdict is FITS
         self.fleet.did(booking.effects)
+
+
+def pressed(**more: object) -> Scene:
+    """n1 is 1 above its watermark of 7 with VMs of 2, 3 and 3; n2 is empty."""
+    scene = Scene(node("n1"), node("n2"), **more)  # type: ignore[arg-type] # names of arguments
+    scene.add("a", "n1", 3, load=2.0)
+    scene.add("b", "n1", 2, load=0.5)
+    scene.add("c", "n1", 3, load=1.0)
+    return scene

@@ -1,0 +1,41 @@
+"""A VM whose first permit is kept in the API, and a scheduler that has been running for a while."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
+from tests.scheduler_plugin.running import Running, running
+
+POD = vm_pod("db", "n1")
+
+
+def granted() -> FakeCluster:
+    """One node of 10 vCPUs and 40Gi, with a VM of 1 vCPU and 4 slots that has been granted as much."""
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1"))
+    cluster.put(VMS, with_permit(vm("db"), "1", "4Gi"))
+    cluster.put(PODS, POD)
+    return cluster
+
+
+def with_permit(obj: Obj, cpu: str, mem: str) -> Obj:
+    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": json.dumps({"vCPUs": cpu, "mem": mem})}
+    return obj
+
+
+def said(response: Any) -> tuple[int, Any]:
+    return response.status_code, response.json()
+
+
+@asynccontextmanager
+async def settled(cluster: FakeCluster, clock: FakeClock) -> AsyncIterator[Running]:
+    """A scheduler that has been running long enough to trust decreases."""
+    async with running(cluster, clock) as scheduler:
+        await clock.advance(60)
+        yield scheduler
