@@ -6,7 +6,8 @@ Rules that hold here:
   ``spec.use``, and what the guest has. It falls only when each of these has provably fallen.
 - A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
   sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
-- A message that is not newer than the last one changes no amount; it is answered as things stand.
+- A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
+  pod are compared: an agent in another pod of the VM is heard only once the VM runs there, and counts from elsewhere.
 - Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, and after one
   went back: then an unknown answer, or one to an unknown agent, may be the newest.
 - What is persisted is the most that the agent may hold, not the last decision: a restarted scheduler must know it.
@@ -35,8 +36,9 @@ class VmAccount:
     """What is known of one VM. ``facts`` is None while only its pods have been seen.
 
     ``permit`` is the last decision, ``promises`` are all that the agent may still hold. ``heard`` is the sequence of
-    the last message, ``trusted_from`` when sequences prove something again. ``is_unproven`` marks a VM that a rebuild
-    found without a persisted permit: its agent's ``lastPermit`` is the only witness of what it may use.
+    the last message, ``heard_from`` the UID of its pod, ``trusted_from`` when sequences prove something again.
+    ``is_unproven`` marks a VM that a rebuild found without a persisted permit: its agent's ``lastPermit`` is the only
+    witness of what it may use.
     """
 
     facts: VmFacts | None = None
@@ -48,6 +50,7 @@ class VmAccount:
     in_doubt: bool = False
     pending: PersistPermit | None = None
     heard: int | None = None
+    heard_from: str | None = None
     heard_at: Instant = LONG_AGO
     trusted_from: Instant = LONG_AGO
     is_unproven: bool = False
@@ -96,9 +99,9 @@ class VmAccount:
             self.stored_high = self.stored_high.at_least(stored)
         self._derive()
 
-    def is_old(self, sequence: int | None, now: Instant) -> bool:
-        """Whether a message is doubled, or was overtaken by one already answered."""
-        if sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
+    def is_old(self, pod: str, sequence: int | None, now: Instant) -> bool:
+        """Whether a message from the pod with this UID is doubled, or was overtaken by one already answered."""
+        if sequence is None or self.heard is None or now - self.heard_at >= SETTLE or pod != self.heard_from:
             return False
         return sequence <= self.heard
 
@@ -109,8 +112,8 @@ class VmAccount:
             self.trusted_from = Instant(now + SETTLE)
             self._derive()
 
-    def answer(self, permit: Resources, sequence: int | None, now: Instant) -> None:
-        """Records the decision for a message that is not old."""
+    def answer(self, permit: Resources, pod: str, sequence: int | None, now: Instant) -> None:
+        """Records the decision for a message that is not old, from the pod with this UID."""
         is_newest = sequence is not None and self.heard is not None and sequence > self.heard
         if is_newest and now >= self.trusted_from:
             self.promises.replace(permit, now)
@@ -118,7 +121,7 @@ class VmAccount:
             self.promises.add(permit, now)
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
-        self.permit, self.heard, self.heard_at = permit, sequence, now
+        self.permit, self.heard, self.heard_from, self.heard_at = permit, sequence, pod, now
         self.is_unproven = False
         self._derive()
 
@@ -158,7 +161,7 @@ class VmAccount:
         self._derive()
 
     def _forget_agent(self) -> None:
-        self.permit, self.promises, self.heard = None, Promises(), None
+        self.permit, self.promises, self.heard, self.heard_from = None, Promises(), None, None
         self.heard_at = self.trusted_from = LONG_AGO
         self.is_unproven = False
 

@@ -34,7 +34,7 @@ def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> D
         claim.metrics = request.metrics
     wanted = _bounded(account, request.resources)
     outside = False
-    if account.is_old(request.sequence, now) and account.permit is not None:
+    if account.is_old(claim.pod.uid, request.sequence, now) and account.permit is not None:
         permit = wanted.at_most(account.permit)
         account.answer_old(permit, request.sequence, now)
     else:
@@ -42,7 +42,7 @@ def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> D
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
-        account.answer(permit, request.sequence, now)
+        account.answer(permit, claim.pod.uid, request.sequence, now)
         _note_denial(books, claim, wanted.minus_or_zero(permit), now)
     persist = account.write(books.next_revision())
     books.settle_vm(account)
