@@ -16,6 +16,8 @@ SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
 UNFINISHED: Final = frozenset({PENDING, RUNNING})
 ENDED: Final = frozenset({SUCCEEDED, FAILED})
+CANCELLED: Final = "Cancelled"
+"""The reason of a migration, or a move, that somebody called off."""
 CONDITION: Final = "Migrated"
 """The one condition of a migration; its time of transition is when the migration ended."""
 

@@ -19,6 +19,7 @@ from typing import Final
 from deploy.local.kube.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
 from deploy.local.neonvm.conditions import condition
 from deploy.local.neonvm.migration_facts import (
+    CANCELLED,
     CONDITION,
     ENDED,
     FAILED,
@@ -131,13 +132,19 @@ def _over(facts: MigrationFacts) -> tuple[str, str] | None:
     sending = facts.transfer.sending
     if sending is Sending.NOT_BEGUN and facts.source_seat is Seat.EMPTY:
         return "RuntimeRestarted", "the runtime was restarted, and the guest was lost with it"
-    if why := _broken(facts):
-        return why
-    if sending is Sending.FAILED:
+    why = _broken(facts)
+    if sending is Sending.FAILED and (why is None or _knows_better(facts.transfer, why)):
         return facts.transfer.reason, facts.transfer.story
+    if why is not None:
+        return why
     if facts.target_seat is Seat.EMPTY:
         return "TargetLost", "the guest has ended in the target"
     return _cannot_send(facts)
+
+
+def _knows_better(transfer: Transfer, why: tuple[str, str]) -> bool:
+    """A target ends whenever a move fails: only the move knows what failed first."""
+    return why[0] == "TargetLost" and transfer.reason != CANCELLED
 
 
 def _arrived(facts: MigrationFacts) -> MigrationPlan:
@@ -178,7 +185,7 @@ def _clear_away(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
 def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
     """What speaks against going on, whatever the guests do."""
     if is_leaving(facts.migration):
-        return "Cancelled", "the migration was deleted"
+        return CANCELLED, "the migration was deleted"
     if facts.vm is None or is_leaving(facts.vm):
         return "VMGone", "the VM was deleted"
     if why := _target_lost(facts):

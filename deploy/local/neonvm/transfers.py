@@ -16,7 +16,7 @@ from typing import Final
 
 from deploy.local.clock import Clock
 from deploy.local.kube.objects import Json
-from deploy.local.neonvm.migration_facts import Sending, Transfer
+from deploy.local.neonvm.migration_facts import CANCELLED, Sending, Transfer
 from deploy.local.ports import GuestError, NetworkError, TransferError, TransferFault, TransferInfo
 from protocol.units import Instant, Seconds
 
@@ -24,7 +24,7 @@ Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
 """Moves a guest; its argument hears how it goes. Raises as ``Guest.send``."""
 
 _REPORTS: Final = Seconds(1.0)
-_CANCELLED: Final = Transfer(Sending.FAILED, "Cancelled", "the move was cancelled")
+_CANCELLED: Final = Transfer(Sending.FAILED, CANCELLED, "the move was cancelled")
 
 
 @dataclass(slots=True)

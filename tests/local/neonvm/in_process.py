@@ -11,7 +11,7 @@ from deploy.local.apiserver.api import Target
 from deploy.local.apiserver.resource_routes import Settings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from deploy.local.apiserver.watching import Watch, WatchOptions
-from deploy.local.apiserver.world import real_world
+from deploy.local.apiserver.world import World, real_world
 from deploy.local.kube.client import ApiClient
 
 _PLURALS = {
@@ -34,8 +34,8 @@ class _Lines(httpx.AsyncByteStream):
 class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered."""
 
-    def __init__(self) -> None:
-        self.server: ApiServer = build(None, admin_tokens("secret"), real_world(), Settings())
+    def __init__(self, world: World | None = None) -> None:
+        self.server: ApiServer = build(None, admin_tokens("secret"), world or real_world(), Settings())
         self._asgi = httpx.ASGITransport(self.server.app)
         self._closing = asyncio.Event()
         self.busy = 0
@@ -49,7 +49,7 @@ class InProcess(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:
             raise httpx.ConnectError("the API server is away")
-        if request.url.params.get("watch") == "true":
+        if request.url.params.get("watch") in {"1", "true"}:
             return httpx.Response(200, stream=_Lines(self._watch(request)))
         self.busy += 1
         try:

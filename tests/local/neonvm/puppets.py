@@ -53,6 +53,11 @@ class Puppets:
         return sorted(name for name, each in self.by_pod.items() if each.has.phase is GuestPhase.RUNNING)
 
     @property
+    def is_anyone_moving(self) -> bool:
+        """Whether a guest is being sent."""
+        return any(each.move is not None for each in self.by_pod.values())
+
+    @property
     def moving(self) -> Puppet:
         """The one guest that is being sent."""
         (found,) = [each for each in self.by_pod.values() if each.move is not None]
@@ -97,7 +102,8 @@ class Puppet:
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         assert isinstance(target, Puppet)
-        assert target.has.phase is GuestPhase.RECEIVING
+        if target.has.phase is not GuestPhase.RECEIVING:
+            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, "the other end is gone")
         self.move = _Move(target, limits, progress)
         try:
             error = await self.move.end

@@ -233,6 +233,7 @@ def test_one_that_found_no_node_in_time_says_so() -> None:
     [
         ({"transfer": REFUSED}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "source_seat": Seat.EMPTY}, "Refused", "devices differ"),
+        ({"transfer": REFUSED, "target": runner("Failed", {"message": "it went too"})}, "Refused", "devices differ"),
         ({"transfer": DONE, "target_seat": Seat.EMPTY}, "TargetLost", "the guest has ended in the target"),
         ({"target_seat": Seat.EMPTY}, "TargetLost", "the guest has ended in the target"),
         (

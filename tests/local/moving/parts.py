@@ -1,0 +1,247 @@
+"""What a whole cluster in one process is made of beside its runtime: one clock for all, a scheduler, and agents.
+
+All are the real ones; they meet over HTTP that never leaves the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import httpx
+
+from agent.adapters.kubernetes_api import KubernetesApi
+from agent.adapters.neonvm import NeonVm
+from agent.adapters.scheduler_client import HttpScheduler
+from agent.core.events import Fault
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.ports import PortError
+from agent.runner import Charge, Ports, Runner
+from agent.telemetry import Field, Level
+from deploy.local.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
+from deploy.local.kubelet.tokens import ensure_account
+from deploy.local.ports import GuestPhase
+from protocol.messages import ObjectName
+from protocol.names import TOKEN_AUDIENCE
+from protocol.units import Bytes, Instant, Seconds
+from scheduler_plugin.app import Parts, agents_app, assemble, extender_app
+from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.config import parse_settings
+from scheduler_plugin.telemetry import Telemetry
+from tests.agent.core.story import POLICY
+from tests.local.neonvm.in_process import InProcess
+from tests.local.neonvm.puppets import Puppets
+
+SETTINGS = """
+nodeDefaults:
+  computeUnit: {vCPUs: 1, mem: 1Gi}
+  cpu: {watermark: 0.9, system: 0}
+  memory: {watermark: 0.9, system: 0}
+"""
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+DEADLINE = Seconds(5.0)
+
+
+class OneClock:
+    """The time of the runtime, the scheduler, the API server and the agents; only ``advance`` moves it."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+
+    def now(self) -> Instant:
+        return Instant(self._now)
+
+    def wall(self) -> float:
+        return BEGAN + self._now
+
+    def date(self) -> datetime:
+        return datetime.fromtimestamp(self.wall(), UTC)
+
+    def timestamp(self) -> str:
+        return self.date().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def jitter(self) -> float:
+        return 0.5
+
+    def roll(self) -> float:
+        return 0.0
+
+    async def sleep(self, span: Seconds) -> None:
+        wake = asyncio.Event()
+        self._sleepers.append((self._now + span, wake))
+        await wake.wait()
+
+    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
+        """As an agent waits: for ``event``, or until then."""
+        waits: list[asyncio.Future[object]] = [asyncio.ensure_future(event.wait())]
+        if until is not None:
+            waits.append(asyncio.ensure_future(self._until(until)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _until(self, until: Instant) -> None:
+        if until > self._now:
+            await self.sleep(Seconds(until - self._now))
+
+    def advance(self, span: float) -> None:
+        self._now += span
+        due = [wake for at, wake in self._sleepers if at <= self._now]
+        self._sleepers = [(at, wake) for at, wake in self._sleepers if at > self._now]
+        for wake in due:
+            wake.set()
+
+
+class Line(httpx.AsyncBaseTransport):
+    """Where the scheduler answers; nobody does while there is none."""
+
+    def __init__(self) -> None:
+        self.far_end: httpx.AsyncBaseTransport | None = None
+        self.busy = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.far_end is None:
+            raise httpx.ConnectError("the scheduler is away")
+        self.busy += 1
+        try:
+            return await self.far_end.handle_async_request(request)
+        finally:
+            self.busy -= 1
+
+
+class Scheduler:
+    """The scheduler, which may be killed and started anew; it has nothing but the API."""
+
+    def __init__(self, api: InProcess, clock: OneClock) -> None:
+        self._api, self._clock = api, clock
+        self.for_agents, self.for_pods = Line(), Line()
+        self.parts: Parts | None = None
+        self._life: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        way = HttpApi(httpx.AsyncClient(transport=self._api, base_url="http://api"), lambda: "secret")
+        writer = ClusterWriter(way, "scheduler")
+        self.parts = assemble(writer, self._clock, parse_settings(SETTINGS), Telemetry(self._clock.now))
+        self.for_agents.far_end = httpx.ASGITransport(agents_app(self.parts.service))
+        self.for_pods.far_end = httpx.ASGITransport(extender_app(self.parts.service))
+        self._life = asyncio.ensure_future(self.parts.run(way))
+
+    async def kill(self) -> None:
+        assert self._life is not None
+        assert not self._life.done(), self._life
+        self.for_agents.far_end = self.for_pods.far_end = None
+        self._life.cancel()
+        await asyncio.wait((self._life,))
+        self.parts = None
+
+
+@dataclass
+class Demand:
+    """What the VM's database would use, wherever it runs; its counters move with it."""
+
+    cores: float = 1.0
+    busy: float = 0.0
+    at: float = 1000.0
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """The metrics of the guest in one pod; silent while none runs there."""
+
+    pod: ObjectName
+    puppets: Puppets
+    clock: OneClock
+    demand: Demand
+
+    async def scrape(self) -> GuestSample:
+        guest = self.puppets.by_pod.get(self.pod.name)
+        if guest is None or guest.has.phase is not GuestPhase.RUNNING:
+            raise PortError(Fault.GUEST, "nothing listens")
+        demand, now = self.demand, self.clock.now()
+        demand.busy += min(demand.cores, guest.has.cpu.as_cores) * (now - demand.at)
+        demand.at = now
+        used = Bytes.parse("512Mi")
+        cpus = {str(cpu): CpuSeconds(demand.busy / 4) for cpu in range(4)}
+        return GuestSample(cpus=cpus, load1=demand.cores, mem_total=guest.has.mem, mem_available=guest.has.mem - used)
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that stays."""
+
+    value: str
+
+    def token(self) -> str:
+        return self.value
+
+
+class Silence:
+    """A log that nobody reads."""
+
+    def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The agent in one pod."""
+
+    uid: str
+    runner: Runner
+    life: asyncio.Task[None]
+
+
+class Agents:
+    """The agents beside their guests: one in every pod that runs, as the kubelet would keep them."""
+
+    def __init__(self, api: InProcess, scheduler: Scheduler, puppets: Puppets, clock: OneClock) -> None:
+        self._api, self._scheduler, self._puppets, self._clock = api, scheduler, puppets, clock
+        self._client = api.client()
+        self.demand = Demand()
+        self.by_pod: dict[ObjectName, Agent] = {}
+
+    async def follow(self, pods: Mapping[ObjectName, Json]) -> None:
+        """Starts and ends agents, so that those of ``pods`` run and no others."""
+        for name in [name for name, each in self.by_pod.items() if uid_of(pods.get(name, {})) != each.uid]:
+            await self.kill(name)
+        for name, pod in pods.items():
+            if name not in self.by_pod:
+                await self._start(name, pod)
+
+    async def kill(self, name: ObjectName) -> None:
+        """The process dies."""
+        agent = self.by_pod.pop(name)
+        assert not agent.life.done(), agent.life
+        agent.life.cancel()
+        await asyncio.wait((agent.life,))
+
+    async def _start(self, name: ObjectName, pod: Json) -> None:
+        vm = ObjectName(name.namespace, text(pod, "metadata", "labels", "vm.neon.tech/name"))
+        way = httpx.AsyncClient(transport=self._api)
+        api = KubernetesApi(way, "http://api", Token("secret"), DEADLINE)
+        proof = Token(await self._token(pod))
+        line = httpx.AsyncClient(transport=self._scheduler.for_agents)
+        ports = Ports(
+            Exporter(name, self._puppets, self._clock, self.demand),
+            HttpScheduler(line, "http://scheduler", proof, DEADLINE),
+            NeonVm(api, vm),
+            self._clock,
+            self._clock,
+        )
+        policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
+        runner = Runner(Charge(vm, name), ports, policy, int(self._clock.wall() * 1e6), Silence())
+        self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
+
+    async def _token(self, pod: Json) -> str:
+        account = ObjectName(name_of(pod).namespace, "default")
+        await ensure_account(self._client, account)
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
+        spec: Json = {"audiences": [TOKEN_AUDIENCE], "boundObjectRef": bound}
+        answer = await self._client.post_subresource(SERVICE_ACCOUNTS, account, "token", {"spec": spec})
+        return text(answer, "status", "token")

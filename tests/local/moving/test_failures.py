@@ -1,0 +1,245 @@
+"""Every way in which a migration can fail: one guest, true books, a VM that scales, and an event afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kube.objects import NODES, PODS, text
+from deploy.local.ports import Survivor, TransferFault
+from protocol.messages import ObjectName
+from tests.local.moving.world import World, world_in
+
+Doing = Callable[[World], Awaitable[None]]
+MOVED = ("Migrating", "Migrated", "MigrationSucceeded")
+STAYED = "the guest stays"
+AFRESH = "the VM starts afresh"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_in(tmp_path) as opened:
+        yield opened
+
+
+async def where(world: World) -> str:
+    """Where the VM runs now, compared with where it was to move."""
+    pod = text(await world.status(), "podName")
+    known = {world.source.name: STAYED, world.target.spec.pod.name: "the guest has moved"}
+    return known.get(pod, AFRESH)
+
+
+async def test_undisturbed_it_moves(world: World) -> None:
+    await world.arrived()
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([("Succeeded", "Migrated")], "the guest has moved")
+    await world.assert_well(*MOVED)
+
+
+async def target_dies(world: World) -> None:
+    world.target.die()
+
+
+async def source_dies(world: World) -> None:
+    world.puppets.by_pod[world.source.name].die()
+
+
+async def target_does_not_match(world: World) -> None:
+    world.puppets.moving.fail(TransferFault.TARGET_LOST)
+
+
+async def target_refuses(world: World) -> None:
+    world.puppets.moving.fail(TransferFault.REFUSED)
+
+
+async def both_are_lost(world: World) -> None:
+    world.puppets.moving.fail(TransferFault.TARGET_LOST, Survivor.NOBODY)
+
+
+async def time_is_up(world: World) -> None:
+    await world.passes(300, step=5)
+
+
+async def target_pod_is_deleted(world: World) -> None:
+    await world.client.delete(PODS, world.target.spec.pod)
+
+
+async def source_pod_is_deleted(world: World) -> None:
+    await world.client.delete(PODS, world.source)
+
+
+async def target_node_is_deleted(world: World) -> None:
+    await world.client.delete(NODES, ObjectName("", "n2"))
+
+
+async def runtime_is_restarted(world: World) -> None:
+    await world.kill_runtime()
+    assert world.puppets.running == []
+    await world.start_runtime()
+
+
+FAILURES: list[tuple[Doing, Doing, str, str]] = [
+    (World.preparing, target_dies, "TargetLost", STAYED),
+    (World.preparing, source_dies, "SourceLost", AFRESH),
+    (World.preparing, time_is_up, "TimedOut", STAYED),
+    (World.preparing, target_pod_is_deleted, "TargetLost", STAYED),
+    (World.preparing, source_pod_is_deleted, "SourceLost", AFRESH),
+    (World.preparing, target_node_is_deleted, "TargetLost", STAYED),
+    (World.preparing, runtime_is_restarted, "SourceLost", AFRESH),
+    (World.sending, target_dies, "TargetLost", STAYED),
+    (World.sending, source_dies, "SourceLost", AFRESH),
+    (World.sending, both_are_lost, "TargetLost", AFRESH),
+    (World.sending, target_does_not_match, "TargetLost", STAYED),
+    (World.sending, target_refuses, "Refused", STAYED),
+    (World.sending, time_is_up, "TimedOut", STAYED),
+    (World.sending, target_pod_is_deleted, "TargetLost", STAYED),
+    (World.sending, source_pod_is_deleted, "SourceLost", AFRESH),
+    (World.sending, target_node_is_deleted, "TargetLost", STAYED),
+    (World.sending, runtime_is_restarted, "RuntimeRestarted", AFRESH),
+]
+
+
+def _name(each: object) -> str:
+    return getattr(each, "__name__", str(each))
+
+
+@pytest.mark.parametrize(("point", "failure", "reason", "place"), FAILURES, ids=_name)
+async def test_a_migration_that_fails_leaves_one_guest_true_books_a_vm_that_scales_and_an_event(
+    world: World, point: Doing, failure: Doing, reason: str, place: str
+) -> None:
+    await point(world)
+    began = await world.said()
+    await failure(world)
+    await world.passes(3)
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([("Failed", reason)], place)
+    await world.assert_well(*began, f"Migration{reason}", "MigrationFailed")
+
+
+@pytest.mark.parametrize("point", [World.preparing, World.sending], ids=_name)
+async def test_a_migration_that_is_cancelled_leaves_all_as_it_was(world: World, point: Doing) -> None:
+    await point(world)
+    began = await world.said()
+    await world.cancel()
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([], STAYED)
+    await world.assert_well(*began, "MigrationCancelled", "MigrationFailed")
+
+
+async def test_a_target_that_dies_right_after_the_switch_over_means_a_fresh_start(world: World) -> None:
+    await world.arrived()
+    await world.settle()
+    world.target.die()
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([("Succeeded", "Migrated")], AFRESH)
+    await world.assert_well(*MOVED)
+
+
+async def test_a_target_that_dies_right_after_the_switch_over_while_nobody_can_be_told(world: World) -> None:
+    await world.sending()
+    world.api.go_away()
+    world.puppets.moving.arrive()
+    await world.settle()
+    world.target.die()
+    await world.passes(30)
+    world.api.come_back()
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([("Failed", "TargetLost")], AFRESH)
+    await world.assert_well("Migrating", "MigrationTargetLost", "MigrationFailed")
+
+
+@pytest.mark.parametrize("point", [World.preparing, World.sending], ids=_name)
+async def test_the_same_order_given_twice_moves_the_vm_once(world: World, point: Doing) -> None:
+    await point(world)
+    await world.order_again()
+    await world.settle()
+    assert ("Failed", "AlreadyMigrating") in await world.outcomes()
+    await world.finish()
+    assert await where(world) == "the guest has moved"
+    await world.assert_well(*MOVED, "MigrationAlreadyMigrating", "MigrationFailed")
+    assert len(world.puppets.by_pod) == 2
+
+
+# Nobody's death but the guests' ends a migration -------------------------------------------------------------------
+
+
+async def scheduler_is_restarted(world: World) -> None:
+    await world.scheduler.kill()
+    world.scheduler.start()
+
+
+async def scheduler_is_away(world: World) -> None:
+    await world.scheduler.kill()
+    await world.passes(30)
+    world.scheduler.start()
+
+
+async def agents_are_restarted(world: World) -> None:
+    for pod in list(world.agents.by_pod):
+        await world.agents.kill(pod)
+
+
+async def agent_of_the_source_is_restarted(world: World) -> None:
+    await world.agents.kill(world.source)
+
+
+async def api_server_is_away(world: World) -> None:
+    world.api.go_away()
+    await world.passes(30)
+    world.api.come_back()
+
+
+DISTURBANCES: list[Doing] = [
+    scheduler_is_restarted,
+    scheduler_is_away,
+    agents_are_restarted,
+    agent_of_the_source_is_restarted,
+    api_server_is_away,
+]
+
+
+@pytest.mark.parametrize("point", [World.preparing, World.sending, World.arrived], ids=_name)
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=_name)
+async def test_whoever_else_is_away_or_restarted_the_guest_moves(world: World, disturb: Doing, point: Doing) -> None:
+    await point(world)
+    await disturb(world)
+    await world.passes(6)
+    await world.finish()
+    assert (await world.outcomes(), await where(world)) == ([("Succeeded", "Migrated")], "the guest has moved")
+    await world.assert_well(*MOVED)
+
+
+@pytest.mark.parametrize("failure", [target_dies, source_dies], ids=_name)
+@pytest.mark.parametrize("disturb", DISTURBANCES, ids=_name)
+async def test_a_failure_that_nobody_saw_happen_is_found(world: World, disturb: Doing, failure: Doing) -> None:
+    await world.sending()
+    if disturb is api_server_is_away:
+        world.api.go_away()
+        await world.passes(1)
+        await failure(world)
+        await world.passes(29)
+        world.api.come_back()
+    else:
+        await failure(world)
+        await disturb(world)
+    await world.finish()
+    reason, place = ("TargetLost", STAYED) if failure is target_dies else ("SourceLost", AFRESH)
+    assert (await world.outcomes(), await where(world)) == ([("Failed", reason)], place)
+    await world.assert_well("Migrating", f"Migration{reason}", "MigrationFailed")
+
+
+async def test_room_that_was_taken_while_no_scheduler_kept_it_is_not_taken_twice(world: World) -> None:
+    """The target's pod has its node already: its claim is a fact, and the migration goes on."""
+    world.is_forced = True
+    await world.preparing()
+    await world.scheduler.kill()
+    await world.occupy("n2", "7", ObjectName("default", "other"))
+    world.scheduler.start()
+    await world.finish()
+    assert await world.outcomes() == [("Succeeded", "Migrated")]
+    await world.vacate(ObjectName("default", "other"))
+    await world.passes(1)
+    world.is_forced = False
+    await world.assert_well(*MOVED)

@@ -1,0 +1,333 @@
+"""A whole cluster in one process: API server, scheduler, runtime, an agent in every pod, and guests on strings.
+
+Rules that hold here:
+
+- Nothing but the guests, the network and the time is faked. After every step the invariant is checked: guest use <=
+  permit of its agent <= reservation <= node, and never two guests at once.
+- ``assert_well`` is what must hold after every failure, all of it: one guest runs, each pod is reserved once and
+  nothing else is, the VM grows and shrinks again within seconds, and events on the VM say what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from deploy.local.apiserver.world import World as ApiWorld
+from deploy.local.cluster.content import register_node
+from deploy.local.cluster.runtime import Runtime, RuntimeMeans
+from deploy.local.kube.objects import (
+    CRDS,
+    EVENTS,
+    MIGRATIONS,
+    NODES,
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    is_leaving,
+    is_over,
+    items,
+    labels_of,
+    name_of,
+    node_of,
+    text,
+    uid_of,
+)
+from deploy.local.kubelet.node_object import NodeSpec
+from deploy.local.ports import GuestPhase
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
+from protocol.units import Resources
+from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
+from tests.local.moving.parts import Agents, OneClock, Scheduler
+from tests.local.neonvm.in_process import InProcess
+from tests.local.neonvm.objects import virtual_machine
+from tests.local.neonvm.puppets import PlainNetwork, Puppet, Puppets
+from tests.local.neonvm.stage import definition
+
+DB = ObjectName("default", "db")
+FOREIGN = ObjectName("default", "foreign")
+SMALL, LARGE = Resources.parse("2", "2Gi"), Resources.parse("4", "4Gi")
+_IDLE_TURNS = 40
+_SETTLE = 31.0
+"""After so many seconds the scheduler believes an agent that it uses less."""
+
+
+class World:
+    """Two nodes, one VM on the first, and whoever looks after them."""
+
+    def __init__(self, state: Path) -> None:
+        self.clock = OneClock()
+        self.api = InProcess(ApiWorld(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
+        self.client = self.api.client()
+        self.puppets, self.network = Puppets(), PlainNetwork()
+        self.scheduler = Scheduler(self.api, self.clock)
+        self.agents = Agents(self.api, self.scheduler, self.puppets, self.clock)
+        self.source = ObjectName("default", "")
+        self.target: Puppet
+        self.resizes = asyncio.Event()
+        self.is_forced = False
+        self._state = state
+        self._runtime: asyncio.Task[None] | None = None
+
+    # Processes ------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+            await self.client.create(CRDS, "", definition(name))
+        for node in ("n1", "n2"):
+            await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
+        self.scheduler.start()
+        await self.cordon("n2")
+        await self.start_runtime()
+        made = virtual_machine()
+        metadata: Json = {"name": "db", "labels": labels_of(made)}
+        await self.client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": metadata})
+        await self.passes(_SETTLE + 6)
+        await self.cordon("n2", unschedulable=False)
+        self.source = ObjectName("default", text(await self.status(), "podName"))
+        assert (self.puppets.running, self.size) == ([self.source.name], SMALL)
+
+    async def start_runtime(self) -> None:
+        extender = httpx.AsyncClient(transport=self.scheduler.for_pods, base_url="http://extender")
+        nodes = frozenset({"n1", "n2"})
+        client = self.api.client()
+        means = RuntimeMeans(
+            client, extender, self.network, self.puppets, self.clock, self._state, nodes, sidecars=False, policy=None
+        )
+        self._runtime = asyncio.ensure_future(Runtime(means).run())
+
+    async def kill_runtime(self) -> None:
+        assert self._runtime is not None
+        assert not self._runtime.done(), self._runtime
+        self._runtime.cancel()
+        await asyncio.wait((self._runtime,))
+
+    async def close(self) -> None:
+        await self.agents.follow({})
+        await self.scheduler.kill()
+        await self.kill_runtime()
+        self.api.server.close()
+
+    # Time -----------------------------------------------------------------------------------------------------------
+
+    async def passes(self, span: float, step: float = 0.5) -> None:
+        """Time passes, and everybody does what there is to do."""
+        await self.settle()
+        while span > 0:
+            self.clock.advance(min(step, span))
+            await self.settle()
+            span -= step
+
+    async def settle(self) -> None:
+        await self._idle()
+        if not self.api.is_away:
+            await self.agents.follow(await self._attended())
+            await self._idle()
+        self.check()
+
+    async def _idle(self) -> None:
+        idle = 0
+        while idle < _IDLE_TURNS:
+            await asyncio.sleep(0)
+            janitor = self.api.server.janitor
+            lines = self.scheduler.for_agents.busy + self.scheduler.for_pods.busy
+            idle = 0 if self.api.busy or lines or not janitor.idle else idle + 1
+            if not janitor.idle:
+                janitor.step()
+
+    async def _attended(self) -> dict[ObjectName, Json]:
+        """The pods in which an agent runs."""
+        running = {name_of(each): each for each in await self.pods() if text(each, "status", "phase") == "Running"}
+        return {name: each for name, each in running.items() if LABEL_VM_NAME in child(each, "metadata", "labels")}
+
+    # What is so -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What must hold after every step."""
+        assert self.puppets.doubled == []
+        ledger = self.ledger
+        if ledger is not None and ledger.is_ready:
+            assert violations(ledger, self._truth(ledger)) == []
+            assert self.is_forced or overcommitted(ledger) == {}
+
+    def _truth(self, ledger: Ledger) -> dict[str, VmTruth]:
+        truth = {}
+        for name, agent in self.agents.by_pod.items():
+            has, ceiling = self.puppets.by_pod[name.name].has, agent.runner.state.scheduler.ceiling
+            if has.phase is GuestPhase.RUNNING and agent.uid in ledger.claims:
+                guest = Resources(has.cpu, has.mem)
+                truth[agent.uid] = VmTruth(guest, guest if ceiling is None else ceiling)
+        return truth
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return None if self.scheduler.parts is None else self.scheduler.parts.desk.ledger
+
+    @property
+    def size(self) -> Resources:
+        """What the one guest that runs has."""
+        (running,) = self.puppets.running
+        has = self.puppets.by_pod[running].has
+        return Resources(has.cpu, has.mem)
+
+    async def status(self) -> Json:
+        return child(await self.client.get(VIRTUAL_MACHINES, DB), "status")
+
+    async def pods(self) -> list[Json]:
+        return items(await self.client.list(PODS), "items")
+
+    async def migrations(self) -> list[Json]:
+        return items(await self.client.list(MIGRATIONS), "items")
+
+    async def the_migration(self) -> ObjectName:
+        """The only one that has not ended."""
+        (found,) = [each for each in await self.migrations() if text(each, "status", "phase") in {"Pending", "Running"}]
+        return name_of(found)
+
+    async def outcomes(self) -> list[tuple[str, str]]:
+        """Phase and reason of each migration, the oldest first."""
+        found = sorted(await self.migrations(), key=lambda each: name_of(each).name)
+        return [
+            (text(each, "status", "phase"), text(said, "reason"))
+            for each in found
+            for said in items(each, "status", "conditions")
+        ]
+
+    async def said(self) -> set[str]:
+        """The reasons of all events on the VM about migrations."""
+        events = [each for each in items(await self.client.list(EVENTS), "items") if _is_about_db(each)]
+        return {text(each, "reason") for each in events if text(each, "reason").startswith("Migrat")}
+
+    # What people and others do --------------------------------------------------------------------------------------
+
+    async def cordon(self, node: str, *, unschedulable: bool = True) -> None:
+        body: Json = {"spec": {"unschedulable": unschedulable}}
+        await self.client.merge_patch(NODES, ObjectName("", node), body)
+
+    async def occupy(self, node: str, cpu: str, name: ObjectName = FOREIGN) -> None:
+        """A pod of another scheduler takes room on a node."""
+        container: Json = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
+        spec: Json = {"schedulerName": "default-scheduler", "nodeName": node, "containers": [container]}
+        await self.client.create(PODS, "default", {"metadata": {"name": name.name}, "spec": spec})
+
+    async def vacate(self, name: ObjectName = FOREIGN) -> None:
+        if any(name_of(each) == name for each in await self.pods()):
+            await self.client.delete(PODS, name)
+
+    async def cancel(self) -> None:
+        await self.client.delete(MIGRATIONS, await self.the_migration())
+
+    async def order_again(self) -> None:
+        """The same order, given twice."""
+        known = await self.client.get(MIGRATIONS, await self.the_migration())
+        metadata: Json = {"name": "again", "annotations": annotations_of(known), "labels": labels_of(known)}
+        spec = child(known, "spec")
+        await self.client.create(MIGRATIONS, "default", {**_kind(known), "metadata": metadata, "spec": spec})
+
+    # How far a migration has come -----------------------------------------------------------------------------------
+
+    async def preparing(self) -> None:
+        """A person has the VM moved to n2; its last resize keeps it from being sent yet."""
+        self.resizes = self.puppets.by_pod[self.source.name].stops = asyncio.Event()
+        self.agents.demand.cores = 1.4
+        await self.passes(6)
+        kind: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
+        metadata: Json = {"name": "by-hand", "annotations": {ANNOTATION_TARGET_NODE: "n2"}}
+        spec: Json = {"vmName": "db", "completionTimeout": 300}
+        await self.client.create(MIGRATIONS, "default", {**kind, "metadata": metadata, "spec": spec})
+        await self.passes(3)
+        assert ((await self.status())["phase"], self.puppets.is_anyone_moving) == ("PreMigrating", False)
+        self._note_target()
+        assert self.target.has.phase is GuestPhase.RECEIVING
+
+    async def sending(self) -> None:
+        """The VM's node was too full, the scheduler has it moved, and the guest is on its way."""
+        await self.occupy("n1", "5500m")
+        await self.passes(14)
+        assert ((await self.status())["phase"], self.puppets.is_anyone_moving) == ("Migrating", True)
+        self._note_target()
+
+    def _note_target(self) -> None:
+        (name,) = self.puppets.by_pod.keys() - {self.source.name}
+        self.target = self.puppets.by_pod[name]
+
+    async def arrived(self) -> None:
+        """The guest runs in the target, and nobody has been told."""
+        await self.sending()
+        self.puppets.moving.arrive()
+
+    async def finish(self) -> None:
+        """Whatever is on its way arrives, until no migration is left that has not ended."""
+        self.resizes.set()
+        for _ in range(80):
+            await self.passes(1, step=1.0)
+            if self.puppets.is_anyone_moving:
+                self.puppets.moving.arrive()
+            elif await self._is_at_rest():
+                return
+        raise AssertionError("it never ends")
+
+    async def _is_at_rest(self) -> bool:
+        if self.api.is_away or len(self.puppets.running) != 1:
+            return False
+        active = [each for each in await self.migrations() if is_leaving(each) or not _has_ended(each)]
+        return not active and (await self.status())["phase"] == "Running"
+
+    # What must hold in the end --------------------------------------------------------------------------------------
+
+    async def assert_well(self, *said: str) -> None:
+        """All that must hold once a migration has ended, however it did; ``said`` are the reasons of its events."""
+        await self.vacate()
+        for cores, size in ((1.0, SMALL), (2.0, LARGE), (1.0, SMALL)):
+            self.agents.demand.cores = cores
+            await self.passes(12)
+            status = await self.status()
+            assert (self.size, self.puppets.running, status["phase"]) == (size, [status["podName"]], "Running")
+        await self.passes(_SETTLE)
+        await self._assert_books_are_true(SMALL)
+        assert sorted(await self.said()) == sorted({"MigrationStarted", *said})
+
+    async def _assert_books_are_true(self, size: Resources) -> None:
+        """Each pod that is there is reserved once, on its node, and nothing else is."""
+        ledger = self.ledger
+        assert ledger is not None
+        found = [each for each in await self.pods() if not is_over(each)]
+        (own,) = [each for each in found if LABEL_VM_NAME in child(each, "metadata", "labels")]
+        assert (name_of(own).name, is_leaving(own)) == (text(await self.status(), "podName"), False)
+        assert {uid: claim.node for uid, claim in ledger.claims.items()} == {uid_of(e): node_of(e) for e in found}
+        assert ledger.claims[uid_of(own)].reserved == size
+        assert [each.name for each in ledger.migrations.values() if each.is_active] == []
+        assert list(self.network.plugged) == [name_of(own)]
+
+
+def _has_ended(migration: Json) -> bool:
+    return text(migration, "status", "phase") in {"Succeeded", "Failed"}
+
+
+def _kind(found: Json) -> Json:
+    return {key: found[key] for key in ("apiVersion", "kind")}
+
+
+def _is_about_db(event: Json) -> bool:
+    about = child(event, "involvedObject")
+    return (text(about, "kind"), text(about, "name")) == ("VirtualMachine", "db")
+
+
+@asynccontextmanager
+async def world_in(state: Path) -> AsyncIterator[World]:
+    """The VM runs on n1, and n2 is empty."""
+    world = World(state)
+    await world.open()
+    try:
+        yield world
+    finally:
+        await world.close()
