@@ -1,0 +1,148 @@
+"""What may happen happens at any turn of the event loop, from the order on and from the switch-over on.
+
+Whatever came of the migration: one guest runs, the VM scales, the books are true, and events say how it ended.
+``AUTOSCALE_MOMENTS`` sets how many turns lie between two moments at which it is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kube.client import ApiError
+from deploy.local.kube.objects import MIGRATIONS, NODES, Json, name_of, text
+from protocol.messages import ObjectName
+from tests.local.moving.world import World, world_in
+
+Accident = Callable[[World], Awaitable[None]]
+MOMENTS = range(0, 36, int(os.environ.get("AUTOSCALE_MOMENTS", "9")))
+"""Turns of the event loop after which it happens: from the order to the transfer it takes 25."""
+
+
+async def nothing(_: World) -> None:
+    return
+
+
+async def scheduler_is_restarted(world: World) -> None:
+    await world.scheduler.kill()
+    world.scheduler.start()
+
+
+async def agents_are_restarted(world: World) -> None:
+    for pod in list(world.agents.by_pod):
+        await world.agents.kill(pod)
+
+
+async def runtime_is_restarted(world: World) -> None:
+    await world.kill_runtime()
+    await world.start_runtime()
+
+
+async def api_server_goes_away(world: World) -> None:
+    world.api.go_away()
+
+
+async def target_node_is_deleted(world: World) -> None:
+    await world.client.delete(NODES, ObjectName("", "n2"))
+
+
+async def target_node_is_cordoned(world: World) -> None:
+    await world.cordon("n2")
+
+
+async def it_is_cancelled(world: World) -> None:
+    for each in await world.migrations():
+        with suppress(ApiError):
+            await world.client.delete(MIGRATIONS, name_of(each))
+
+
+async def a_guest_dies(world: World) -> None:
+    list(world.puppets.by_pod.values())[-1].die()
+
+
+async def the_source_dies(world: World) -> None:
+    world.puppets.by_pod[world.source.name].die()
+
+
+ACCIDENTS: list[Accident] = [
+    nothing,
+    scheduler_is_restarted,
+    agents_are_restarted,
+    runtime_is_restarted,
+    api_server_goes_away,
+    target_node_is_deleted,
+    target_node_is_cordoned,
+    it_is_cancelled,
+    a_guest_dies,
+    the_source_dies,
+]
+
+
+def ordered(world: World) -> asyncio.Event:
+    """Is set in the turn in which the migration's object is made."""
+    seen = asyncio.Event()
+
+    def look(change: object) -> None:
+        body: Json = change.now.body  # type: ignore[attr-defined]  # the store's own type
+        if text(body, "kind") == "VirtualMachineMigration":
+            seen.set()
+
+    world.api.server.api.store.observe(look)
+    return seen
+
+
+async def happens(world: World, accident: Accident, since: asyncio.Event, turns: int) -> None:
+    await since.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await accident(world)
+
+
+async def assert_told(world: World) -> None:
+    """Events on the VM say how each migration ended, by whoever moved it and by whoever ordered it."""
+    said = await world.said()
+    for phase, reason in await world.outcomes():
+        told = {"Migrated", "MigrationSucceeded"} if phase == "Succeeded" else {f"Migration{reason}", "MigrationFailed"}
+        assert told <= said, (phase, reason)
+
+
+async def come_to_an_end(world: World) -> None:
+    if world.api.is_away:
+        await world.passes(30, step=2)
+        world.api.come_back()
+        await world.passes(6)
+    with suppress(ApiError):
+        await world.cordon("n2", unschedulable=False)
+    await world.finish()
+    await world.assert_lives()
+    await assert_told(world)
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("turns", MOMENTS)
+async def test_after_the_order(tmp_path: Path, accident: Accident, turns: int) -> None:
+    async with world_in(tmp_path) as world:
+        strike = asyncio.ensure_future(happens(world, accident, ordered(world), turns))
+        await world.occupy("n1", "5500m")
+        await world.passes(14)
+        await strike
+        await come_to_an_end(world)
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("turns", MOMENTS)
+async def test_after_the_switch_over(tmp_path: Path, accident: Accident, turns: int) -> None:
+    async with world_in(tmp_path) as world:
+        await world.sending()
+        now = asyncio.Event()
+        now.set()
+        world.puppets.moving.arrive()
+        strike = asyncio.ensure_future(happens(world, accident, now, turns))
+        await world.passes(2)
+        await strike
+        await come_to_an_end(world)
