@@ -2,8 +2,10 @@
 
 Rules that hold here:
 
-- One step: demand, migrations that arrive, the agents that have a reason to look, in an order of chance, then the
-  planner, then the checks and the figures. Nothing sleeps and nothing reads a clock.
+- One step: demand, the agents that have a reason to look, in an order of chance, the planner and what arrives, then the
+  checks and the figures. Nothing sleeps and nothing reads a clock.
+- The planner looks every second within the step, as the real one does: the moves of a node follow one another, and how
+  fast they do decides how long it is too full. Whoever arrives is looked at in the next step.
 - The first hour fills the agents' windows and lets VMs find their nodes; it is played and checked, but not counted.
 - The same fleet and the same order give the same result.
 """
@@ -22,12 +24,13 @@ from scripts.autoscale.simulate.checks import Checks
 from scripts.autoscale.simulate.cluster import Cluster
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import Fleet
-from scripts.autoscale.simulate.moves import Moves
+from scripts.autoscale.simulate.moves import Loads, Moves
 from scripts.autoscale.simulate.record import Record
 from scripts.autoscale.simulate.tracks import Ints
 from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
 
 WARM_UP: Final = Seconds(3600.0)
+LOOK: Final = Seconds(1.0)
 SIZES: Final = 48
 """VMs begin with what they need at one of so many instants of the time played: a fleet grows one VM at a time."""
 
@@ -40,6 +43,7 @@ class Run:
         self.order = order
         self.warm_up = round(WARM_UP / settings.step)
         self.steps = self.warm_up + settings.steps
+        self._looks = max(1, round(settings.step / LOOK))
         self._fleet = fleet
         self._random = Random(f"{settings.seed} chance")
         self._cluster = Cluster(fleet)
@@ -84,16 +88,33 @@ class Run:
         now = Instant(step * self._fleet.settings.step)
         cores, mem, is_new = self._fleet.cast.at(step - self.warm_up)
         demand, used = cores.tolist(), mem.tolist()
-        for vm in self._moves.arrive(now):
-            self._attention.stir(step - 1, vm.index)
+        arrived = self._arrive(step - 1, now)
         self._try_again()
         acted = self._look(step, self._attention.begin(step, is_new), demand, used, now)
-        leaving, plan = self._moves.look(now, (demand, used))
-        for vm in leaving:
-            self._attention.keep(vm.index)
-        touched, changed = self._cluster.take_touched(), acted + leaving
+        moved, stuck = self._move(step, (demand, used))
+        touched, changed = self._cluster.take_touched(), arrived + acted + moved
         self._checks.after_step(step, touched, changed)
-        self._record.after_step(touched, changed, cores, len(plan.stuck))
+        self._record.after_step(touched, changed, cores, stuck)
+
+    def _move(self, step: int, loads: Loads) -> tuple[list[SimulatedVm], int]:
+        """The planner's looks within the step: the VMs that set out or arrived, and how many nodes are stuck."""
+        looks, every = self._looks, self._fleet.settings.step / self._looks
+        moved, stuck = [], 0
+        for look in range(looks):
+            now = Instant(step * self._fleet.settings.step + look * every)
+            moved += self._arrive(step, now)
+            leaving, plan = self._moves.look(now, loads)
+            for vm in leaving:
+                self._attention.keep(vm.index)
+            moved += leaving
+            stuck = len(plan.stuck)
+        return moved, stuck
+
+    def _arrive(self, step: int, now: Instant) -> list[SimulatedVm]:
+        arrived = self._moves.arrive(now)
+        for vm in arrived:
+            self._attention.stir(step, vm.index)
+        return arrived
 
     def _look(self, step: int, who: Ints, demand: list[float], used: list[float], now: Instant) -> list[SimulatedVm]:
         """The agents ``who`` look at their guests and act where there is a reason to: those that acted."""

@@ -12,7 +12,7 @@ from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, mak
 from scripts.autoscale.simulate.moves import NOBODY, ORDERS
 from scripts.autoscale.simulate.run import Run
 
-SMALL = Settings(nodes=5, vms=60, hours=1.0, fill=0.85)
+SMALL = Settings(nodes=4, vms=40, hours=0.5, fill=0.85)
 
 
 def played(settings: Settings, order: str) -> Run:
@@ -29,12 +29,12 @@ def figures(settings: Settings, order: str) -> Figures:
 def test_a_crowded_fleet_is_never_over_committed_under_any_order(order: str) -> None:
     run = played(SMALL, order)
     found = run.figures(0.0)
-    assert (run.problems, found.violations, found.hours) == ([], 0, 1.0)
+    assert (run.problems, found.violations, found.hours) == ([], 0, 0.5)
     assert found.asked == found.granted + found.denied > 0
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
-    first, again, other = (figures(replace(SMALL, hours=0.2, seed=seed), "random") for seed in (3, 3, 4))
+    first, again, other = (figures(replace(SMALL, hours=0.1, seed=seed), "random") for seed in (3, 3, 4))
     assert first == again
     assert first != other
 
@@ -57,7 +57,7 @@ def day_shift(folder: Path) -> tuple[Path, ...]:
 
 
 def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path) -> None:
-    settings = Settings(nodes=6, vms=80, hours=4.0, fill=0.7, traces=day_shift(tmp_path))
+    settings = Settings(nodes=6, vms=80, hours=3.0, fill=0.8, seed=2, traces=day_shift(tmp_path))
     found = {order: figures(settings, order) for order in ORDERS}
     still = found[NOBODY]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
