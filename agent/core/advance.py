@@ -28,7 +28,7 @@ from agent.core.events import (
     VmLost,
     VmSeen,
 )
-from agent.core.goal import NO_GOAL, goal
+from agent.core.goal import NO_GOAL, goal, is_calm
 from agent.core.guard import Guard
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.permits import objection
@@ -98,18 +98,22 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         return
     guest.had = vm.actual
     has = vm.actual.at_most(had or vm.actual)
-    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, before.at if before else now))
+    since = now if before is None else before.at
+    if not vm.unfinished_shrink and state.vm.patching is None and is_calm(guest.rates, has, state.policy):
+        guest.calm_since = since
+    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, since))
     need = guest.goal.need
     kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
     guest.guard.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
 
 
 def _settling(state: State, since: Instant) -> bool:
-    """Whether the guest may have been busy with a shrink ``since`` then: it was recent, or is not finished."""
-    side, timing = state.vm, state.policy.timing
+    """Whether the guest may have been busy with a shrink ``since`` then: a recent or unfinished one, and never calm."""
+    side, timing, calm = state.vm, state.policy.timing, state.guest.calm_since
     is_unfinished = side.seen is not None and side.seen.unfinished_shrink
     span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
-    return any(at is not None and since - at <= span for at in (side.shrunk_at, side.fell_at))
+    shrinks = [at for at in (side.shrunk_at, side.fell_at) if at is not None and (calm is None or at > calm)]
+    return any(since - at <= span for at in shrinks)
 
 
 def _started(state: State, action: Action, now: Instant, luck: float) -> None:

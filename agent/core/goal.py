@@ -12,7 +12,8 @@ Rules that hold here:
 - A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. The
   kernel does that: its time counts only as far as programs worked beside it. Waiting counts only with a second witness:
   more tasks runnable than there are CPUs, or the memory in use filling what there is.
-- What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``.
+- What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``. Such noise goes
+  on from the shrink to its end: once the guest was calm, what comes is a load.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
 """
 
@@ -88,6 +89,17 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
         mem=_most(counted, Bytes),
         parts=tuple(_as_counted(part, counted) for part in seen),
         kept=Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem),
+    )
+
+
+def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
+    """Whether nothing is to be seen of what a shrink brings about: no work of the kernel alone, and no waiting."""
+    busy, worked, deadband = over.busy, _worked(over), policy.cpu.pressure_deadband
+    if busy is None or worked is None:
+        return False
+    is_quiet = busy - worked <= deadband * has.cpu.as_cores
+    return (
+        is_quiet and (over.cpu_stall or 0.0) <= deadband and (over.mem_stall or 0.0) < policy.memory.pressure_threshold
     )
 
 

@@ -64,9 +64,9 @@ class Timing:
     ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
     while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
     start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``settle``: for so long after a shrink
-    began or was seen, the guest may be busy with the shrink itself; ``unfinished_shrink`` where that is longer and the
-    VM has more than was ordered. ``stale``: metrics older than this prove nothing. ``scrape``: from one look at the
-    guest to the next.
+    began or was seen, the guest may be busy with the shrink itself, unless it has been calm since; where the VM still
+    has more than was ordered, for ``unfinished_shrink`` if that is longer. ``stale``: metrics older than this prove
+    nothing. ``scrape``: from one look at the guest to the next.
     """
 
     tick: Seconds = Seconds(15.0)

@@ -98,13 +98,17 @@ class VmSide:
 
 @dataclass(slots=True)
 class GuestSide:
-    """What the guest said last, what follows from it, and how low the VM may go."""
+    """What the guest said last, what follows from it, and how low the VM may go.
+
+    ``calm_since`` is the beginning of the last interval in which the guest, smaller by then, was busy with no shrink.
+    """
 
     guard: Guard
     seen: Seen | None = None
     had: Resources | None = None
     rates: Rates = NO_RATES
     goal: Goal = NO_GOAL
+    calm_since: Instant | None = None
     trouble: Trouble | None = None
 
 

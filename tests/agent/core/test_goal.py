@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.goal import NO_GOAL, Goal, Part, goal
+from agent.core.goal import NO_GOAL, Goal, Part, goal, is_calm
 from agent.core.guest import NO_RATES, CpuSeconds, GuestSample, Rates, Seen, rates
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
@@ -238,6 +238,23 @@ def test_waiting_counts_only_as_far_as_programs_keep_the_cpu_busy_after_a_shrink
         MilliCpu(0),
         "tasks waited 100% of the time, 5 runnable; not 8, because noise after our own shrink is ignored",
     )
+
+
+@pytest.mark.parametrize(
+    ("over", "calm"),
+    [
+        (Rates(busy=0.1, kernel=0.1), True),
+        (Rates(busy=0.3, kernel=0.25), False),
+        (Rates(busy=0.9, kernel=0.45), True),
+        (Rates(busy=0.9), True),
+        (Rates(busy=0.1, cpu_stall=0.1, mem_stall=0.05), True),
+        (Rates(busy=0.1, cpu_stall=0.2), False),
+        (Rates(busy=0.1, mem_stall=0.1), False),
+        (NO_RATES, False),
+    ],
+)
+def test_a_guest_is_calm_where_the_kernel_does_not_work_for_itself_and_nobody_waits(over: Rates, calm: bool) -> None:
+    assert is_calm(over, ONE, POLICY) == calm
 
 
 CORES = st.floats(0.0, 4.0)

@@ -78,6 +78,7 @@ def looks_to_recover(noise: float, load: float, times: int) -> int:
 
 ALONE = Second(programs=0.0, kernel=1.0, runnable=9.0, cpu_stall=0.9, mem_stall=0.0)
 """The kernel works, and nobody else."""
+CALM = Second(programs=0.05, kernel=0.07, runnable=2.0, cpu_stall=0.02, mem_stall=0.0)
 
 
 @pytest.mark.parametrize(("actual", "looks"), [(1, 3), (4, 5)], ids=["finished", "not finished"])
@@ -89,6 +90,22 @@ def test_work_of_the_kernel_alone_is_a_load_where_it_outlasts_the_noise_of_a_shr
     for _ in range(looks):
         assert guest.shows(ALONE).size == cu(1)
     assert cu(4).within(guest.shows(ALONE).size)
+
+
+def test_once_the_guest_was_calm_after_a_shrink_work_of_the_kernel_alone_is_a_load() -> None:
+    guest = shrunk(SHORT, noise=0.0, times=2).shows(CALM)
+    assert cu(4).within(guest.shows(ALONE).size)
+
+
+def test_a_guest_that_is_calm_before_it_has_finished_a_shrink_may_still_be_busy_with_it() -> None:
+    guest = shrunk(SHORT, noise=0.0, times=2)
+    seen = guest.story.state.vm.seen
+    assert seen is not None
+    guest.story.sees(replace(seen, actual=cu(4), version=seen.version + 1))
+    assert guest.shows(CALM).shows(ALONE).size == cu(1)
+    guest.story.sees(replace(seen, version=seen.version + 2))
+    assert guest.shows(ALONE).size == cu(1)
+    assert cu(4).within(guest.shows(CALM).shows(ALONE).size)
 
 
 def test_what_is_ignored_is_said() -> None:
