@@ -19,6 +19,7 @@ from deploy.local.kube.objects import MIGRATIONS, NODES, Json, name_of, text
 from protocol.messages import ObjectName
 from tests.local.moving.world import World, world_in
 
+OTHER = ObjectName("default", "other")
 Accident = Callable[[World], Awaitable[None]]
 MOMENTS = range(0, 36, int(os.environ.get("AUTOSCALE_MOMENTS", "9")))
 """Turns of the event loop after which it happens: from the order to the transfer it takes 25."""
@@ -55,6 +56,14 @@ async def target_node_is_cordoned(world: World) -> None:
     await world.cordon("n2")
 
 
+async def target_node_fills_up(world: World) -> None:
+    """Somebody else takes the room while no scheduler keeps it."""
+    world.is_forced = True
+    await world.scheduler.kill()
+    await world.occupy("n2", "7", OTHER)
+    world.scheduler.start()
+
+
 async def it_is_cancelled(world: World) -> None:
     for each in await world.migrations():
         with suppress(ApiError):
@@ -77,6 +86,7 @@ ACCIDENTS: list[Accident] = [
     api_server_goes_away,
     target_node_is_deleted,
     target_node_is_cordoned,
+    target_node_fills_up,
     it_is_cancelled,
     a_guest_dies,
     the_source_dies,
@@ -119,6 +129,9 @@ async def come_to_an_end(world: World) -> None:
     with suppress(ApiError):
         await world.cordon("n2", unschedulable=False)
     await world.finish()
+    await world.vacate(OTHER)
+    await world.settle()
+    world.is_forced = False
     await world.assert_lives()
     await assert_told(world)
 
