@@ -133,7 +133,7 @@ class Run:
                 elif vm.is_waiting:
                     attention.keep(index)
                 self._note_denial(vm)
-            attention.may_shrink[index] = vm.may_shrink
+            attention.may_shrink[index] = vm.may_shrink or vm.is_denied
         return acted
 
     def _note_denial(self, vm: SimulatedVm) -> None:

@@ -5,7 +5,8 @@ Rules that hold here:
 - The agent is the real one. Everything that it decides is said by ``plan`` and every event goes through ``advance``.
   Only an uneventful look at the guest is shortened to the two functions of which it is made, ``goal`` and
   ``Guard.observe``; a test holds both forms against each other.
-- A plan is made only where it can say something: where the policy's target is not what the VM has.
+- A plan is made only where it can say something: where the policy's target is not what the VM has, and where a wish was
+  denied, which may have to be withdrawn.
 - After a migration the agent of the target pod is a new one: nothing is proven to it yet.
 """
 
@@ -125,7 +126,8 @@ class SimulatedVm:
             return True
         self.may_shrink = _units(need) < _units(use)
         wanted = min(max(1, _units(target)), self.most)
-        return wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
+        is_other = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
+        return is_other or self.is_denied
 
     def act(self, cluster: Cluster, now: Instant, luck: float) -> None:
         """Whatever the agent wants done now, until nothing changes any more: another plan would say the same."""

@@ -173,6 +173,17 @@ def test_a_denied_agent_keeps_what_it_has_and_says_so() -> None:
     assert (vm.use, vm.held, vm.is_denied) == (UNIT * 6, UNIT * 6, True)
 
 
+def test_a_denied_wish_that_is_gone_is_withdrawn_although_the_size_is_right() -> None:
+    vm, cluster = a_vm(), Generous(most=6)
+    vm.act(cluster, Instant(0.0), 0.0)
+    vm.observe(6.0, GIB, Instant(15.0))
+    vm.act(cluster, Instant(15.0), 0.0)
+    for step in range(2, 40):
+        if vm.observe(1.2, GIB, Instant(step * STEP)):
+            vm.act(cluster, Instant(step * STEP), 0.0)
+    assert (vm.use, vm.is_denied, cluster.asked[-1].resources) == (UNIT * 6, False, UNIT * 6)
+
+
 def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() -> None:
     vm, cluster = a_vm(), Generous()
     vm.act(cluster, Instant(0.0), 0.0)
