@@ -1,10 +1,12 @@
 """Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
 
-An event that cannot be written is dropped: it is a courtesy, and the facts are in the object's status.
+An event that cannot be written is dropped: it is a courtesy, and the facts are in the object's status. What must be
+heard is told: whoever tells it hears that it may be lost, and tells it again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from deploy.local.clock import Clock
@@ -26,6 +28,11 @@ class Events:
 
     async def say(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
+        with suppress(ApiUnavailableError):
+            await self.tell(about, reason, message, kind)
+
+    async def tell(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+        """The same. Raises ``ApiUnavailableError`` where it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
         said, written, count = self._last.get(uid, (("", ""), "", 0))
         try:
@@ -35,8 +42,11 @@ class Events:
             else:
                 written = await self._write(about, reason, message, kind)
                 self._last[uid] = ((reason, message), written, 1)
-        except (ApiError, ApiUnavailableError):
+        except ApiError:
             self._last.pop(uid, None)
+        except ApiUnavailableError:
+            self._last.pop(uid, None)
+            raise
 
     async def _count(self, about: Json, written: str, count: int) -> None:
         name = type(name_of(about))(_namespace(about), written)

@@ -129,19 +129,26 @@ class MigrationHands:
 
         self._transfers.begin(uid_of(migration), send, lambda: self._look_again(vm, Seconds(0.0)))
         ends = f"pod {source.name} on {node_of(facts.source)} to pod {target.name} on {node_of(facts.target)}"
-        await self._say(facts, "Migrating", f"the guest moves from {ends}", NORMAL)
+        for about in _both(facts):
+            await self._means.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
 
     async def _tell(self, facts: MigrationFacts, written: Json) -> None:
         """Says on both objects how it ended."""
         said = items(written or child(facts.migration, "status"), "conditions")
         reason, story = next(((text(each, "reason"), text(each, "message")) for each in said), ("", ""))
         word = reason if reason == "Migrated" else f"Migration{reason}"
-        await self._say(facts, word, story, NORMAL if reason in _EXPECTED else WARNING)
+        for about in _both(facts):
+            kind = NORMAL if reason in _EXPECTED else WARNING
+            await self._means.events.tell(about, word, _named(facts.migration, story), kind)
 
-    async def _say(self, facts: MigrationFacts, word: str, story: str, kind: str) -> None:
-        for about in (facts.migration, facts.vm):
-            if about is not None:
-                await self._means.events.say(about, word, f"{name_of(facts.migration).name}: {story}", kind)
+
+def _both(facts: MigrationFacts) -> list[Json]:
+    """The objects on which people look for what has happened."""
+    return [facts.migration] if facts.vm is None else [facts.migration, facts.vm]
+
+
+def _named(migration: Json, story: str) -> str:
+    return f"{name_of(migration).name}: {story}"
 
 
 def bandwidth_of(migration: Json) -> Bytes:

@@ -32,7 +32,10 @@ class _Lines(httpx.AsyncByteStream):
 
 
 class InProcess(httpx.AsyncBaseTransport):
-    """A transport to one API server. ``busy`` counts requests that have not been answered."""
+    """A transport to one API server. ``busy`` counts requests that have not been answered.
+
+    Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself.
+    """
 
     def __init__(self, world: World | None = None) -> None:
         self.server: ApiServer = build(None, admin_tokens("secret"), world or real_world(), Settings())
@@ -41,6 +44,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self.busy = 0
         self.is_away = False
         self.unanswered = ""
+        self.lost = ""
 
     def client(self) -> ApiClient:
         headers = {"Authorization": "Bearer secret"}
@@ -51,6 +55,9 @@ class InProcess(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the API server is away")
         if request.url.params.get("watch") in {"1", "true"}:
             return httpx.Response(200, stream=_Lines(self._watch(request)))
+        if self.lost and f"{request.method} {request.url.path}".endswith(self.lost):
+            self.lost = ""
+            raise httpx.ConnectError("the request was lost")
         self.busy += 1
         try:
             answer = await self._asgi.handle_async_request(request)
