@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
@@ -42,21 +43,36 @@ def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
             migrations.plot(*_per_hour(curves["migrations"], hours), **style)
     _finish(over, "nodes over the watermark, %", f"{100 * float(fleet.settings.watermark):g} % of what can be reserved")
     _finish(migrations, "migrations begun per hour", "")
-    _finish(denied, "VMs that lack what they asked for", "")
+    _finish(denied, "VMs that lack what they asked for", "by powers of ten")
+    denied.set_yscale("symlog", linthresh=1, linscale=0.5)
+    denied.yaxis.set_major_formatter(FuncFormatter(_in_full))
     _finish(filled, "reserved of all nodes, %", "the shade: demand of all guests, of all vCPUs")
     _demand(filled, fleet, shown[:1])
     filled.set_xlabel("hours")
     filled.set_xlim(0, max((each.figures.hours for each in shown), default=1.0))
-    over.legend(
-        handles=over.get_lines(),
-        loc="upper left",
+    _head(figure, over, f"Who moves when a node fills up?  {describe(fleet)}")
+    figure.savefig(path)
+
+
+def _head(figure: Figure, panel: Axes, title: str) -> None:
+    """The title and, below it, what each colour is: above all panels, where they cover nothing."""
+    legend = figure.legend(
+        handles=panel.get_lines(),
+        loc="outside upper left",
+        title=title,
+        title_fontproperties={"size": 13},
+        alignment="left",
         frameon=False,
         fontsize=9.5,
         labelcolor="linecolor",
         handlelength=1.2,
     )
-    figure.suptitle(f"Who moves when a node fills up?  {describe(fleet)}", x=0.01, ha="left", fontsize=13, color=INK)
-    figure.savefig(path)
+    legend.get_title().set_color(INK)
+
+
+def _in_full(value: float, _place: int | None) -> str:
+    """A tick's number as people write it, not as a power of ten."""
+    return f"{value:,.0f}"
 
 
 def _demand(panel: Axes, fleet: Fleet, shown: Sequence[Outcome]) -> None:
