@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from deploy.local.clock import SystemClock
+from deploy.local.clock import Clock, SystemClock
+from deploy.local.kube.client import ApiClient
 from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, name_of, text
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
@@ -39,20 +40,28 @@ def migrate(
 async def _migrate(vm: ObjectName, where: tuple[str, str], *, cancel: bool) -> int:
     async with open_site(*where) as site:
         await site.client.get(VIRTUAL_MACHINES, vm)
-        return await _cancel(site, vm) if cancel else await _move(site, vm, Console())
+        if cancel:
+            return await _cancel(site, vm)
+        return await move_and_watch(site.client, vm, Console(), SystemClock())
 
 
-async def _move(site: Site, vm: ObjectName, console: Console) -> int:
-    clock = SystemClock()
-    made = text(await site.client.create(MIGRATIONS, vm.namespace, migration_of(vm)), "metadata", "uid")
+async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> int:
+    """Orders a migration and says each turn of it, of no other; returns the exit code once it has ended.
 
-    def turned(move: Move) -> None:
-        if move.vm == vm:
+    It is watched for before it is ordered, so that one that is gone at once is seen as well.
+    """
+    made = ""
+
+    def turned(move: Move | None) -> None:
+        if move is not None and move is watch.by_uid(made):
             console.print(move.title, soft_wrap=True)
 
-    watch = MoveWatch(site.client, clock, turned)
+    watch = MoveWatch(client, clock, turned)
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch.run())
+        await watch.synced()
+        made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm)), "metadata", "uid")
+        turned(watch.by_uid(made))
         with console.status("the VM is about to move") as status:
             while (move := watch.by_uid(made)) is None or move.is_under_way:
                 status.update(_doing(move))

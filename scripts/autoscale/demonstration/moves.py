@@ -62,6 +62,10 @@ class MoveWatch:
         """Watches until cancelled."""
         await self._informer.run()
 
+    async def synced(self) -> None:
+        """Returns once all that is there has been seen: from then on nothing that is made can be missed."""
+        await self._informer.synced.wait()
+
     @property
     def moves(self) -> list[Move]:
         """Every migration that was seen, the oldest first."""
