@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from protocol.units import Instant
+from scheduler_plugin.migration import Plan
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
-from scripts.autoscale.simulate.moves import NOBODY, ORDERS
+from scripts.autoscale.simulate.moves import NOBODY, ORDERS, Loads, Moves
 from scripts.autoscale.simulate.run import Run
+from scripts.autoscale.simulate.vm import SimulatedVm
 
 SMALL = Settings(nodes=4, vms=40, hours=0.5, fill=0.85)
 
@@ -46,6 +49,18 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
     found = run.figures(1.25)
     assert (found.hours, found.asked, found.migrations_per_hour, found.cpu_seconds) == (0.0, 0, 0.0, 1.2)
     assert [len(curve) for curve in run.curves.values()] == [0] * 9
+
+
+def test_the_planner_looks_every_second_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = [], Moves.look
+
+    def noted(self: Moves, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+        looks.append(now)
+        return look(self, now, loads)
+
+    monkeypatch.setattr(Moves, "look", noted)
+    assert next(Run(make_fleet(SMALL), "random").play()) == 1
+    assert looks == [float(second) for second in range(15)]
 
 
 def day_shift(folder: Path) -> tuple[Path, ...]:
