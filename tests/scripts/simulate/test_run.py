@@ -72,7 +72,7 @@ def day_shift(folder: Path) -> tuple[Path, ...]:
 
 
 def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path) -> None:
-    settings = Settings(nodes=6, vms=80, hours=3.0, fill=0.8, seed=2, traces=day_shift(tmp_path))
+    settings = Settings(nodes=4, vms=50, hours=2.0, fill=0.85, seed=2, traces=day_shift(tmp_path))
     found = {order: figures(settings, order) for order in ORDERS}
     still = found[NOBODY]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
