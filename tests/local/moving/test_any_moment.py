@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kube.client import ApiError
-from deploy.local.kube.objects import MIGRATIONS, NODES, Json, name_of, text
+from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, Json, labels_of, name_of, text
 from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME
 from tests.local.moving.world import World, world_in
 
 OTHER = ObjectName("default", "other")
@@ -70,6 +71,25 @@ async def it_is_cancelled(world: World) -> None:
             await world.client.delete(MIGRATIONS, name_of(each))
 
 
+async def it_is_torn_away(world: World) -> None:
+    """Somebody removes its finalizer as well."""
+    await it_is_cancelled(world)
+    for each in await world.migrations():
+        with suppress(ApiError):
+            await world.client.merge_patch(MIGRATIONS, name_of(each), {"metadata": {"finalizers": []}})
+
+
+async def the_target_pod_is_torn_away(world: World) -> None:
+    for each in await world.pods():
+        if name_of(each) != world.source and LABEL_VM_NAME in labels_of(each):
+            await world.client.delete(PODS, name_of(each), grace=0)
+
+
+async def the_source_pod_is_torn_away(world: World) -> None:
+    with suppress(ApiError):
+        await world.client.delete(PODS, world.source, grace=0)
+
+
 async def a_guest_dies(world: World) -> None:
     list(world.puppets.by_pod.values())[-1].die()
 
@@ -88,6 +108,9 @@ ACCIDENTS: list[Accident] = [
     target_node_is_cordoned,
     target_node_fills_up,
     it_is_cancelled,
+    it_is_torn_away,
+    the_target_pod_is_torn_away,
+    the_source_pod_is_torn_away,
     a_guest_dies,
     the_source_dies,
 ]
