@@ -210,8 +210,10 @@ class Mover:
         while True:
             await self._any_unwanted.wait()
             self._any_unwanted.clear()
-            for name, why in self._unwanted.items():
-                await self._remove(name, why)
+            for name in list(self._unwanted):
+                why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
+                if why is not None:
+                    await self._remove(name, why)
 
     async def _remove(self, name: ObjectName, why: str) -> None:
         found = self._desk.feed.migrations.facts.get(name)

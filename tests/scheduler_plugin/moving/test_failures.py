@@ -9,9 +9,9 @@ import pytest
 
 from tests.scheduler_plugin.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
-from tests.scheduler_plugin.moving.scene import FULL, POD, STARTED, Scene, scene
+from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, Scene, full_cluster, scene
 from tests.scheduler_plugin.moving.test_restarts import PHASES, Disturbance
-from tests.scheduler_plugin.objects import node, vm_pod
+from tests.scheduler_plugin.objects import node, vm, vm_pod
 
 BEFORE_PLACED = PHASES[:3]
 UNTIL_HANDED_OVER = PHASES[:5]
@@ -169,6 +169,24 @@ async def test_a_deletion_that_fails_is_tried_again() -> None:
         s.controller.obey_deletion()
         await s.passes(1)
         assert s.migrations == []
+
+
+async def test_what_is_wanted_again_by_its_turn_is_not_deleted_any_more() -> None:
+    cluster = full_cluster()
+    cluster.put(NODES, node("n3"))
+    cluster.put(VMS, vm("other", 2, 8))
+    cluster.put(PODS, vm_pod("other", "n3"))
+    async with scene(cluster) as s:
+        s.fill("n3", "7500m")
+        await s.passes(SETTLED)
+        both = [("db", "n2", ""), ("other", "n2", "")]
+        assert s.migrations == both
+        s.cluster.faults.append(Fault(to("DELETE", "/virtualmachinemigrations/")))
+        await cordoned(s)
+        await s.passes(1)
+        s.cluster.put(NODES, node("n2"))
+        await s.passes(10)
+        assert (s.migrations, len(s.cluster.made("DELETE", "/virtualmachinemigrations/"))) == (both, 1)
 
 
 async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_target() -> None:
