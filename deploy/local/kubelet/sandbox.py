@@ -216,13 +216,15 @@ async def _has_moved(source: Guest, target: Guest) -> bool:
 
 
 async def attend_agent(run: AgentRun, means: NodeMeans, started: Callable[[Keeper], None]) -> None:
-    """Keeps an agent running until cancelled, also while the API server that gives it its tokens is away."""
+    """Keeps an agent running until cancelled, also while it can get no token (no API server, a full disk): an agent
+    without one must not end the guest beside it.
+    """
     keeper = Keeper(run.program, means.clock, lambda _: None)
     started(keeper)
     while True:
         try:
             await run_agent(run, means.client, means.clock, keeper)
-        except (ApiError, ApiUnavailableError):
+        except (ApiError, ApiUnavailableError, OSError):
             await means.clock.sleep(Seconds(1.0))
 
 

@@ -34,7 +34,7 @@ class Projection:
 
 
 async def project(client: ApiClient, projection: Projection) -> None:
-    """Writes a fresh token. Raises ``ApiError`` or ``ApiUnavailableError``."""
+    """Writes a fresh token. Raises ``ApiError``, ``ApiUnavailableError`` or ``OSError``."""
     pod = projection.pod
     reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
     spec: Json = {"expirationSeconds": _LIFETIME, "boundObjectRef": reference}
@@ -47,14 +47,14 @@ async def project(client: ApiClient, projection: Projection) -> None:
 
 
 async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
-    """Renews the token for ever, at four fifths of its life; an API server that is away is asked again soon."""
+    """Renews the token for ever, at four fifths of its life; what fails (no API server, full disk) is soon repeated."""
     span = _RENEW
     while True:
         await clock.sleep(span)
         try:
             await project(client, projection)
             span = _RENEW
-        except (ApiError, ApiUnavailableError):
+        except (ApiError, ApiUnavailableError, OSError):
             span = _RETRY
 
 

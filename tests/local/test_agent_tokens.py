@@ -1,0 +1,61 @@
+"""An agent that can get no token is waited for: the guest beside it, and all other pods, live on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kube.objects import PODS, Json
+from deploy.local.kubelet.agents import sidecar
+from deploy.local.kubelet.sandbox import NodeMeans, attend_agent
+from deploy.local.kubelet.tokens import Projection, keep_projected, project
+from deploy.local.ports import PodNetwork
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from tests.local.clock import FakeClock, settle
+from tests.local.neonvm.in_process import InProcess
+from tests.local.neonvm.puppets import PlainNetwork, Puppets
+
+HOUR = Seconds(3600.0)
+
+
+async def pod(api: InProcess) -> Json:
+    spec: Json = {"containers": [{"name": "c", "image": "i"}]}
+    return await api.client().create(PODS, "default", {"metadata": {"name": "db-x"}, "spec": spec})
+
+
+async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -> None:
+    api, clock = InProcess(), FakeClock()
+    (tmp_path / "file").touch()
+    network = PodNetwork("10.1.0.1", (), "http://10.1.0.1:9100/metrics", "10.1.255.1", ())
+    run = sidecar(await pod(api), ObjectName("default", "db"), network, tmp_path / "file" / "pod", None)
+    means = NodeMeans(api.client(), PlainNetwork(), Puppets(), clock, tmp_path, None, lambda _: None)
+    attended = asyncio.ensure_future(attend_agent(run, means, lambda _: None))
+    for _ in range(3):
+        await clock.pass_time(1.0)
+        assert not attended.done(), attended
+    attended.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attended
+    api.server.close()
+
+
+async def test_a_token_that_cannot_be_renewed_is_renewed_later(tmp_path: Path) -> None:
+    api, clock = InProcess(), FakeClock()
+    kept = Projection(await pod(api), "", tmp_path / "pod" / "token")
+    await project(api.client(), kept)
+    renewing = asyncio.ensure_future(keep_projected(api.client(), kept, clock))
+    await settle()
+    first = kept.file.read_text()
+    kept.file.with_suffix(".new").mkdir()
+    await clock.pass_time(HOUR)
+    assert (renewing.done(), kept.file.read_text()) == (False, first)
+    kept.file.with_suffix(".new").rmdir()
+    kept.file.unlink()
+    await clock.pass_time(2.0)
+    assert (renewing.done(), kept.file.exists()) == (False, True)
+    renewing.cancel()
+    await asyncio.wait((renewing,))
+    api.server.close()
