@@ -101,7 +101,8 @@ class Keeper:
         try:
             process = await start(self._program)
         except OSError as error:
-            self._program.log.write_text(f"{self._program.argv[0]} cannot be started: {error}\n")
+            with suppress(OSError):  # the log itself may be what cannot be written
+                self._program.log.write_text(f"{self._program.argv[0]} cannot be started: {error}\n")
             return _CANNOT_START
         self.pid = process.pid
         try:

@@ -65,6 +65,17 @@ async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says
     await asyncio.wait((running,))
 
 
+async def test_a_program_whose_log_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    clock, codes = FakeClock(), list[int]()
+    (tmp_path / "file").touch()
+    running = asyncio.ensure_future(Keeper(python("", tmp_path / "file" / "log"), clock, codes.append).run())
+    await settle()
+    await clock.pass_time(15)
+    assert (codes, running.done()) == ([127, 127], False)
+    running.cancel()
+    await asyncio.wait((running,))
+
+
 async def test_a_keeper_that_is_cancelled_ends_its_program(tmp_path: Path) -> None:
     began = tmp_path / "began"
     code = f"import pathlib,signal; pathlib.Path({str(began)!r}).touch(); signal.pause()"
