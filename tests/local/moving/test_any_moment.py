@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kube.client import ApiError
-from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, Json, labels_of, name_of, text
+from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Json, items, labels_of, name_of, text
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
-from tests.local.moving.world import World, world_in
+from tests.local.moving.world import DB, World, world_in
 
 OTHER = ObjectName("default", "other")
 Accident = Callable[[World], Awaitable[None]]
@@ -131,9 +131,13 @@ def ordered(world: World) -> asyncio.Event:
 
 async def happens(world: World, accident: Accident, since: asyncio.Event, turns: int) -> None:
     await since.wait()
+    await skip(turns)
+    await accident(world)
+
+
+async def skip(turns: int) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
-    await accident(world)
 
 
 async def assert_told(world: World) -> None:
@@ -182,3 +186,33 @@ async def test_after_the_switch_over(tmp_path: Path, accident: Accident, turns: 
         await world.passes(2)
         await strike
         await come_to_an_end(world)
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+@pytest.mark.parametrize("turns", MOMENTS)
+async def test_a_vm_that_is_deleted_leaves_nothing(tmp_path: Path, turns: int, has_arrived: bool) -> None:
+    async with world_in(tmp_path) as world:
+        if has_arrived:
+            await world.sending()
+            world.puppets.moving.arrive()
+            await skip(turns)
+            await world.client.delete(VIRTUAL_MACHINES, DB)
+        else:
+            strike = asyncio.ensure_future(happens(world, deleted, ordered(world), turns))
+            await world.occupy("n1", "5500m")
+            await world.passes(14)
+            await strike
+        await world.vacate()
+        await world.passes(3)
+        while items(await world.client.list(VIRTUAL_MACHINES), "items"):
+            await world.settle()  # its folder is removed by a thread, which takes its own time
+        await world.passes(3)
+        assert (world.puppets.running, world.network.plugged, set(world.network.released)) == ([], {}, {DB})
+        assert await world.pods() == []
+        assert await world.outcomes() in ([], [("Failed", "VMGone")]), "nothing came of an order for a VM that was gone"
+        assert world.ledger is not None
+        assert (dict(world.ledger.claims), dict(world.ledger.vms)) == ({}, {})
+
+
+async def deleted(world: World) -> None:
+    await world.client.delete(VIRTUAL_MACHINES, DB)
