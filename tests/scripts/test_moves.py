@@ -10,7 +10,7 @@ from scripts.autoscale.demonstration.moves import Move, seen
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
 from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
-from scripts.autoscale.demonstration.second_act import points
+from scripts.autoscale.demonstration.second_act import points, troubles
 from scripts.autoscale.demonstration.tenants import Stay
 from scripts.autoscale.migrate import is_under_way, migration_of
 
@@ -112,6 +112,22 @@ def test_success_needs_a_move_without_a_failed_transaction(
     watched.migrations = migrations
     outcome = report(watched, Seconds(90.0))
     assert (outcome.problems, outcome.shrank_to) == (problems, 1.0)
+
+
+def test_clients_that_gave_up_and_failures_where_nobody_moved_are_a_failure_too() -> None:
+    other = ObjectName("default", "neighbour-2")
+    refused = Stay(Outcome(0, 0, "pgbench ended with exit code 1: no route"))
+    assert troubles([MOVED], {VM: stay(), other: stay()}) == []
+    assert troubles([MOVED], {VM: stay(failed=2), other: stay(failed=3)}) == [
+        "3 transactions of default/neighbour-2 failed"
+    ]
+    found = troubles([MOVED], {VM: refused})
+    assert found == ["clients of default/neighbour-1: pgbench ended with exit code 1: no route"]
+    seen = Observations(load_began=Seconds(1.0), load_ended=Seconds(2.0), transactions=9, migrations=[POINT])
+    for at, size in ((0.5, "1"), (1.5, "2"), (3.0, "1")):
+        seen.saw(Seconds(at), Resources.parse(size, "1Gi"))
+    seen.troubles = found
+    assert (report(seen, Seconds(4.0)).success, report(seen, Seconds(4.0)).problems) == (False, found)
 
 
 NODE: Json = {

@@ -114,6 +114,7 @@ class Play:
         await second.settle()
         self.act = "crowded"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
+        self.seen.troubles = second.troubles
 
     async def _load(self, load: LoadMaker, seconds: int) -> None:
         self.say(f"load for {seconds} s")

@@ -59,6 +59,8 @@ class SecondAct:
     watcher: MoveWatch = field(init=False)
     _vms: Informer = field(init=False)
     _tenants: dict[ObjectName, Tenants] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    """What the clients of the neighbours complained about, of those too that did not move."""
 
     def __post_init__(self) -> None:
         self.watcher = MoveWatch(self.site.client, self.clock, lambda move: self.tell(move.title))
@@ -100,6 +102,7 @@ class SecondAct:
         with suppress(SiteError):
             await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "nobody moves")
         lived = {name: task.result() for name, task in stays.items()}
+        self.troubles = troubles(self.moves, lived)
         return points(self.moves, lived)
 
     async def _is_known(self, name: ObjectName) -> bool:
@@ -123,6 +126,14 @@ class SecondAct:
 
 async def _awaited(work: Awaitable[None]) -> None:
     await work
+
+
+def troubles(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[str]:
+    """What is not in any migration's figures: clients that gave up, and failures in VMs that did not move (pure)."""
+    moved = {move.vm for move in moves}
+    stayed = {name: stay for name, stay in stays.items() if name not in moved and stay.failed}
+    gave_up = [f"clients of {name}: {stay.problem}" for name, stay in stays.items() if stay.problem]
+    return [*gave_up, *(f"{stay.failed} transactions of {name} failed" for name, stay in stayed.items())]
 
 
 def points(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[MigrationPoint]:
