@@ -51,8 +51,9 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether every migration succeeded and no transaction failed."""
-        return self.succeeded == self.migrations > 0 and not self.failed_transactions
+        """Whether every migration succeeded, no transaction failed, and clients were there to notice."""
+        was_noticed = self.transactions > 0 and self.above_background_ms is not None
+        return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
 
     @property
     def above_background_ms(self) -> float | None:

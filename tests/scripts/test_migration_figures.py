@@ -56,3 +56,8 @@ def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
 def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
     found = figures([], noticed(), STILL, 0, 0)
     assert (found.is_clean, found.total_ms, found.above_background_ms) == (False, Spread(None, None), None)
+
+
+def test_migrations_that_no_client_lived_through_prove_nothing() -> None:
+    assert not figures(MOVES, noticed(), STILL, 5000, 0).is_clean
+    assert not figures(MOVES, MOVING, STILL, 0, 0).is_clean
