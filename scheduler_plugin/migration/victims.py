@@ -73,8 +73,11 @@ class Rest:
 
     def until(self, migrations: Sequence[Migration], *, drains: bool) -> float:
         """When the VM may move again, in seconds since 1970. ``drains``: having moved lately is no excuse then."""
-        until, failures = -inf, 0
+        until, failures, before = -inf, 0, -inf
         for facts in ended(migrations):
+            if end_of(facts) - before > 2 * self.backoff_most:
+                failures = 0  # what was before is forgotten, though somebody may have kept its object
+            before = end_of(facts)
             if facts.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
                 until = -inf if drains else end_of(facts) + self.cooldown
