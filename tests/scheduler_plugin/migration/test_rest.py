@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from protocol.units import Instant
@@ -18,7 +16,7 @@ REST = Rest()
 
 def failed(at: float) -> Migration:
     """One that nobody has cleared away: a person made it."""
-    facts = replace(migration("a-1", "a"), phase=MigrationPhase.FAILED, created_at=at, ended_at=at)
+    facts = migration("a", MigrationPhase.FAILED, is_ours=False, ended_at=at)
     return Migration(name("a-1"), name("a"), Instant(0.0), facts=facts)
 
 
