@@ -25,6 +25,11 @@ from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 LOAD_STEP: Final = 0.1
 """vCPUs of load that make a difference to a VM that is moved."""
 
+MOVABLE: Final = frozenset({RUNNING, "Scaling"})
+"""Phases of a VM that may be moved. A resize that is under way ends before the guest is sent; one that the guest cannot
+do, because it does not give memory back, must not hold up its node.
+"""
+
 COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
 
@@ -124,7 +129,7 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int) -> Victim | str:
         return "exempt"
     if claim.is_migrating or any(each.is_active for each in ledger.migrations_of(facts.name)):
         return "migrating already"
-    runs_here = facts.pod == claim.pod.name and facts.phase == RUNNING and not account.is_deleted
+    runs_here = facts.pod == claim.pod.name and facts.phase in MOVABLE and not account.is_deleted
     if claim.state is not ClaimState.BOUND or account.claims != [claim] or not runs_here:
         return "not running in one pod"
     return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived)

@@ -40,8 +40,10 @@ _LOOK: Final = 0.2
 """Seconds between two looks where no event asks for one."""
 
 _REPORT: Final = 1.0
-_PATIENCE: Final = Seconds(20.0)
-"""How long a released target or a source that is taken back may be silent before it counts as lost."""
+_PATIENCE: Final = Seconds(60.0)
+"""How long a released target or a source that is taken back may be silent before it counts as lost. Until then nothing
+else can run, and an emulated guest on a busy machine may well leave some calls unanswered.
+"""
 
 _ENDS: Final = "transfer"
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
@@ -158,9 +160,11 @@ class Transfer:
 
     async def _release(self) -> None:
         """From here on the source is never continued; whether the target obeyed is seen by looking."""
+        self._lead_away()
         self._released = self._ends.clock.now()
         await _tried(self._ends.target, "cont")
         await _tried(self._ends.target, "announce-self", _ANNOUNCE)
+        self._released = self._ends.clock.now()  # it may be silent from now on, however long the orders took
 
     async def _finish(self) -> TransferInfo:
         await self._ends.source.end()

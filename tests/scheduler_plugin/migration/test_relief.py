@@ -198,6 +198,13 @@ def test_a_vm_that_may_not_move_stays_and_the_node_says_why(
     assert scene.settled() == Plan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
 
 
+def test_a_vm_that_is_being_resized_may_move() -> None:
+    scene = Scene(node("n1"), node("n2"))
+    scene.add("a", "n1", 4, load=0.0, facts={"phase": "Scaling"})
+    scene.add("b", "n1", 4, load=1.0)
+    assert scene.moves() == {"a": "n2"}
+
+
 def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
     scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
     for of in ("double", "deleted"):
