@@ -1,13 +1,11 @@
 """A cluster as small as it can be: one VM, its migrations and pods, guests, and watches that lag as they please.
 
 Both plans are carried out here as their shells do it: a phase is written only over the object that was looked at, and
-what is refused ends the look. Objects are replaced and never altered, so a watch that lags just keeps the old ones.
+what is refused ends the look. A watch that lags just keeps the old objects.
 No clock, no tasks: whatever can happen is a method, and a test calls them in any order.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from deploy.local.kube.objects import (
     VIRTUAL_MACHINES,
@@ -39,22 +37,16 @@ from deploy.local.neonvm.target_pod import target_pod
 from deploy.local.ports import GuestPhase, GuestState
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.local.neonvm.objects import GI, virtual_machine
+from tests.local.neonvm.small_api import Objects, RefusedError, SmallApi
 
-Objects = dict[str, Json]
 SIZE = GuestState(GuestPhase.RUNNING, MilliCpu(2000), Bytes(2 * GI))
 
 
-class RefusedError(Exception):
-    """The API refuses: the object has changed since it was looked at, or is gone."""
-
-
-class SmallWorld:
+class SmallWorld(SmallApi):
     """``doubled`` is what must never be: two guests that run at once."""
 
     def __init__(self) -> None:
-        self.vms: Objects = {}
-        self.migrations: Objects = {}
-        self.pods: Objects = {}
+        super().__init__()
         self.seen: dict[str, Objects] = {"vms": {}, "migrations": {}, "pods": {}}
         self.guests: dict[str, Seat] = {}
         self.moved: set[str] = set()
@@ -63,7 +55,6 @@ class SmallWorld:
         self.is_held = False
         self.is_overdue = False
         self.doubled = False
-        self._count = 0
         self._put(self.vms, virtual_machine(finalizers=[]))
 
     @property
@@ -306,50 +297,6 @@ class SmallWorld:
             if each == uid:
                 self.guests.pop(target, None)
                 self.transfers[uid] = Transfer(Sending.FAILED, "Cancelled", "it was cancelled")
-
-    # The API.
-
-    def _next(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}-{self._count}"
-
-    @staticmethod
-    def _version(found: Mapping[str, object]) -> str:
-        return text(found, "metadata", "resourceVersion")
-
-    def _is_current(self, vm: Json) -> bool:
-        return self._version(self.vms.get("db", {})) == self._version(vm)
-
-    def _put(self, kind: Objects, body: Json) -> None:
-        metadata = {**child(body, "metadata"), "resourceVersion": self._next("v")}
-        kind[name_of(body).name] = {**body, "metadata": metadata}
-
-    def _create_pod(self, pod: Json) -> None:
-        name = name_of(pod).name
-        if name not in self.pods:
-            metadata = {**child(pod, "metadata"), "uid": self._next("uid")}
-            self._put(self.pods, {**pod, "metadata": metadata, "status": {"phase": "Pending"}})
-
-    def _patch(self, kind: Objects, seen: Json, *, checked: bool = True, **parts: Json) -> None:
-        now = kind.get(name_of(seen).name)
-        if now is None or uid_of(now) != uid_of(seen) or (checked and self._version(now) != self._version(seen)):
-            raise RefusedError
-        changed = dict(now)
-        for part, values in parts.items():
-            merged = {**child(now, part), **values}
-            changed[part] = {key: value for key, value in merged.items() if value is not None}
-        self._put(kind, changed)
-        self._drop_released(kind, name_of(seen).name)
-
-    def _delete(self, kind: Objects, name: str) -> None:
-        found = kind.get(name)
-        if found is not None and not is_leaving(found):
-            self._patch(kind, found, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-
-    def _drop_released(self, kind: Objects, name: str) -> None:
-        found = kind[name]
-        if is_leaving(found) and not child(found, "metadata").get("finalizers") and kind is not self.pods:
-            del kind[name]
 
 
 def settle(world: SmallWorld, rounds: int = 40) -> None:
