@@ -70,7 +70,7 @@ class MigrationHands:
         if todo.delete_target and target is not None:
             await self._delete_target(target)
         if todo.tell:
-            await self._tell(facts, dict(todo.status))
+            await self._tell(facts)
         if todo.remove_finalizer:
             await self._let_go(migration)
         elif remaining > 0:
@@ -132,9 +132,9 @@ class MigrationHands:
         for about in _both(facts):
             await self._means.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
 
-    async def _tell(self, facts: MigrationFacts, written: Json) -> None:
+    async def _tell(self, facts: MigrationFacts) -> None:
         """Says on both objects how it ended."""
-        said = items(written or child(facts.migration, "status"), "conditions")
+        said = items(facts.migration, "status", "conditions")
         reason, story = next(((text(each, "reason"), text(each, "message")) for each in said), ("", ""))
         word = reason if reason == "Migrated" else f"Migration{reason}"
         for about in _both(facts):

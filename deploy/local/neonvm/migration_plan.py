@@ -5,6 +5,7 @@ Rules that hold here (S4.12):
 - Level-triggered: the plan depends on the objects and on who runs, never on what happened before.
 - Who runs decides. Once the guest runs in the target, a cancel, a time-out or a deleted object come too late, and the
   migration succeeds; where it does not run there and nothing is being sent, the target goes.
+- A migration is held before anything is decided about it: however it ends, it stays until that has been told.
 - A migration that cannot begin fails at once and says why; one migration of a VM at a time.
 - The target pod's name is in ``status`` before the pod is made. A target that had got a node and vanished is not made
   again: the room that was kept for it is gone.
@@ -59,12 +60,12 @@ def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
     """Whether the migration may begin at all."""
     if is_leaving(facts.migration):
         return MigrationPlan(remove_finalizer=held)
-    if why := _unfit(facts):
-        return _failed(facts, *why, tell=not held)
-    if facts.has_remains or text(facts.vm or {}, "status", "phase") in {PRE_MIGRATING, MIGRATING}:
-        return _NOTHING  # another migration has ended just now
     if not held:
         return MigrationPlan(add_finalizer=True)
+    if why := _unfit(facts):
+        return _failed(facts, *why)
+    if facts.has_remains or text(facts.vm or {}, "status", "phase") in {PRE_MIGRATING, MIGRATING}:
+        return _NOTHING  # another migration has ended just now
     source: Json = facts.source or {}
     name = text(source, "metadata", "name")
     return _status(
@@ -218,9 +219,8 @@ def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:
     return "SourceLost", f"the guest in pod {name} has ended{': ' if said else ''}{said}"
 
 
-def _failed(facts: MigrationFacts, reason: str, story: str, *, tell: bool = False) -> MigrationPlan:
-    failed = _status(facts, "False", reason, story, phase=FAILED, **_info(facts))
-    return MigrationPlan(status=failed.status, tell=tell)
+def _failed(facts: MigrationFacts, reason: str, story: str) -> MigrationPlan:
+    return _status(facts, "False", reason, story, phase=FAILED, **_info(facts))
 
 
 def _info(facts: MigrationFacts) -> Json:

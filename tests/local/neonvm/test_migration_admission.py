@@ -46,3 +46,13 @@ async def test_a_migration_of_a_vm_that_does_not_run_fails(stage: Stage) -> None
         await stage.run_vm()
     await stage.ask_to_move()
     assert await stage.outcome() == ("Failed", "VMNotRunning")
+
+
+async def test_why_a_migration_may_not_begin_is_said_although_the_first_attempt_was_lost(stage: Stage) -> None:
+    stage.api.lost = "POST /api/v1/namespaces/default/events"
+    await stage.ask_to_move()
+    assert (stage.api.lost, await stage.said("move")) == ("", [])
+    await stage.pass_time(1)
+    assert await stage.said("move") == [("MigrationVMGone", "move: there is no VM db")]
+    assert await stage.outcome() == ("Failed", "VMGone")
+    assert not child(await stage.migration() or {}, "metadata").get("finalizers")

@@ -95,8 +95,9 @@ def rest(made: MigrationPlan) -> MigrationPlan:
 NOTHING = MigrationPlan()
 
 
-def test_a_new_migration_is_held_before_anything_is_done_for_it() -> None:
-    assert plan_migration(fresh(migration(finalizers=[]))) == MigrationPlan(add_finalizer=True)
+@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"has_remains": True}])
+def test_a_new_migration_is_held_before_anything_is_said_or_done_about_it(known: Json) -> None:
+    assert plan_migration(fresh(migration(finalizers=[]), **known)) == MigrationPlan(add_finalizer=True)
 
 
 def test_it_begins_by_naming_both_ends() -> None:
@@ -118,11 +119,14 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"source_seat": Seat.EMPTY}, "VMNotRunning", "the VM must run to be moved; it is Running"),
     ],
 )
-@pytest.mark.parametrize("held", [True, False])
-def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str, held: bool) -> None:
-    made = plan_migration(fresh(migration(finalizers=[FINALIZER] if held else []), **known))
-    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
-    assert rest(made) == MigrationPlan(tell=not held)
+def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:
+    made = plan_migration(fresh(**known))
+    assert (status(made), says(made), rest(made)) == ({"phase": "Failed"}, ("False", reason, story), NOTHING)
+
+
+def test_one_that_could_not_begin_is_let_go_only_when_that_has_been_told() -> None:
+    refused = fresh(migration({"phase": "Failed"}), vm=None, source=None)
+    assert plan_migration(refused) == MigrationPlan(tell=True, remove_finalizer=True)
 
 
 @pytest.mark.parametrize("known", [{"has_remains": True}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
