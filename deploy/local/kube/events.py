@@ -15,6 +15,8 @@ from deploy.local.kube.objects import EVENTS, Json, name_of, text, uid_of
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
+_SERVER_IN_TROUBLE: Final = 500
+"""This status and those above say nothing about the event itself."""
 
 
 class Events:
@@ -42,8 +44,10 @@ class Events:
             else:
                 written = await self._write(about, reason, message, kind)
                 self._last[uid] = ((reason, message), written, 1)
-        except ApiError:
+        except ApiError as error:
             self._last.pop(uid, None)
+            if error.status >= _SERVER_IN_TROUBLE:
+                raise ApiUnavailableError(f"the event may not have been written: {error}") from error
         except ApiUnavailableError:
             self._last.pop(uid, None)
             raise

@@ -34,7 +34,8 @@ class _Lines(httpx.AsyncByteStream):
 class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered.
 
-    Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself.
+    Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
+    ``failing`` has it answered 503, and nothing done.
     """
 
     def __init__(self, world: World | None = None) -> None:
@@ -45,6 +46,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self.is_away = False
         self.unanswered = ""
         self.lost = ""
+        self.failing = ""
 
     def client(self) -> ApiClient:
         headers = {"Authorization": "Bearer secret"}
@@ -58,6 +60,9 @@ class InProcess(httpx.AsyncBaseTransport):
         if self.lost and f"{request.method} {request.url.path}".endswith(self.lost):
             self.lost = ""
             raise httpx.ConnectError("the request was lost")
+        if self.failing and f"{request.method} {request.url.path}".endswith(self.failing):
+            self.failing = ""
+            return httpx.Response(503, json={"reason": "ServiceUnavailable", "message": "try again"})
         self.busy += 1
         try:
             answer = await self._asgi.handle_async_request(request)

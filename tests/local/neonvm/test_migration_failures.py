@@ -30,15 +30,17 @@ async def test_a_move_that_fails_leaves_the_vm_where_it_was(stage: Stage, fault:
     await stage.assert_well(old)
 
 
-async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(stage: Stage) -> None:
+@pytest.mark.parametrize("trouble", ["lost", "failing"])
+async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(stage: Stage, trouble: str) -> None:
     old = await stage.run_vm()
     source, _ = await stage.begin_to_move()
-    stage.api.lost = "POST /api/v1/namespaces/default/events"
+    setattr(stage.api, trouble, "POST /api/v1/namespaces/default/events")
     source.fail(TransferFault.REFUSED)
     await stage.settle()
     await stage.pass_time(2)
     story = "move: injected: Refused"
-    assert (stage.api.lost, sorted(await stage.said("move"))) == ("", sorted(await stage.said()))
+    assert (stage.api.lost, stage.api.failing) == ("", "")
+    assert sorted(await stage.said("move")) == sorted(await stage.said())
     assert ("MigrationRefused", story) in await stage.said()
     await stage.assert_well(old)
 
