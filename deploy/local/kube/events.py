@@ -15,8 +15,13 @@ from deploy.local.kube.objects import EVENTS, Json, name_of, text, uid_of
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
+REMEMBERED: Final = 512
+"""So many objects' last events are known; one of an object that is not known is written anew instead of counted."""
 _SERVER_IN_TROUBLE: Final = 500
 """This status and those above say nothing about the event itself."""
+
+_Last = tuple[tuple[str, str], str, int]
+"""Reason and message of an object's last event, the event's name, and how often it was said."""
 
 
 class Events:
@@ -26,7 +31,7 @@ class Events:
         self._client = client
         self._component = component
         self._clock = clock
-        self._last: dict[str, tuple[tuple[str, str], str, int]] = {}
+        self._last: dict[str, _Last] = {}  # the object that was spoken of last comes last
 
     async def say(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
@@ -40,10 +45,10 @@ class Events:
         try:
             if said == (reason, message):
                 await self._count(about, written, count + 1)
-                self._last[uid] = (said, written, count + 1)
+                self._remember(uid, (said, written, count + 1))
             else:
                 written = await self._write(about, reason, message, kind)
-                self._last[uid] = ((reason, message), written, 1)
+                self._remember(uid, ((reason, message), written, 1))
         except ApiError as error:
             self._last.pop(uid, None)
             if error.status >= _SERVER_IN_TROUBLE:
@@ -51,6 +56,12 @@ class Events:
         except ApiUnavailableError:
             self._last.pop(uid, None)
             raise
+
+    def _remember(self, uid: str, last: _Last) -> None:
+        self._last.pop(uid, None)
+        self._last[uid] = last
+        if len(self._last) > REMEMBERED:
+            del self._last[next(iter(self._last))]
 
     async def _count(self, about: Json, written: str, count: int) -> None:
         name = type(name_of(about))(_namespace(about), written)

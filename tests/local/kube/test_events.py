@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from deploy.local.kube.client import ApiClient, ApiUnavailableError
-from deploy.local.kube.events import Events
+from deploy.local.kube.events import REMEMBERED, Events
 from deploy.local.kube.objects import Json
 from tests.local.clock import FakeClock
 
@@ -59,3 +59,13 @@ async def test_an_event_that_is_refused_is_dropped(status: int) -> None:
     desk.answer = httpx.codes(status)
     await desk.tell()
     assert desk.sent == [WRITTEN]
+
+
+async def test_only_the_latest_events_are_remembered_so_that_objects_which_are_gone_take_no_room() -> None:
+    desk = Desk()
+    for uid in ("old", "kept", *map(str, range(REMEMBERED - 2)), "kept", "one too many"):
+        await desk.tell(uid)
+    del desk.sent[:]
+    await desk.tell("kept")
+    await desk.tell("old")
+    assert desk.sent == [COUNTED, WRITTEN]
