@@ -5,16 +5,19 @@ An amount is what Kubernetes takes for a quantity (``2``, ``"250m"``, ``"1Gi"``)
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainValidator
 from pydantic.alias_generators import to_camel
 
 from protocol.field_errors import shown
 from protocol.units import Amount, Bytes, MilliCpu
 
 A = TypeVar("A", bound=Amount)
+_PERCENT: Final = re.compile(r"([1-9][0-9]?|100)%")
+_MOST: Final = 1000
 
 
 class Section(BaseModel):
@@ -45,8 +48,17 @@ def _fraction(value: object) -> Fraction:
     return Fraction(str(value))
 
 
+def _count_or_share(value: object) -> int | Fraction:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
+        return value
+    if isinstance(value, str) and (found := _PERCENT.fullmatch(value)):
+        return Fraction(int(found[1]), 100)
+    raise ValueError(f'expected 1 to {_MOST}, or a percentage of all nodes like "20%", got {shown(value)}')
+
+
 Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
 Mem = Annotated[Bytes, _quantity(Bytes)]
 Watermark = Annotated[Fraction, BeforeValidator(_fraction)]
+CountOrShare = Annotated[int | Fraction, PlainValidator(_count_or_share)]
 CpuUnit = Annotated[MilliCpu, _quantity(MilliCpu), AfterValidator(_above_zero)]
 MemUnit = Annotated[Bytes, _quantity(Bytes), AfterValidator(_above_zero)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.config_fields import MemUnit, Section
+from scheduler_plugin.config_fields import CountOrShare, MemUnit, Section
 from scheduler_plugin.migration import MigrationPolicy, Rest
 
 Span = Annotated[float, Field(ge=0, le=86_400)]
@@ -30,7 +31,7 @@ class MigrationSection(Section):
     backoff_seconds: SpanAboveZero = 60
     backoff_most_seconds: SpanAboveZero = 3600
     max_per_node: _PerNode = _PerNode()
-    max_per_cluster: Count = 10
+    max_per_cluster: CountOrShare = Fraction(1, 5)
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     max_bandwidth: MemUnit = Bytes(1024**3)
     drain_cordoned: bool = True

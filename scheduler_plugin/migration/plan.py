@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
@@ -18,8 +20,8 @@ class MigrationPolicy:
 
     ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while somebody is denied what he
     asks for. Active migrations, whoever made them, are at most ``out_per_node`` and ``in_per_node`` for each node, and
-    ``per_cluster`` in all, as far as the scheduler adds to them. ``timeout`` is how long one may take. With ``enabled``
-    False the scheduler moves nobody by itself.
+    ``per_cluster`` in all (a fraction is one of all nodes, rounded up), as far as the scheduler adds to them.
+    ``timeout`` is how long one may take. With ``enabled`` False the scheduler moves nobody by itself.
     """
 
     enabled: bool = True
@@ -28,9 +30,14 @@ class MigrationPolicy:
     rest: Rest = field(default_factory=Rest)
     out_per_node: int = 1
     in_per_node: int = 2
-    per_cluster: int = 10
+    per_cluster: int | Fraction = Fraction(1, 5)
     timeout: Seconds = Seconds(300.0)
     drain_cordoned: bool = True
+
+    def at_once(self, nodes: int) -> int:
+        """How many migrations may be active in a cluster of so many nodes."""
+        limit = self.per_cluster
+        return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
 
 @dataclass(frozen=True, slots=True)

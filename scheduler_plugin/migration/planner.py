@@ -52,7 +52,7 @@ class Planner:
         relief = Relief(ledger, policy, moment, self._order)
         batch = self._batch(policy, moment.now)
         if batch:
-            traffic = Traffic.of(ledger)
+            traffic = Traffic.of(ledger, policy)
             targets = Targets(ledger, traffic, policy, ranking, draw)
             for need in batch:
                 self._stuck.pop(need.book.name, None)

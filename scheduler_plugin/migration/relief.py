@@ -63,7 +63,7 @@ class Relief:
                 others["resting after a migration"] += 1
             else:
                 found.append(victim)
-        found.sort(key=lambda victim: (self._order(victim), victim.vm))
+        found.sort(key=lambda victim: (self._order(victim, need.excess), victim.vm))
         return found, others
 
     def _rests(self, vm: ObjectName, need: Need, resting: Mapping[ObjectName, Instant]) -> bool:

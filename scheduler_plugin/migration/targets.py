@@ -22,16 +22,17 @@ from scheduler_plugin.placement import best_target, stays_below_watermark
 
 @dataclass(slots=True)
 class Traffic:
-    """How many migrations are active, and how many of them leave and enter each node."""
+    """How many migrations are active, and how many of them leave and enter each node. At most ``most`` may be."""
 
+    most: int
     total: int = 0
     leaving: Counter[str] = field(default_factory=Counter)
     entering: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, ledger: Ledger) -> Traffic:
+    def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
         """What is going on now, whoever ordered it."""
-        traffic = cls()
+        traffic = cls(policy.at_once(len(ledger.rooms)))
         for each in ledger.migrations.values():
             if each.is_active:
                 traffic.add(each.source, each.goal)
@@ -45,7 +46,7 @@ class Traffic:
 
     def may_leave(self, node: str, policy: MigrationPolicy) -> int:
         """How many more may leave ``node`` now."""
-        return max(0, min(policy.out_per_node - self.leaving[node], policy.per_cluster - self.total))
+        return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
 
 
 class Targets:

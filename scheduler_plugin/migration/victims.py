@@ -4,8 +4,9 @@ Rules that hold here:
 
 - Only what can be moved safely and as a whole: a VM of ours that runs, in one pod that is known to be bound, that
   nobody has exempted, that is not on its way already and does not rest after its last migration.
-- The least loaded go first, because they notice a migration least; loads that differ by less than ``LOAD_STEP`` count
-  as equal, and of those the one with the least to copy goes first. A VM whose load is not known goes last.
+- The least loaded go first, because they notice a migration least. Loads within the same ``LOAD_STEP`` count as equal;
+  of those the cheapest goes first: of whose like the fewest would relieve the node, and then the one with the least to
+  copy. A VM whose load is not known goes last.
 - The order is an argument: a simulation compares others.
 """
 
@@ -22,8 +23,8 @@ from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhas
 from scheduler_plugin.ledger.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 
-LOAD_STEP: Final = 0.1
-"""vCPUs of load that make a difference to a VM that is moved."""
+LOAD_STEP: Final = 0.5
+"""vCPUs of load that make a difference to a VM that is moved. Smaller steps send many tiny VMs where one would do."""
 
 MOVABLE: Final = frozenset({RUNNING, "Scaling"})
 """Phases of a VM that may be moved. A resize that is under way ends before the guest is sent; one that the guest cannot
@@ -54,14 +55,24 @@ class Victim:
         return self.claim.reserved + self.claim.unmet
 
 
-Order = Callable[[Victim], tuple[float, ...]]
-"""The least goes first; of equals the name decides."""
+Order = Callable[[Victim, Resources | None], tuple[float, ...]]
+"""A VM's place in line, by the VM and by how much its node has too much (None: all must go). The least goes first; of
+equals the name decides.
+"""
 
 
-def least_loaded_first(victim: Victim) -> tuple[float, ...]:
+def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
     """The rule (S4.8)."""
     steps = victim.load if victim.load == inf else victim.load // LOAD_STEP
-    return steps, float(victim.to_copy)
+    return steps, _how_many(victim.size, excess), float(victim.to_copy)
+
+
+def _how_many(size: Resources, excess: Resources | None) -> float:
+    """How many VMs of that size would have to go; infinitely many where they have nothing of what there is too much."""
+    if excess is None:
+        return 1.0
+    pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
+    return max((float(-(-much // one)) if one else inf for much, one in pairs if much), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

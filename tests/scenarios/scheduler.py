@@ -41,6 +41,7 @@ POLICY = MigrationPolicy(
     settle_denied=Seconds(0.5),
     rest=Rest(cooldown=Seconds(5.0), backoff=Seconds(2.0), backoff_most=Seconds(8.0)),
     out_per_node=2,
+    per_cluster=10,
     timeout=Seconds(60.0),
 )
 

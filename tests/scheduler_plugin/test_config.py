@@ -152,6 +152,8 @@ migration:
   maxBandwidth: 64Mi
   drainCordoned: false
 """
+    share = parse_settings(BASE + text.replace("maxPerCluster: 20", "maxPerCluster: 15%"))
+    assert share.migration.per_cluster == Fraction(15, 100)
     settings = parse_settings(BASE + text)
     expected = MigrationPolicy(
         enabled=False,
@@ -174,6 +176,14 @@ migration:
         ("{settleSeconds: -1}", "migration.settleSeconds: Input should be greater than or equal to 0"),
         ("{maxPerNode: {into: 2}}", "migration.maxPerNode.into: unknown setting"),
         ("{maxPerNode: {in: 0}}", "migration.maxPerNode.in: Input should be greater than or equal to 1"),
+        (
+            "{maxPerCluster: 0}",
+            'migration.maxPerCluster: expected 1 to 1000, or a percentage of all nodes like "20%", got 0',
+        ),
+        (
+            "{maxPerCluster: 101%}",
+            "migration.maxPerCluster: expected 1 to 1000, or a percentage of all nodes like \"20%\", got '101%'",
+        ),
         ("{timeoutSeconds: 0}", "migration.timeoutSeconds: Input should be greater than or equal to 1"),
         ("{maxBandwidth: 0}", "migration.maxBandwidth: expected more than zero"),
         (

@@ -20,7 +20,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from protocol.units import Instant, Seconds
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.migration import MigrationPolicy, Moment, Order, Plan, Planner, Victim, least_loaded_first
 from scheduler_plugin.placement import FITS
@@ -36,7 +36,7 @@ AGAIN: Final = Seconds(3600.0)
 LONG_AGO: Final = Instant(float("-inf"))
 
 
-def oldest_first(victim: Victim) -> tuple[float, ...]:
+def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
     """The original's rule: who has been on the node for longest."""
     return (float(victim.arrived),)
 
@@ -44,7 +44,7 @@ def oldest_first(victim: Victim) -> tuple[float, ...]:
 def by_chance(random: Random) -> Order:
     """Anybody."""
 
-    def order(victim: Victim) -> tuple[float, ...]:  # noqa: ARG001 - whoever it is
+    def order(_: Victim, __: Resources | None) -> tuple[float, ...]:
         return (random.random(),)
 
     return order
@@ -122,9 +122,9 @@ class Moves:
         cores, mem = self._loads
         return cores[vm.index], min(int(mem[vm.index]), vm.use.mem.value)
 
-    def _by_last_report(self, victim: Victim) -> tuple[float, ...]:
+    def _by_last_report(self, victim: Victim, excess: Resources | None) -> tuple[float, ...]:
         load, mem = self._load_of(self._cluster.vms[victim.vm])
-        return self._order(replace(victim, load=load, to_copy=mem))
+        return self._order(replace(victim, load=load, to_copy=mem), excess)
 
     def _set_out(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 
@@ -25,10 +26,12 @@ def crowd(nodes: int, policy: MigrationPolicy) -> Scene:
 @pytest.mark.parametrize(
     ("policy", "leave", "enter"),
     [
-        (MigrationPolicy(), 1, 2),
-        (MigrationPolicy(out_per_node=2, in_per_node=9), 2, 6),
+        (MigrationPolicy(), 1, 1),
+        (MigrationPolicy(per_cluster=Fraction(3, 5)), 1, 2),
+        (MigrationPolicy(per_cluster=10), 1, 2),
+        (MigrationPolicy(per_cluster=9, out_per_node=2, in_per_node=9), 2, 6),
         (MigrationPolicy(out_per_node=9, in_per_node=9, per_cluster=4), 3, 4),
-        (MigrationPolicy(out_per_node=9, in_per_node=2), 3, 2),
+        (MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=2), 3, 2),
         (MigrationPolicy(out_per_node=0), 0, 0),
     ],
 )
@@ -39,7 +42,7 @@ def test_no_more_move_at_once_than_is_allowed(policy: MigrationPolicy, leave: in
     entering = Counter(move.target for move in moves)
     assert max(leaving.values(), default=0) == leave
     assert max(entering.values(), default=0) == enter
-    assert len(moves) <= policy.per_cluster
+    assert len(moves) <= policy.at_once(nodes=5)
 
 
 def test_what_is_under_way_counts_against_the_limits() -> None:

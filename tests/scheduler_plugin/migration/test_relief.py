@@ -94,14 +94,14 @@ def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None
 
 
 def test_as_many_move_as_are_needed() -> None:
-    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9, in_per_node=9))
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=9))
     for number in range(9):
         scene.add(f"v{number}", "n1", 1, load=float(number))
     assert scene.moves() == {"v0": "n2", "v1": "n2"}
 
 
 def test_a_small_vm_stays_where_a_larger_one_has_to_go_anyway() -> None:
-    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     scene.add("idle", "n1", 1, load=0.0)
     scene.add("large", "n1", 4, load=0.5)
     scene.add("busy", "n1", 5, load=3.0)
@@ -142,7 +142,7 @@ def test_a_vm_goes_where_it_also_gets_what_it_was_denied() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "moves"),
     [
-        ({"load": 0.2}, {"load": 0.1}, "second"),
+        ({"load": 0.6}, {"load": 0.4}, "second"),
         ({"load": 1.08, "mem_used": 1}, {"load": 1.02, "mem_used": 2}, "first"),
         ({"load": 1.02, "mem_used": 2}, {"load": 1.08, "mem_used": 1}, "second"),
         ({"load": 5.0}, {"load": None}, "first"),
@@ -159,6 +159,14 @@ def test_the_least_loaded_goes_first_then_the_one_with_the_least_to_copy(
     assert list(scene.moves()) == [moves]
 
 
+def test_of_equal_loads_one_that_is_large_enough_goes_before_several_small_ones() -> None:
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
+    for of, size in (("tiny", 1), ("small", 1), ("fits", 2), ("large", 4)):
+        scene.add(of, "n1", size, load=0.1, mem_used=size)
+    scene.add("busy", "n1", 1, load=0.9)
+    assert scene.moves() == {"fits": "n2"}
+
+
 def test_what_the_guest_was_seen_to_change_has_to_be_copied_as_well() -> None:
     scene = Scene(node("n1"), node("n2"))
     for of, mem in (("writes", 1.0), ("reads", 1.5)):
@@ -171,7 +179,7 @@ def test_what_the_guest_was_seen_to_change_has_to_be_copied_as_well() -> None:
 
 
 def test_another_order_may_be_given() -> None:
-    def oldest_first(victim: Victim) -> tuple[float, ...]:
+    def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
         return (float(victim.arrived),)
 
     assert pressed(order=oldest_first).moves() == {"a": "n2"}
@@ -206,7 +214,7 @@ def test_a_vm_that_is_being_resized_may_move() -> None:
 
 
 def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
-    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     for of in ("double", "deleted"):
         scene.add(of, "n1", 4)
     scene.fleet.did(scene.ledger.see_pod(vm_pod("double", "n2", "uid-second")))
@@ -218,7 +226,7 @@ def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_
 
 
 def test_a_vm_that_a_person_moves_is_not_moved_as_well() -> None:
-    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(out_per_node=9))
+    scene = Scene(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     scene.add("a", "n1", 5)
     scene.fleet.did(scene.ledger.see_pod(plain_pod("b", amount(5), "n1")))
     scene.migration(migration("a", PENDING, is_ours=False))

@@ -120,7 +120,7 @@ async def test_an_order_that_waits_its_turn_is_given_up_when_its_target_goes() -
     cluster.put(VMS, vm("other", 2, 8))
     cluster.put(PODS, vm_pod("other", "n1"))
     cluster.remove(PODS, "default", "foreign")
-    async with scene(cluster, "migration: {maxPerNode: {out: 2}}") as s:
+    async with scene(cluster, "migration: {maxPerNode: {out: 2}, maxPerCluster: 2}") as s:
         answered = asyncio.Event()
         s.cluster.faults.append(Fault(CREATION, hold=answered))
         s.cluster.put(NODES, node("n1", unschedulable=True))

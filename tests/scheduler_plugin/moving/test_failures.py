@@ -176,7 +176,7 @@ async def test_what_is_wanted_again_by_its_turn_is_not_deleted_any_more() -> Non
     cluster.put(NODES, node("n3"))
     cluster.put(VMS, vm("other", 2, 8))
     cluster.put(PODS, vm_pod("other", "n3"))
-    async with scene(cluster) as s:
+    async with scene(cluster, "migration: {maxPerCluster: 2}") as s:
         s.fill("n3", "7500m")
         await s.passes(SETTLED)
         both = [("db", "n2", ""), ("other", "n2", "")]
