@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A pod that the API says runs, but that this process did not start, was lost with an earlier process: it has failed.
-  One that ended here has said why itself, and the cache hears of that only a little later.
+  One that ended here is known with its reason until the cache has heard of it, however often that must be written.
 - A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it vanishes.
 - A pod that runs no VM only claims room: it is reported as running and nothing is started for it.
 """
@@ -43,7 +43,7 @@ class Kubelet:
         self._means = means
         self._queue = WorkQueue(means.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
-        self._reported: set[str] = set()  # pods that have ended here, while the cache has not heard of it
+        self._ended: dict[str, Json] = {}  # how pods ended here, while the cache has not heard of it
         pods.listen(self._pod_changed)
 
     @property
@@ -97,7 +97,14 @@ class Kubelet:
             return
         if is_leaving(pod):
             await self._confirm(pod)
-        elif not is_over(pod) and name not in self._sandboxes and uid_of(pod) not in self._reported:
+        elif not is_over(pod) and name not in self._sandboxes:
+            await self._report_or_begin(name, pod, lives)
+
+    async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
+        ended = self._ended.get(uid_of(pod))
+        if ended is not None:
+            await report(self._means, name, ended)
+        else:
             await self._begin(name, pod, lives)
 
     async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
@@ -123,11 +130,11 @@ class Kubelet:
 
     async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:
-            await sandbox.run()
+            ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
-                self._reported.add(sandbox.uid)
+                self._ended[sandbox.uid] = ended
         except ApiError:
-            self._queue.add(name)  # the status could not be written: looked at again, as a pod that is lost
+            pass  # it could not even be said that the pod runs: it is begun anew
         finally:
             if (found := self._sandboxes.get(name)) is not None and found[0] is sandbox:
                 del self._sandboxes[name]
@@ -146,7 +153,8 @@ class Kubelet:
                 raise
 
     def _pod_changed(self, change: Change) -> None:
-        if change.old is not None and (change.new is None or is_over(change.new)):
-            self._reported.discard(uid_of(change.old))
-        if any(each is not None and node_of(each) in self._nodes for each in (change.old, change.new)):
+        old, new = change.old, change.new
+        if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
+            self._ended.pop(uid_of(old), None)
+        if any(each is not None and node_of(each) in self._nodes for each in (old, new)):
             self._queue.add(change.name)

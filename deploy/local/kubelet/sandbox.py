@@ -135,18 +135,19 @@ class Sandbox:
         ours.resizer.leave()
         theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
 
-    async def run(self) -> None:
-        """Runs the pod to its end and reports it. Raises ``ApiError`` where it cannot be reported."""
+    async def run(self) -> Json:
+        """Runs the pod to its end, and returns the status that says how it ended.
+
+        Raises ``ApiError`` where the API does not take that it runs.
+        """
         try:
             reason = await self._live()
         except (GuestError, NetworkError, OSError) as error:
             reason = str(error)
         now = self._means.clock.timestamp()
         if self._moved_to is not None:
-            status = moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
-        else:
-            status = failed_status(reason, now)
-        await report(self._means, self._name, status)
+            return moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
+        return failed_status(reason, now)
 
     async def _live(self) -> str:
         network = self._means.network

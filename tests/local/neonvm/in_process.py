@@ -35,7 +35,7 @@ class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered.
 
     Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
-    ``failing`` has it answered 503, and nothing done.
+    ``failing`` has it answered with the status ``fault``, and nothing done.
     """
 
     def __init__(self, world: World | None = None) -> None:
@@ -47,6 +47,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self.unanswered = ""
         self.lost = ""
         self.failing = ""
+        self.fault = 503
 
     def client(self) -> ApiClient:
         headers = {"Authorization": "Bearer secret"}
@@ -62,7 +63,7 @@ class InProcess(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the request was lost")
         if self.failing and f"{request.method} {request.url.path}".endswith(self.failing):
             self.failing = ""
-            return httpx.Response(503, json={"reason": "ServiceUnavailable", "message": "try again"})
+            return httpx.Response(self.fault, json={"reason": "Injected", "message": "not now"})
         self.busy += 1
         try:
             answer = await self._asgi.handle_async_request(request)
