@@ -55,9 +55,14 @@ class MigrationNews:
             if name not in there:
                 self._vanished(before)
         self._known = dict(there)
+        self._forget_orders_never_carried_out()
         phases = [found.facts.phase for found in there.values()]
         for phase in ACTIVE:
             self._desk.telemetry.migrations.active.labels(phase.value.lower()).set(phases.count(phase))
+
+    def _forget_orders_never_carried_out(self) -> None:
+        seen, ordered = self._desk.feed.migrations.facts, self._desk.ledger.migrations
+        self._cancelled = {name: why for name, why in self._cancelled.items() if name in seen or name in ordered}
 
     def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
         facts = found.facts

@@ -59,6 +59,25 @@ async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
         assert ((s.migrations, s.reserved), s.events) == (ORDERED, [STARTED])
 
 
+async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_later_one_is_judged_by_itself() -> None:
+    async with scene() as s:
+        s.cluster.faults.append(Fault(CREATION))
+        await s.passes(11)
+        (order,) = s.cluster.made("POST", "/virtualmachinemigrations")
+        s.relieve()
+        s.cluster.put(NODES, node("n2", unschedulable=True))
+        await s.passes(30)
+        assert (s.created(), s.migrations, s.reserved) == (1, [], ("2", "0"))
+        s.cluster.put(NODES, node("n2"))
+        await s.cluster.call(order)
+        s.controller.accept()
+        await s.passes(1)
+        s.controller.fail("no luck")
+        await s.passes(1)
+        assert s.events[-1] == ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
+        assert 'autoscale_migrations_total{outcome="failed"} 1.0' in await s.metrics()
+
+
 async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order() -> None:
     async with scene() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
