@@ -45,7 +45,8 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
     keeper = Keeper(python("raise SystemExit(3)", tmp_path / "log"), clock, note)
     running = asyncio.ensure_future(keeper.run())
     for times in (1, 2):
-        await asyncio.wait_for(ended.wait(), 20)
+        async with asyncio.timeout(20):
+            await ended.wait()
         ended.clear()
         await settle()
         assert (codes, keeper.restarts, keeper.pid) == ([3] * times, times, None)

@@ -62,7 +62,8 @@ async def seen(folder: ClusterFolder, vm: ObjectName, holds: Callable[[Json], bo
         informer.listen(lambda change: look(change.name, change.new))
         watching = asyncio.ensure_future(informer.run())
         try:
-            return await asyncio.wait_for(found, PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                return await found
         finally:
             watching.cancel()
             await asyncio.wait((watching,))
