@@ -26,6 +26,7 @@ from deploy.local.apiserver.jsonvalue import JsonObject
 from deploy.local.apiserver.resource_routes import Settings
 from deploy.local.apiserver.store import Store
 from deploy.local.apiserver.world import World
+from deploy.local.kubelet.tokens import write_private
 
 HISTORY_LIMIT: Final = 4096
 """How many changes of each resource watches can go back."""
@@ -113,9 +114,7 @@ def write_kubeconfig(path: Path, url: str, token: str, authority: bytes | None) 
         "contexts": [{"name": name, "context": {"cluster": name, "user": "admin", "namespace": "default"}}],
         "current-context": name,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    write_private(path, yaml.safe_dump(config, sort_keys=False))
 
 
 def admin_tokens(token: str) -> Mapping[str, Identity]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.local.apiserver.server import write_kubeconfig
 from deploy.local.kube.kubeconfig import KubeconfigError, client_from_kubeconfig
 
 
@@ -54,3 +55,13 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         client_from_kubeconfig(write(tmp_path, {}), "other")
     with pytest.raises(KubeconfigError, match="the credential program '/no/such' failed"):
         client_from_kubeconfig(write(tmp_path, {"exec": {"command": "/no/such"}}))
+
+
+def test_the_api_servers_kubeconfig_is_replaced_at_once_so_that_nobody_reads_half_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    write_kubeconfig(file, "http://127.0.0.1:1", "first", None)
+    with file.open() as reader:
+        write_kubeconfig(file, "http://127.0.0.1:1", "second", None)
+        assert yaml.safe_load(reader)["users"] == [{"name": "admin", "user": {"token": "first"}}]
+    assert (sent_token(file), stat.S_IMODE(file.stat().st_mode)) == ("Bearer second", 0o600)
+    assert list(tmp_path.iterdir()) == [file]
