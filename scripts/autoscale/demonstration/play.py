@@ -25,6 +25,8 @@ _POLICY: Final = '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory":
 """A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
 _BOOT: Final = Seconds(120.0)
 _SETTLE: Final = Seconds(20.0)
+_STILL: Final = 6.0
+"""Seconds without a change of size after which the guest is not busy with the last one any more."""
 _MAKE_ROOM: Final = Seconds(60.0)
 _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
@@ -99,6 +101,7 @@ class Play:
         await self._until(self._is_least, _SETTLE)
         if not await self._until(self._has_room, _MAKE_ROOM):
             raise SiteError("the VM stays large without load, so that it could not be seen to grow")
+        await self._until(self._stands_still, _SETTLE)
         self.act, self.seen.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
@@ -151,6 +154,9 @@ class Play:
     def _has_room(self) -> bool:
         glance = self.watcher.glance()
         return glance.size is not None and glance.most is not None and glance.size.cpu * 2 <= glance.most.cpu
+
+    def _stands_still(self) -> bool:
+        return self._has_room() and self.elapsed() - self.seen.sizes[-1][0] >= _STILL
 
     def _has_shrunk(self) -> bool:
         began = self.seen.load_began
