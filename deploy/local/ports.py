@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from protocol.messages import ObjectName
@@ -80,19 +80,28 @@ class GuestSpec:
     state_dir: Path
 
 
+_DOUBLED_EVERY: Final = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
     """How a running guest may be moved (S4.12).
 
-    ``downtime`` is how long it may stand still, which the hypervisor aims at; ``bandwidth`` is in bytes per second;
-    after ``timeout`` without an end the move is given up. With ``auto_converge`` a guest that changes its memory faster
-    than it can be sent is slowed down.
+    ``downtime`` is how long it may stand still, which the hypervisor aims at, and ``downtime_most`` what it may become
+    for a guest that changes its memory too fast for that; ``bandwidth`` is in bytes per second; after ``timeout``
+    without an end the move is given up. With ``auto_converge`` such a guest is slowed down.
     """
 
     downtime: Seconds
     bandwidth: Bytes
     timeout: Seconds
     auto_converge: bool = True
+    downtime_most: Seconds = Seconds(0.3)
+
+    def downtime_after(self, span: Seconds) -> Seconds:
+        """How long the guest may stand still once the move has lasted for ``span``: twice as long every 5 s."""
+        doublings = min(span // _DOUBLED_EVERY, 32.0)
+        return Seconds(max(self.downtime, min(self.downtime * 2.0**doublings, self.downtime_most)))
 
 
 class TransferStatus(StrEnum):

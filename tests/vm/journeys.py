@@ -19,7 +19,7 @@ from protocol.units import Bytes, Seconds
 from tests.vm.guests import MIB, Booted, booted
 from vm_image.build import ensure_image
 
-LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(1024 * MIB), timeout=Seconds(60.0))
+LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(1024 * MIB), timeout=Seconds(60.0))
 PROBE_SECONDS = 0.02
 
 

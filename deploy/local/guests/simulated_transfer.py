@@ -68,7 +68,7 @@ class Course:
         last = rounds[-1]
         rest = last.size / rate
         end = last.since + rest + _SWITCH
-        converges = len(rounds) > 1 and rest <= limits.downtime and end <= limits.timeout
+        converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
         return cls(burden, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
@@ -108,7 +108,7 @@ def _rounds(burden: Burden, rate: float, limits: TransferLimits) -> Iterator[_Ro
         number += 1
         span = each.size / rate
         since = Seconds(each.since + span)
-        if (number > 1 and span <= limits.downtime) or since >= limits.timeout:
+        if (number > 1 and span <= limits.downtime_after(each.since)) or since >= limits.timeout:
             return
         changed = _dirtied(burden, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
         each = _Round(since, changed, each.sent + each.size)

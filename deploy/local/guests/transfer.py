@@ -75,6 +75,7 @@ class Transfer:
         self._report = Report()
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
+        self._downtime = limits.downtime
         self._stopped_before = ends.source.moment("STOP")
         self._is_led_away = False
         self._released: Instant | None = None
@@ -95,6 +96,7 @@ class Transfer:
             view = await self._look()
             match next_step(view):
                 case Step.WAIT:
+                    await self._relax()
                     await self._ends.source.stirred(_LOOK)
                 case Step.RELEASE:
                     await self._release()
@@ -111,7 +113,7 @@ class Transfer:
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
-        rates = {"downtime-limit": round(limits.downtime * 1000), "max-bandwidth": limits.bandwidth.value}
+        rates = {**_stands_still(limits.downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -119,6 +121,13 @@ class Transfer:
             await source.give(_ENDS, ours)
         await target.call("migrate-incoming", {"uri": f"fd:{_ENDS}"})
         await source.call("migrate", {"uri": f"fd:{_ENDS}"})
+
+    async def _relax(self) -> None:
+        """Lets the guest stand still for longer where it has not come to its end for long."""
+        downtime = self._limits.downtime_after(Seconds(self._ends.clock.now() - self._began))
+        if downtime != self._downtime:
+            self._downtime = downtime
+            await _tried(self._ends.source, "migrate-set-parameters", _stands_still(downtime))
 
     def _lead_away(self) -> None:
         """What is sent to the guest from the moment at which it stops on waits for it at its new place."""
@@ -237,6 +246,10 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
         task.exception()  # whoever cancels asks the guests, not this
         raise cancelled
     return task.result()
+
+
+def _stands_still(downtime: Seconds) -> dict[str, int]:
+    return {"downtime-limit": round(downtime * 1000)}
 
 
 def _capabilities(*names: str) -> dict[str, object]:

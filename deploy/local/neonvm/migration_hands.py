@@ -38,8 +38,8 @@ from protocol.units import Bytes, Seconds
 
 _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
-_DOWNTIME: Final = Seconds(0.1)
-"""How long a guest may stand still at most, as far as the hypervisor can foresee it."""
+_DOWNTIME: Final = Seconds(0.02)
+"""How long a guest may stand still at first, as far as the hypervisor can foresee it."""
 _DEFAULT_BANDWIDTH: Final = "1Gi"
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 

@@ -25,7 +25,7 @@ from tests.local.guests.fakes import FakeClock
 CALL = 10.0
 """So long a silent machine keeps a caller waiting."""
 
-LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(2**30), timeout=Seconds(300.0))
+LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=Seconds(300.0))
 
 
 @dataclass
@@ -230,3 +230,18 @@ async def test_a_cancelled_move_is_carried_to_an_end_in_which_it_is_known_who_ru
 
 def _cancel(task: asyncio.Task[TransferInfo]) -> None:
     task.cancel()
+
+
+async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_longer_bit_by_bit(move: Move) -> None:
+    move.source.at = {}
+    allowed: list[tuple[int, object]] = []
+    ask = move.source.call
+
+    async def heard(command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if arguments is not None and "downtime-limit" in arguments:
+            allowed.append((int(move.clock.instant), arguments["downtime-limit"]))
+        return await ask(command, arguments)
+
+    move.source.call = heard  # type: ignore[method-assign]  # the same, overheard
+    await move.fails()
+    assert allowed == [(0, 20), (5, 40), (10, 80), (15, 160), (20, 300)]

@@ -137,7 +137,7 @@ async def test_a_move_that_takes_too_long_is_given_up(stage: Stage) -> None:
     source, _ = await stage.begin_to_move(maxBandwidth="10Mi", autoConverge=False)
     assert source.move is not None
     limits = source.move.limits
-    assert limits == TransferLimits(Seconds(0.1), Bytes(10 << 20), Seconds(60.0), auto_converge=False)
+    assert limits == TransferLimits(Seconds(0.02), Bytes(10 << 20), Seconds(60.0), auto_converge=False)
     await stage.pass_time(62)
     assert await stage.outcome() == ("Failed", "TimedOut")
     assert ("MigrationTimedOut", "move: not done within 60 s") in await stage.said()
