@@ -91,8 +91,10 @@ def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
     if facts.rival:
         return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
     phase = text(facts.vm, "status", "phase")
-    if phase not in {RUNNING, SCALING, PRE_MIGRATING, MIGRATING} or facts.source_seat is not Seat.RUNNING:
+    if phase not in {RUNNING, SCALING, PRE_MIGRATING, MIGRATING}:
         return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
+    if facts.source_seat is not Seat.RUNNING:
+        return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_seat.value}"
     return None
 
 

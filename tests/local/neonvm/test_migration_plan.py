@@ -115,8 +115,8 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"rival": "other"}, "AlreadyMigrating", "other is moving the VM already"),
         ({"vm": vm("Pending")}, "VMNotRunning", "the VM must run to be moved; it is Pending"),
         ({"vm": vm("")}, "VMNotRunning", "the VM must run to be moved; it is new"),
-        ({"source_seat": Seat.BOOTING}, "VMNotRunning", "the VM must run to be moved; it is Running"),
-        ({"source_seat": Seat.EMPTY}, "VMNotRunning", "the VM must run to be moved; it is Running"),
+        ({"source_seat": Seat.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
+        ({"source_seat": Seat.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
     ],
 )
 def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:
