@@ -172,7 +172,7 @@ class QemuGuest:
         try:
             spec.state_dir.mkdir(parents=True, exist_ok=True)
             if not more:
-                files.console.unlink(missing_ok=True)
+                files.begin_console()
             if not files.disk.exists():
                 await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
             self._machine = await made_by.hypervisor.launch(str(spec.vm), lambda fd: self._command(fd, more), files.log)

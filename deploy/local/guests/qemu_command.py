@@ -47,7 +47,7 @@ _KERNEL: Final = (
 @dataclass(frozen=True, slots=True)
 class Files:
     """What a guest keeps in its state directory. While it moves two processes use disk and console: the console is
-    appended to. Each pod's process has a log of its own.
+    appended to, and what a guest said until its last boot is kept. Each pod's process has a log of its own.
     """
 
     disk: Path
@@ -59,6 +59,11 @@ class Files:
         """The files of a guest."""
         folder = spec.state_dir
         return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
+
+    def begin_console(self) -> None:
+        """Puts what was said before aside: it says why the guest ended. Raises ``OSError``."""
+        if self.console.exists():
+            self.console.replace(self.console.with_name("console-before.log"))
 
 
 RECEIVING: Final = ("-incoming", "defer", "-S")

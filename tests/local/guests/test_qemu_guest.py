@@ -54,6 +54,17 @@ async def test_a_guest_starts_once_on_a_disk_of_its_own_that_it_keeps(tmp_path: 
     assert world.description == "QEMU guests (a test)"
 
 
+async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    world = World(tmp_path, daemon)
+    for said in ("first", "second"):
+        await world.guest.start()
+        (tmp_path / "console.log").write_text(said)
+        await world.guest.stop()
+    await world.guest.start()
+    assert (tmp_path / "console-before.log").read_text() == "second"
+    assert not (tmp_path / "console.log").exists()
+
+
 async def test_a_guest_is_booting_with_what_it_was_started_with_until_its_database_answers(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
