@@ -7,6 +7,7 @@ thread. QEMU gets its own session: Ctrl-C reaches the owner alone, which then en
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -142,7 +143,11 @@ class QemuProcess:
     def last_words(self) -> str:
         """The end of what QEMU has complained about; "nothing" where it has not."""
         said = self._log.read_text(errors="replace") if self._log.exists() else ""
-        return " ".join(said.split("\n")[-6:]).strip()[-500:] or "nothing"
+        words = " ".join(said.split("\n")[-6:]).strip()[-500:]
+        code = self._process.returncode
+        if code is not None and code < 0 and code != -signal.SIGKILL:
+            words = f"QEMU ended by {signal.Signals(-code).name}{words and ': '}{words}"
+        return words or "nothing"
 
     async def kill(self) -> None:
         """Ends QEMU at once; what its guest has not written is lost."""

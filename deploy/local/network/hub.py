@@ -8,12 +8,13 @@ move touches.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,6 +30,7 @@ from deploy.local.ports import GuestError, NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
 _FLAT: Final = f"10.100.0.0/{FLAT_PREFIX}"
+_LISTEN_SECONDS: Final = 10.0
 _DOOR: Final = "10.100.0.1"
 _BASE: Final = (
     QEMU, "-nodefaults", "-no-user-config", "-machine", "none", "-display", "none",
@@ -95,8 +97,11 @@ class HubNetwork:
         end = {"type": "stream", "id": cable, "server": True, "addr": {"type": "unix", "path": str(path)}}
         try:
             await self._call("netdev_add", end)
+            await self._listens(cable, path)
             await self._call("netdev_add", {"type": "hubport", "id": f"hub-{cable}", "hubid": 0, "netdev": cable})
         except BaseException:
+            with suppress(NetworkError):
+                await self._call("netdev_del", {"id": cable})
             await self._places.remove_pod(pod)
             self._cables.release(pod)
             raise
@@ -152,6 +157,29 @@ class HubNetwork:
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
         """Nothing to say: a hub sends every frame to everybody, and what a guest misses waits for it in its cable."""
         return self._places.announcing(pod, vm)
+
+    async def _listens(self, cable: str, path: Path) -> None:
+        """Returns once the hub waits at the end of a cable that is not plugged in yet. Each look asks the hub.
+
+        It begins to listen in a thread of its own, and only from then on knows that nobody is there: a frame for the
+        cable before that would end the hub. Whoever has been let in and has left again has seen it listen.
+        """
+        try:
+            async with asyncio.timeout(_LISTEN_SECONDS):
+                with socket.socket(socket.AF_UNIX) as visitor:
+                    while visitor.connect_ex(str(path)):
+                        await self._is_visited(cable, path)
+                    while not await self._is_visited(cable, path):
+                        continue
+                while await self._is_visited(cable, path):
+                    continue
+        except TimeoutError as error:
+            raise NetworkError(f"the hub does not listen at {path} within {_LISTEN_SECONDS:g} s") from error
+
+    async def _is_visited(self, cable: str, path: Path) -> bool:
+        """Whether the hub says that somebody is at the end of the cable."""
+        said = str(await self._call("human-monitor-command", {"command-line": "info network"}))
+        return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in said.splitlines())
 
     async def _call(self, command: str, arguments: dict[str, object]) -> object:
         if self._hub is None:

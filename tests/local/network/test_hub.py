@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,10 +13,11 @@ from deploy.local.network.chooser import NetworkKind, choose_network
 from deploy.local.network.hub import HubNetwork
 from deploy.local.ports import GuestError, NetworkError
 from protocol.messages import ObjectName
-from tests.local.guests.fakes import FakeHypervisor
+from tests.local.guests.fakes import FakeHypervisor, FakeMachine
 
 POD = ObjectName("default", "vm-1-pod")
 VM = ObjectName("default", "vm-1")
+INFO = {"command-line": "info network"}
 
 
 @pytest.fixture
@@ -24,9 +27,55 @@ def sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@dataclass
+class FakeHub(FakeMachine):
+    """Listens at the end of each cable, lets in from the ``late``th question on, and says who is there."""
+
+    late: int = 2
+    doors: dict[str, socket.socket] = field(default_factory=dict)
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if arguments == INFO:
+            return "\n".join(f"{cable}: index=0,type=stream,{self._visitor(cable)}" for cable in list(self.doors))
+        answer = await super().call(command, arguments)
+        given = dict(arguments or {})
+        if given.get("type") == "hubport":
+            assert self.late <= 0, "a frame for this cable would have ended the hub"
+        if given.get("type") == "stream":
+            address = given["addr"]
+            assert isinstance(address, dict)
+            self.doors[str(given["id"])] = opened = socket.socket(socket.AF_UNIX)
+            opened.setblocking(False)
+            opened.bind(address["path"])
+            opened.listen()
+        return answer
+
+    def _visitor(self, cable: str) -> str:
+        self.late -= 1
+        if self.late > 0:
+            return ""
+        door = self.doors[cable]
+        try:
+            visitor, _ = door.accept()
+        except BlockingIOError:
+            return ""
+        with visitor:
+            visitor.setblocking(False)
+            try:
+                return f"unix:{door.getsockname()}" if visitor.recv(1) else ""
+            except BlockingIOError:
+                return f"unix:{door.getsockname()}"
+
+    def close(self) -> None:
+        for door in self.doors.values():
+            door.close()
+
+
 @pytest.fixture
-def hypervisor() -> FakeHypervisor:
-    return FakeHypervisor()
+def hypervisor() -> Iterator[FakeHypervisor]:
+    machine = FakeHub()
+    yield FakeHypervisor(machine)
+    machine.close()
 
 
 @pytest.fixture
@@ -61,6 +110,15 @@ async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwor
         ),
         ("netdev_add", {"type": "hubport", "id": "hub-c0", "hubid": 0, "netdev": "c0"}),
     ]
+
+
+async def test_a_cable_is_plugged_in_only_once_the_hub_listens_at_its_end(
+    hub: HubNetwork, hypervisor: FakeHypervisor
+) -> None:
+    assert isinstance(hypervisor.machine, FakeHub)
+    hypervisor.machine.late = 20
+    await hub.add_pod("a", POD)
+    assert (hypervisor.machine.late < 0, orders(hypervisor)[-1]) == (True, ("netdev_add", "hub-c0"))
 
 
 async def test_a_removed_pod_has_its_cable_pulled(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
