@@ -193,6 +193,9 @@ class Guest(Protocol):
     async def set_memory(self, use: Bytes) -> None:
         """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
 
+    def last_words(self) -> str:
+        """What is known of why the guest has ended by itself, for people."""
+
     async def stop(self) -> None:
         """Ends the guest and releases all it held. Returns when nothing of it is left."""
 

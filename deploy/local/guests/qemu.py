@@ -156,6 +156,11 @@ class QemuGuest:
         while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
             await clock.sleep(_MEMORY_PAUSE)
 
+    def last_words(self) -> str:
+        """How its process ended, and the end of what its console said."""
+        said = "nothing" if self._machine is None else self._machine.last_words()
+        return f"its process said {said}, and its console {Files.of(self._spec).console_said()}"
+
     async def stop(self) -> None:
         """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
         if self._machine is not None:

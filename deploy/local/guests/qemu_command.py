@@ -60,6 +60,11 @@ class Files:
         folder = spec.state_dir
         return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
 
+    def console_said(self) -> str:
+        """The console's last lines as one; "nothing" where there are none."""
+        said = self.console.read_bytes()[-400:].decode(errors="replace") if self.console.exists() else ""
+        return " / ".join(line.strip() for line in said.splitlines()[-3:] if line.strip()) or "nothing"
+
     def begin_console(self) -> None:
         """Puts what was said before aside: it says why the guest ended. Raises ``OSError``."""
         if self.console.exists():

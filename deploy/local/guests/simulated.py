@@ -137,6 +137,10 @@ class SimulatedGuest:
         kernel = self._now()
         self._replace(kernel.resized(Resources(kernel.asked.cpu, use)))
 
+    def last_words(self) -> str:
+        """Light guests end only when they are told to."""
+        return "nothing is known"
+
     async def stop(self) -> None:
         """Closes its ports and every connection to them."""
         self._receives = False

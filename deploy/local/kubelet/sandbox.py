@@ -157,13 +157,13 @@ class Sandbox:
             try:
                 await (guest.receive() if self._receives else guest.start())
                 await self._attend(guest, place)
+                return f"the guest has ended: {guest.last_words()}"
             finally:
                 self._inside = None
                 await guest.stop()
         finally:
             await network.remove_pod(self._name)
             self._means.changed(self._machine.name)
-        return "the guest has ended"
 
     async def _attend(self, guest: Guest, place: PodNetwork) -> None:
         means, machine = self._means, self._machine

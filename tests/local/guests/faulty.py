@@ -57,6 +57,9 @@ class FaultyGuest:
     async def start(self) -> None:
         await self.inner.start()
 
+    def last_words(self) -> str:
+        return self.inner.last_words()
+
     async def receive(self) -> None:
         self.received += 1
         if self.guests.on_receive:

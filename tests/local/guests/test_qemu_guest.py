@@ -58,10 +58,12 @@ async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, dae
     world = World(tmp_path, daemon)
     for said in ("first", "second"):
         await world.guest.start()
-        (tmp_path / "console.log").write_text(said)
+        (tmp_path / "console.log").write_text(f"{said}\nKernel panic\n")
+        assert world.guest.last_words() == f"its process said nothing, and its console {said} / Kernel panic"
         await world.guest.stop()
     await world.guest.start()
-    assert (tmp_path / "console-before.log").read_text() == "second"
+    assert world.guest.last_words() == "its process said nothing, and its console nothing"
+    assert (tmp_path / "console-before.log").read_text() == "second\nKernel panic\n"
     assert not (tmp_path / "console.log").exists()
 
 

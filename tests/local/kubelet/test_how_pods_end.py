@@ -19,9 +19,9 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def assert_says_why(stage: Stage, pod: str) -> None:
     status = child((await stage.pods())[pod], "status")
-    said: Json = {"phase": "Failed", "reason": "GuestEnded", "message": "the guest has ended"}
+    said: Json = {"phase": "Failed", "reason": "GuestEnded", "message": "the guest has ended: its strings were cut"}
     assert {key: status[key] for key in said} == said
-    assert ("Failed", "the VM has ended: the guest has ended") in await stage.said()
+    assert ("Failed", "the VM has ended: the guest has ended: its strings were cut") in await stage.said()
 
 
 @pytest.mark.parametrize("fault", [409, 422, 500, 503])

@@ -26,6 +26,8 @@ class ObedientGuest:
     async def start(self) -> None: ...
 
     async def receive(self) -> None: ...
+    def last_words(self) -> str:
+        return "nothing"
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
