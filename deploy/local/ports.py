@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -97,6 +97,10 @@ class TransferLimits:
     timeout: Seconds
     auto_converge: bool = True
     downtime_most: Seconds = Seconds(0.3)
+
+    def with_downtime(self, least: Seconds) -> TransferLimits:
+        """The same for a guest that has to be allowed to stand still for ``least``."""
+        return replace(self, downtime=max(self.downtime, least))
 
     def downtime_after(self, span: Seconds) -> Seconds:
         """How long the guest may stand still once the move has lasted for ``span``: twice as long every 5 s."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.ports import GuestError
+from protocol.units import Seconds
 
 QEMU: Final = "qemu-system-x86_64"
 MACHINE: Final = "pc-q35-7.2"
@@ -22,15 +23,25 @@ MACHINE: Final = "pc-q35-7.2"
 
 _PROBE_SECONDS: Final = 10
 
+EMULATED_DOWNTIME: Final = Seconds(0.1)
+"""An emulated CPU asks whether a page is watched, and writes to it an instant later. Where it loses the host's CPU in
+between, just when QEMU collects what has changed and sends it, the write is lost and the guest breaks at its new place.
+So what changes while the memory is sent goes all at once, while the guest stands still, and not in rounds before.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen."""
+    """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen.
+
+    ``least_downtime`` is how long a guest may stand still at least when it moves: see ``EMULATED_DOWNTIME``.
+    """
 
     name: str
     arguments: Sequence[str]
     kernel: str
     reason: str
+    least_downtime: Seconds = Seconds(0.0)
 
 
 def _kvm(reason: str) -> Accelerator:
@@ -40,7 +51,7 @@ def _kvm(reason: str) -> Accelerator:
 def _tcg(reason: str) -> Accelerator:
     """Emulation: a small code cache per guest, and an emulated clock that the kernel need not calibrate."""
     arguments = ("-accel", "tcg,thread=multi,tb-size=64", "-cpu", "max")
-    return Accelerator("tcg", arguments, "no_timer_check tsc=reliable clocksource=tsc", reason)
+    return Accelerator("tcg", arguments, "no_timer_check tsc=reliable clocksource=tsc", reason, EMULATED_DOWNTIME)
 
 
 async def choose_accelerator() -> Accelerator:

@@ -214,6 +214,7 @@ class QemuGuest:
             leads = [held.enter_context(each._announcing()) for each in (self, target)]
         except NetworkError as error:
             raise self._refused(str(error)) from error
+        limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
         return Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress)
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:

@@ -103,3 +103,17 @@ def test_what_was_sent_only_grows_and_the_stop_is_as_short_as_asked(
     if course.end is not None:
         assert course.end <= asked.timeout
         assert course.downtime <= asked.downtime_after(course.end) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("span", "may_stand"), [(0.0, 0.02), (4.9, 0.02), (5.0, 0.04), (14.9, 0.08), (20.0, 0.3), (1e9, 0.3)]
+)
+def test_a_guest_may_stand_still_for_longer_the_longer_its_move_lasts(span: float, may_stand: float) -> None:
+    found = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0)).downtime_after(Seconds(span))
+    assert found == pytest.approx(may_stand)
+
+
+def test_a_guest_whose_hypervisor_needs_it_may_stand_still_for_longer_from_the_start() -> None:
+    limits = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0))
+    assert [limits.with_downtime(Seconds(least)).downtime for least in (0.0, 0.1)] == [0.02, 0.1]
+    assert limits.with_downtime(Seconds(0.5)).downtime_after(Seconds(30.0)) == 0.5
