@@ -96,7 +96,9 @@ async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_
     stage.api.come_back()
     await stage.pass_time(20)
     assert await stage.outcome() == (("Succeeded", "Migrated") if told else ("Failed", "TargetLost"))
-    why = "the guest has ended: its strings were cut" if told else f"the guest has moved to pod {new}, and was lost there"
+    why = (
+        "the guest has ended: its strings were cut" if told else f"the guest has moved to pod {new}, and was lost there"
+    )
     assert ("Failed", f"the VM has ended: {why}") in await stage.said()
     status = await stage.status()
     assert (len(stage.puppets.running), stage.puppets.doubled, status.get("restartCount", 0)) == (runs, [], runs)
