@@ -22,7 +22,7 @@ from tests.local.moving.world import DB, World, world_in
 
 OTHER = ObjectName("default", "other")
 Accident = Callable[[World], Awaitable[None]]
-MOMENTS = range(0, 36, int(os.environ.get("AUTOSCALE_MOMENTS", "18")))
+MOMENTS = range(0, 36, int(os.environ.get("AUTOSCALE_MOMENTS", "36")))
 """Turns of the event loop after which it happens: from the order to the transfer it takes 25."""
 
 
