@@ -64,7 +64,7 @@ def _grown(need: A, target: A, has: A, kept: A) -> A:
 
 
 def current_goal(state: State, now: Instant) -> Goal:
-    """The goal of the last metrics; nothing where they are too old to speak for now."""
+    """The goal of the last metrics; nothing where they are too old to speak for the present."""
     return state.guest.goal if _fresh(state, now) else NO_GOAL
 
 

@@ -63,7 +63,7 @@ class LightKernel:
         return min(self.demand.mem, self.size.mem)
 
     def resized(self, asked: Resources) -> LightKernel:
-        """The same guest told to have another size; memory in use stays for now."""
+        """The same guest told to have another size; memory in use stays as it is."""
         return replace(self, asked=asked, size=Resources(asked.cpu, max(asked.mem, self.mem_used)))
 
     def under(self, pressed: Demand | None) -> LightKernel:
