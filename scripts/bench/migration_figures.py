@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 import msgspec
 
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.moves import SUCCEEDED, Move
+from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, Move
 from scripts.autoscale.demonstration.probe import Noticed
-
-MARGIN: Final = Seconds(1.0)
-"""So long before and after a migration a stall is taken to be its doing."""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -80,8 +76,8 @@ class Background:
 
 def figures(moves: Sequence[Move], moving: Noticed, background: Background, transactions: int, failed: int) -> Figures:
     """Everything together. ``failed`` counts transactions of the load; those of the probe are added."""
-    done = [move for move in moves if move.phase == SUCCEEDED and move.began is not None and move.ended is not None]
-    spans = [(Instant(move.began - MARGIN), Instant(move.ended + MARGIN)) for move in done if move.began and move.ended]
+    done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
+    spans = [span for move in done if (span := move.felt) is not None]
     stalls = [moving.longest_stall(since, until) for since, until in spans]
     length = Seconds(median(until - since for since, until in spans)) if spans else Seconds(MARGIN * 2)
     return Figures(

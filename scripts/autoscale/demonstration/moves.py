@@ -12,10 +12,12 @@ from deploy.local.kube.informer import Change, Informer
 from deploy.local.kube.objects import MIGRATIONS, Json, child, items, text, whole
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE
-from protocol.units import Instant
+from protocol.units import Instant, Seconds
 
 SUCCEEDED: Final = "Succeeded"
 CANCELLED: Final = "Cancelled"
+MARGIN: Final = Seconds(1.0)
+"""So long before and after a migration a stall is taken to be its doing."""
 ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
 """Phases after which nothing comes; the last is ours, for one whose object is gone."""
 
@@ -39,6 +41,13 @@ class Move:
     def is_under_way(self) -> bool:
         """Whether it has not ended."""
         return self.ended is None
+
+    @property
+    def felt(self) -> tuple[Instant, Instant] | None:
+        """From when to when clients may notice it; None where it did not run or has not ended."""
+        if self.began is None or self.ended is None:
+            return None
+        return Instant(self.began - MARGIN), Instant(self.ended + MARGIN)
 
     @property
     def title(self) -> str:

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.local.clock import Clock
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, items
+from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_CONFIG, LABEL_ENABLED, VM_GROUP, VM_VERSION
+from protocol.names import ANNOTATION_CONFIG
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.second_act import SecondAct
+from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -37,25 +38,8 @@ _CROWDED: Final = 30
 
 def demo_vm() -> Json:
     """The VM that is shown (pure)."""
-    return {
-        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
-        "kind": "VirtualMachine",
-        "metadata": {
-            "name": DEMO_VM.name,
-            "labels": {LABEL_ENABLED: "true"},
-            "annotations": {ANNOTATION_CONFIG: _POLICY},
-        },
-        "spec": {
-            "schedulerName": "autoscale-scheduler",
-            "guest": {
-                "cpus": {"min": 1, "max": 4, "use": 1},
-                "memorySlotSize": "128Mi",
-                "memorySlots": {"min": 2, "max": 8, "use": 2},
-                "rootDisk": {"image": "localhost:5001/postgres-vm:latest"},
-                "ports": [{"name": "postgres", "port": 5432}],
-            },
-        },
-    }
+    vm = postgres_vm(DEMO_VM, cpus=4, slots=8)
+    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: _POLICY}}}
 
 
 @dataclass(slots=True)

@@ -14,38 +14,22 @@ from deploy.local.clock import Clock
 from deploy.local.kube.informer import Informer
 from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items, text
 from protocol.messages import ObjectName
-from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.tenants import Stay, Tenants
+from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
 _BOOT: Final = Seconds(180.0)
 _ARRIVE: Final = Seconds(90.0)
 _LOOK: Final = Seconds(0.1)
-_MARGIN: Final = 1.0
-"""So long before and after a migration a stall is taken to be its doing."""
 
 
 def small_vm(name: ObjectName) -> Json:
     """A neighbour (pure)."""
-    return {
-        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
-        "kind": "VirtualMachine",
-        "metadata": {"name": name.name, "labels": {LABEL_ENABLED: "true"}},
-        "spec": {
-            "schedulerName": "autoscale-scheduler",
-            "guest": {
-                "cpus": {"min": 1, "max": 1, "use": 1},
-                "memorySlotSize": "128Mi",
-                "memorySlots": {"min": 2, "max": 2, "use": 2},
-                "rootDisk": {"image": "localhost:5001/postgres-vm:latest"},
-                "ports": [{"name": "postgres", "port": 5432}],
-            },
-        },
-    }
+    return postgres_vm(name, cpus=1, slots=2)
 
 
 @dataclass(slots=True)
@@ -144,6 +128,5 @@ def points(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[Migr
 def _noticed(move: Move, stay: Stay | None) -> tuple[Seconds | None, int]:
     if stay is None:
         return None, 0
-    if move.began is None or move.ended is None:
-        return None, stay.failed
-    return stay.longest_stall(Instant(move.began - _MARGIN), Instant(move.ended + _MARGIN)), stay.failed
+    span = move.felt
+    return None if span is None else stay.longest_stall(*span), stay.failed
