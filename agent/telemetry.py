@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A line is written when something begins, ends or changes; a trouble that lasts is one line, not one each second.
+- A line is written when something begins, ends or changes; a failure that lasts is one line, not one each second.
 - Nothing here feeds back into a decision.
 """
 
@@ -118,7 +118,7 @@ def _answered(state: State, event: Answered) -> Line | None:
         return None
     side, asked, permit = state.scheduler, asking.request.resources, response.permit
     was_denied, is_denied = side.denial is not None, not asked.within(permit)
-    if side.trouble is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
+    if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
     fields: dict[str, Field] = {
         "asked_cpu": str(asked.cpu),
@@ -134,9 +134,9 @@ def _answered(state: State, event: Answered) -> Line | None:
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost) -> Line | None:
     message, before = {
-        AskFailed: ("the scheduler gave no permit", state.scheduler.trouble),
-        PatchFailed: ("the VM was not resized", state.vm.trouble),
-        ScrapeFailed: ("no metrics", state.guest.trouble),
+        AskFailed: ("the scheduler gave no permit", state.scheduler.failure),
+        PatchFailed: ("the VM was not resized", state.vm.failure),
+        ScrapeFailed: ("no metrics", state.guest.failure),
         VmLost: ("the VM cannot be read", state.vm.lost),
     }[type(event)]
     if before is not None and before.reason == event.reason:
@@ -145,8 +145,8 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
 
 
 def _recovered(state: State, event: Event) -> Line | None:
-    if isinstance(event, Scraped) and state.guest.trouble is not None:
-        return Level.INFO, "metrics are back", {"failures": state.guest.trouble.count}
+    if isinstance(event, Scraped) and state.guest.failure is not None:
+        return Level.INFO, "metrics are back", {"failures": state.guest.failure.count}
     if isinstance(event, VmSeen) and state.vm.lost is not None:
         return Level.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
     return None

@@ -1,5 +1,5 @@
 """What the agent decides, free of clocks, randomness, input and output.
 
-The doors: ``state.begin`` makes a ``State``, ``advance.advance`` takes an event into it, ``plan.plan`` says what to do
-now, and ``explain.explain`` says why.
+The entry points: ``state.begin`` makes a ``State``, ``advance.advance`` takes an event into it, ``plan.plan`` says what
+to do now, and ``explain.explain`` says why.
 """

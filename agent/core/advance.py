@@ -29,11 +29,11 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal, is_calm
-from agent.core.guard import Guard
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.permits import objection
 from agent.core.policy import DENIED_RETRY, SCHEDULER_RETRY, VM_API_RETRY, wait_after
-from agent.core.state import Denial, State, Trouble
+from agent.core.stabilizer import Stabilizer
+from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
@@ -42,30 +42,30 @@ from protocol.units import Instant
 Response = PluginResponse | PluginResponseView
 
 
-def advance(state: State, event: Event, now: Instant, luck: float) -> None:
-    """Takes ``event`` into ``state``. ``now`` never goes back; ``luck`` in 0..1 is the caller's dice for waits."""
+def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
+    """Takes ``event`` into ``state``. ``now`` never goes back; ``jitter`` in 0..1 spreads the waits."""
     match event:
         case VmSeen(vm):
             state.vm.lost = None
             _adopt(state, vm, now)
         case VmLost(fault, reason):
-            state.vm.lost = again(state.vm.lost, fault, reason, now)
+            state.vm.lost = failed_again(state.vm.lost, fault, reason, now)
         case Scraped(sample):
             _scraped(state, sample, now)
         case ScrapeFailed(fault, reason):
-            state.guest.trouble = again(state.guest.trouble, fault, reason, now)
+            state.guest.failure = failed_again(state.guest.failure, fault, reason, now)
         case Started(action):
-            _started(state, action, now, luck)
+            _started(state, action, now, jitter)
         case Answered(response):
-            _answered(state, response, now, luck)
+            _answered(state, response, now, jitter)
         case AskFailed():
-            _ask_failed(state, event, now, luck)
+            _ask_failed(state, event, now, jitter)
         case Patched(vm):
             _patched(state, vm, now)
         case PatchConflicted():
             _patch_conflicted(state)
         case PatchFailed():
-            _patch_failed(state, event, now, luck)
+            _patch_failed(state, event, now, jitter)
         case _:
             _settings(state, event, now)
 
@@ -86,7 +86,7 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
 
 def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest, vm = state.guest, state.vm.seen
-    guest.trouble = None
+    guest.failure = None
     before = guest.seen
     if before is not None and now - before.at < SHORTEST:
         return
@@ -104,7 +104,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, since))
     need = guest.goal.need
     kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
-    guest.guard.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
+    guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
 
 
 def _settling(state: State, since: Instant) -> bool:
@@ -116,9 +116,9 @@ def _settling(state: State, since: Instant) -> bool:
     return any(since - at <= span for at in shrinks)
 
 
-def _started(state: State, action: Action, now: Instant, luck: float) -> None:
+def _started(state: State, action: Action, now: Instant, jitter: float) -> None:
     if isinstance(action, AskScheduler):
-        _sent(state, action, now, luck)
+        _sent(state, action, now, jitter)
         return
     seen = state.vm.seen
     state.vm.patching = action
@@ -126,16 +126,16 @@ def _started(state: State, action: Action, now: Instant, luck: float) -> None:
         state.vm.shrunk_at = now
 
 
-def _sent(state: State, ask: AskScheduler, now: Instant, luck: float) -> None:
+def _sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.sequence += 1
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
-    side.next_at = Instant(now + timing.tick - timing.tick_jitter * luck)
+    side.next_at = Instant(now + timing.tick - timing.tick_jitter * jitter)
 
 
-def _answered(state: State, response: Response, now: Instant, luck: float) -> None:
+def _answered(state: State, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
     if side.asking is None:
         return
@@ -144,14 +144,14 @@ def _answered(state: State, response: Response, now: Instant, luck: float) -> No
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:
         side.rejected += 1
-        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, luck)
+        _ask_again_later(state, AskFailed(Fault.SCHEDULER, complaint), now, jitter)
         return
-    side.trouble = None
+    side.failure = None
     side.knows_load = side.knows_load or request.metrics is not None
-    _accept(state, request, response, now, luck)
+    _accept(state, request, response, now, jitter)
 
 
-def _accept(state: State, request: AgentRequest, response: Response, now: Instant, luck: float) -> None:
+def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
     side.permit = side.ceiling = response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
@@ -168,29 +168,29 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
         granted=response.permit,
         since=now if side.denial is None else side.denial.since,
         count=count,
-        retry_at=Instant(now + wait_after(DENIED_RETRY, count, luck)),
+        retry_at=Instant(now + wait_after(DENIED_RETRY, count, jitter)),
     )
 
 
-def _ask_failed(state: State, event: AskFailed, now: Instant, luck: float) -> None:
+def _ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> None:
     side = state.scheduler
     if side.asking is None:
         return
     side.asking = None
-    _ask_again_later(state, event, now, luck)
+    _ask_again_later(state, event, now, jitter)
 
 
-def _ask_again_later(state: State, failed: AskFailed, now: Instant, luck: float) -> None:
+def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
     """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows."""
     side = state.scheduler
-    side.trouble = again(side.trouble, failed.fault, failed.reason, now)
-    wait = wait_after(SCHEDULER_RETRY, side.trouble.count, luck)
+    side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
+    wait = wait_after(SCHEDULER_RETRY, side.failure.count, jitter)
     side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
 def _patched(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
-    side.patching = side.trouble = side.retry_at = None
+    side.patching = side.failure = side.retry_at = None
     side.patched_at = now
     _adopt(state, vm, now)
 
@@ -202,11 +202,11 @@ def _patch_conflicted(state: State) -> None:
         side.stale_at = patch.base
 
 
-def _patch_failed(state: State, event: PatchFailed, now: Instant, luck: float) -> None:
+def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) -> None:
     side = state.vm
     patch, side.patching = side.patching, None
-    side.trouble = again(side.trouble, event.fault, event.reason, now)
-    side.retry_at = Instant(now + wait_after(VM_API_RETRY, side.trouble.count, luck))
+    side.failure = failed_again(side.failure, event.fault, event.reason, now)
+    side.retry_at = Instant(now + wait_after(VM_API_RETRY, side.failure.count, jitter))
     if patch is None or event.refused or side.seen is None or side.seen.follows(patch.base):
         return
     earlier = patch.target if side.unsettled is None else side.unsettled.target
@@ -215,16 +215,16 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, luck: float) -
 
 def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> None:
     if isinstance(event, PolicyRefused):
-        state.settings_trouble = again(state.settings_trouble, Fault.SETTINGS, event.reason, now)
+        state.settings_failure = failed_again(state.settings_failure, Fault.SETTINGS, event.reason, now)
         return
-    state.settings_trouble = None
+    state.settings_failure = None
     before, state.policy = state.policy, event.policy
     if before.smoothing != event.policy.smoothing:
-        state.guest.guard = Guard(event.policy.smoothing)
+        state.guest.stabilizer = Stabilizer(event.policy.smoothing)
 
 
-def again(before: Trouble | None, fault: Fault, reason: str, now: Instant) -> Trouble:
-    """The trouble that now has happened once more."""
-    return Trouble(
+def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:
+    """The failure ``before`` (None: the first), which has now happened once more."""
+    return Failure(
         fault, reason, now if before is None else before.since, now, 1 if before is None else before.count + 1
     )

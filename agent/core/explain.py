@@ -1,4 +1,4 @@
-"""Why a VM has the size it has: the answer for a person at 3 a.m., as data (architecture, decision 10).
+"""Why a VM has the size it has: the whole evidence, as data.
 
 Rules that hold here:
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.guard import Step
+from agent.core.desired_size import desired_size
 from agent.core.plan import plan
-from agent.core.state import State, Trouble
+from agent.core.stabilizer import Step
+from agent.core.state import Failure, State
 from agent.core.vm import Vm
-from agent.core.wish import wish
 from protocol.units import Instant, Resources
 
 
@@ -77,7 +77,7 @@ class DenialView:
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleView:
+class FailureView:
     """Something is wrong, with what, whose fault it is, and since when."""
 
     with_: str
@@ -107,7 +107,7 @@ class Explanation:
     denied: DenialView | None
     rejected_permits: int
     scheduler_answered_seconds: float | None
-    troubles: list[TroubleView]
+    troubles: list[FailureView]
     next_look_seconds: float | None
     smoothing: tuple[Step, ...]
 
@@ -127,14 +127,14 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         migrating=side.migrate,
         goal=_shown(guest.goal.need),
         parts=[PartView(part.name, str(part.need), part.because) for part in guest.goal.parts],
-        shrink_guard=guest.guard.explain(),
+        shrink_guard=guest.stabilizer.explain(),
         metrics=_metrics(state, now),
         denied=_denial(state, now),
         rejected_permits=side.rejected,
         scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
-        troubles=troubles(state, now),
+        troubles=failures(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
-        smoothing=guest.guard.steps(),
+        smoothing=guest.stabilizer.steps(),
     )
 
 
@@ -142,22 +142,22 @@ def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
     return SizesView(
         has=_size(vm.actual),
         ordered=_size(vm.use),
-        wished=_size(wish(state, vm, now).size),
+        wished=_size(desired_size(state, vm, now).size),
         least=_size(vm.bounds.min),
         most=_size(vm.bounds.max),
     )
 
 
-def troubles(state: State, now: Instant) -> list[TroubleView]:
+def failures(state: State, now: Instant) -> list[FailureView]:
     """What is wrong at ``now``, each with whose fault it is."""
     found = {
-        "scheduler": state.scheduler.trouble,
-        "patching the VM": state.vm.trouble,
+        "scheduler": state.scheduler.failure,
+        "patching the VM": state.vm.failure,
         "reading the VM": state.vm.lost,
-        "metrics": state.guest.trouble,
-        "settings": state.settings_trouble,
+        "metrics": state.guest.failure,
+        "settings": state.settings_failure,
     }
-    return [_trouble(name, trouble, now) for name, trouble in found.items() if trouble is not None]
+    return [_failure(name, failure, now) for name, failure in found.items() if failure is not None]
 
 
 def _headline(state: State, because: str) -> str:
@@ -165,9 +165,9 @@ def _headline(state: State, because: str) -> str:
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
 
 
-def _trouble(name: str, trouble: Trouble, now: Instant) -> TroubleView:
-    since, last = _age(trouble.since, now), _age(trouble.last, now)
-    return TroubleView(name, trouble.fault.value, trouble.reason, since, last, trouble.count)
+def _failure(name: str, failure: Failure, now: Instant) -> FailureView:
+    since, last = _age(failure.since, now), _age(failure.last, now)
+    return FailureView(name, failure.fault.value, failure.reason, since, last, failure.count)
 
 
 def _denial(state: State, now: Instant) -> DenialView | None:

@@ -6,17 +6,17 @@ Rules that hold here:
 - A request is never below what the VM has or may come to have, a patch of the same plan included.
 - One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
   That what was denied is no longer wanted is told at once, because the scheduler counts it as pressure.
-- A VM that has more than it was ever permitted (somebody else patched it) is asked for; if that is denied, it is
+- A VM that has more than it was ever permitted (another writer patched it) is asked for; if that is denied, it is
   brought back to the ceiling, though not below the memory in use.
 """
 
 from __future__ import annotations
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
+from agent.core.desired_size import desired_size, in_use
 from agent.core.sizing import Sizes, whole_slots
 from agent.core.state import State
 from agent.core.vm import Vm
-from agent.core.wish import in_use, wish
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import Instant, Resources
 
@@ -28,7 +28,7 @@ def plan(state: State, now: Instant) -> Plan:
         return Plan((), None, "the VM has not been seen yet")
     if not vm.ours:
         return Plan((), None, "the VM runs in another pod, whose agent looks after it")
-    wanted = wish(state, vm, now)
+    wanted = desired_size(state, vm, now)
     patch = _patch(state, vm, wanted.size, now)
     patch_at = None if patch is None else _patch_at(state, vm, patch)
     patching = patch is not None and patch_at is not None and patch_at <= now
@@ -80,7 +80,7 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
     """When ``report`` is worth a request: at once where it is news, otherwise when the next one is promised."""
     side = state.scheduler
-    if side.ceiling is None or side.trouble is not None:
+    if side.ceiling is None or side.failure is not None:
         return now
     if not wanted.within(side.ceiling):
         return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))

@@ -111,7 +111,7 @@ VM_API_RETRY: Final = Retry(first=Seconds(5.0), factor=2.0, cap=Seconds(40.0))
 """After a failed patch."""
 
 
-def wait_after(retry: Retry, failures: int, luck: float) -> Seconds:
-    """How long to wait after so many failures in a row (>= 1); ``luck`` in 0..1 is the caller's dice."""
+def wait_after(retry: Retry, failures: int, jitter: float) -> Seconds:
+    """How long to wait after so many failures in a row (>= 1); ``jitter`` in 0..1 spreads the waits of many agents."""
     grown = retry.first * retry.factor ** min(failures - 1, 32)
-    return Seconds(min(retry.cap, grown) * (1.0 + retry.jitter * luck))
+    return Seconds(min(retry.cap, grown) * (1.0 + retry.jitter * jitter))

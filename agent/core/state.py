@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guard import Guard
 from agent.core.guest import NO_RATES, Rates, Seen
 from agent.core.policy import Policy
+from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
 from protocol.units import ComputeUnit, Instant, Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Failure:
     """Something that has been wrong since ``since``, ``count`` times in a row, and whose fault it is."""
 
     fault: Fault
@@ -64,7 +64,7 @@ class SchedulerSide:
     denial: Denial | None = None
     migrate: bool = False
     knows_load: bool = False
-    trouble: Trouble | None = None
+    failure: Failure | None = None
     rejected: int = 0
     answered_at: Instant | None = None
 
@@ -75,7 +75,7 @@ class VmSide:
 
     ``stale_at`` is a version that a patch was refused for: until a newer one is seen no patch can succeed.
     ``shrunk_at`` is when the last order to shrink went out, ``fell_at`` when the VM was last seen to have less than
-    before. ``trouble`` is with patching, ``lost`` with reading.
+    before. ``failure`` is with patching, ``lost`` with reading.
     """
 
     seen: Vm | None = None
@@ -86,8 +86,8 @@ class VmSide:
     shrunk_at: Instant | None = None
     fell_at: Instant | None = None
     patched_at: Instant | None = None
-    trouble: Trouble | None = None
-    lost: Trouble | None = None
+    failure: Failure | None = None
+    lost: Failure | None = None
 
     @property
     def ordered(self) -> Resources | None:
@@ -103,18 +103,18 @@ class GuestSide:
     ``calm_since`` is the beginning of the last interval in which the guest, smaller by then, was busy with no shrink.
     """
 
-    guard: Guard
+    stabilizer: Stabilizer
     seen: Seen | None = None
     had: Resources | None = None
     rates: Rates = NO_RATES
     goal: Goal = NO_GOAL
     calm_since: Instant | None = None
-    trouble: Trouble | None = None
+    failure: Failure | None = None
 
 
 @dataclass(slots=True)
 class State:
-    """One agent's knowledge. ``settings_trouble`` says why other settings than the wanted ones are in force."""
+    """One agent's knowledge. ``settings_failure`` says why other settings than the wanted ones are in force."""
 
     pod: ObjectName
     policy: Policy
@@ -122,7 +122,7 @@ class State:
     scheduler: SchedulerSide
     guest: GuestSide
     vm: VmSide = field(default_factory=VmSide)
-    settings_trouble: Trouble | None = None
+    settings_failure: Failure | None = None
 
     @property
     def held(self) -> Resources | None:
@@ -138,17 +138,17 @@ class State:
         return held
 
 
-def begin(pod: ObjectName, policy: Policy, now: Instant, luck: float, sequence: int) -> State:
+def begin(pod: ObjectName, policy: Policy, now: Instant, jitter: float, sequence: int) -> State:
     """An agent that has just started: nothing is proven, nothing is permitted.
 
-    ``luck`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence`` numbers
-    the first request; it must be above every number that an earlier agent of this VM used.
+    ``jitter`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
+    numbers the first request; it must be above every number that an earlier agent of this VM used.
     """
-    begins_at = Instant(now + policy.timing.start_spread * luck)
+    begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
         pod=pod,
         policy=policy,
         begins_at=begins_at,
         scheduler=SchedulerSide(next_at=begins_at, sequence=sequence),
-        guest=GuestSide(guard=Guard(policy.smoothing)),
+        guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from agent.core.events import Fault
 from agent.core.explain import explain
-from agent.core.guard import Step
+from agent.core.stabilizer import Step
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
 from protocol.names import ANNOTATION_CONFIG
@@ -156,7 +156,7 @@ async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_l
         assert world.vm_api.found.use == cu(2)
         assert said.because == "holding: less has not been proven to be enough"
         assert said.smoothing[0] == Step("cpu", "hold", "0", "500m", "the most of the window (20 s)")
-        assert [trouble.reason for trouble in said.troubles] == [
+        assert [failure.reason for failure in said.troubles] == [
             f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
             "expected a span above zero and at most a year, got '0s'"
         ]

@@ -114,7 +114,7 @@ async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
         await agents.node.has(CHARGE, OTHER)
         assert {runner.state.policy for runner in agents.supervisor.runners.values()} == {changed}
         agents.supervisor.refuse_policy("policy.yaml: gone")
-        assert all(runner.state.settings_trouble for runner in agents.supervisor.runners.values())
+        assert all(runner.state.settings_failure for runner in agents.supervisor.runners.values())
 
 
 async def test_a_sidecar_looks_after_its_own_vm_for_ever() -> None:

@@ -1,4 +1,4 @@
-"""Recordings of our own: five shapes of demand, each from a seed, so that everybody can replay the same.
+"""Recordings of our own: five shapes of demand, each from a seed, so that a replay can be repeated.
 
 Four are sampled every 5 min for 14 days, like what clouds publish; ``noisy`` every second for two hours. The same seed
 gives the same recordings on every machine.

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - The agent is the real one. Everything that it decides is said by ``plan`` and every event goes through ``advance``.
   Only an uneventful look at the guest is shortened to the two functions of which it is made, ``goal`` and
-  ``Guard.observe``; a test holds both forms against each other.
+  ``Stabilizer.observe``; a test holds both forms against each other.
 - A plan is made only where it can say something: where the policy's target is not what the VM has, and where a wish was
   denied, which may have to be withdrawn.
 - After a migration the agent of the target pod is a new one: nothing is proven to it yet.
@@ -120,8 +120,8 @@ class SimulatedVm:
         known = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
         need = known.need
         guest.seen, guest.had, guest.goal = Seen(sample, now), use, known
-        guest.guard.observe(None if need is None else need.at_most(self.bounds.max), use, now)
-        target = guest.guard.target
+        guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
+        target = guest.stabilizer.target
         if need is None or target is None:
             return True
         self.may_shrink = _units(need) < _units(use)
@@ -129,27 +129,27 @@ class SimulatedVm:
         is_other = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
         return is_other or self.is_denied
 
-    def act(self, cluster: Cluster, now: Instant, luck: float) -> None:
+    def act(self, cluster: Cluster, now: Instant, jitter: float) -> None:
         """Whatever the agent wants done now, until nothing changes any more: another plan would say the same."""
         side = self.state.scheduler
         for _ in range(MOST_ROUNDS):
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
-                advance(self.state, Started(action), now, luck)
+                advance(self.state, Started(action), now, jitter)
                 if isinstance(action, AskScheduler):
                     answer = cluster.ask(self, action.request, now)
-                    advance(self.state, Answered(answer), now, luck)
+                    advance(self.state, Answered(answer), now, jitter)
                 else:
-                    self._patch(action, cluster, now, luck)
+                    self._patch(action, cluster, now, jitter)
             is_news = before != (side.ceiling, side.compute_unit, side.migrate)
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
                 return
         raise RuntimeError(f"the agent of {self.name} finds no rest: {plan(self.state, now)}")
 
-    def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, luck: float) -> None:
+    def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, jitter: float) -> None:
         self.use = patch.target
         cluster.changed(self, now)
-        advance(self.state, Patched(self._view()), now, luck)
+        advance(self.state, Patched(self._view()), now, jitter)
 
     def _view(self) -> Vm:
         return Vm(

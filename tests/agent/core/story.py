@@ -57,13 +57,13 @@ class Story:
 
     policy: Policy = POLICY
     now: float = 0.0
-    luck: float = 0.0
+    jitter: float = 0.0
     busy: float = 0.0
     stalled: float = 0.0
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = begin(POD, self.policy, self.instant, self.luck, sequence=1)
+        self.state = begin(POD, self.policy, self.instant, self.jitter, sequence=1)
 
     @property
     def instant(self) -> Instant:
@@ -77,7 +77,7 @@ class Story:
 
     def happens(self, event: Event) -> Story:
         """Takes an event in."""
-        advance(self.state, event, self.instant, self.luck)
+        advance(self.state, event, self.instant, self.jitter)
         return self
 
     def sees(self, seen: Vm) -> Story:

@@ -253,7 +253,7 @@ def test_waiting_counts_only_as_far_as_programs_keep_the_cpu_busy_after_a_shrink
         (NO_RATES, False),
     ],
 )
-def test_a_guest_is_calm_where_the_kernel_does_not_work_for_itself_and_nobody_waits(over: Rates, calm: bool) -> None:
+def test_a_guest_is_calm_where_the_kernel_does_not_work_for_itself_and_no_task_waits(over: Rates, calm: bool) -> None:
     assert is_calm(over, ONE, POLICY) == calm
 
 

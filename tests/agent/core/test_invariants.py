@@ -86,19 +86,19 @@ UNITS = st.sampled_from([UNIT, ComputeUnit(MilliCpu(500), Bytes(GIB)), ComputeUn
 class AnyOrderOfEvents(RuleBasedStateMachine):
     """One agent in a world where everything can happen at any time; the model is what a scheduler would reserve."""
 
-    @initialize(use=SIZES, luck=st.floats(0, 1))
-    def begins(self, use: Resources, luck: float) -> None:
-        self.now, self.luck, self.version = 0.0, luck, 10
+    @initialize(use=SIZES, jitter=st.floats(0, 1))
+    def begins(self, use: Resources, jitter: float) -> None:
+        self.now, self.jitter, self.version = 0.0, jitter, 10
         self.busy = self.stall = 0.0
         policy = Policy(smoothing=holding(3.0))
-        self.state = begin(POD, policy, Instant(0.0), luck, 1)
+        self.state = begin(POD, policy, Instant(0.0), jitter, 1)
         self.seen = Vm(Bounds(cu(1), cu(12)), use.at_most(cu(12)), use.at_most(cu(12)), Bytes(GIB), 10)
         self.promised = 0.0
         self.reserved = self.seen.holds
         self.send(VmSeen(self.seen))
 
     def send(self, event: object) -> None:
-        advance(self.state, event, Instant(self.now), self.luck)  # type: ignore[arg-type]
+        advance(self.state, event, Instant(self.now), self.jitter)  # type: ignore[arg-type]
 
     @invariant()
     def the_plan_keeps_every_rule(self) -> None:
@@ -117,11 +117,11 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
             if isinstance(action, AskScheduler):
                 self.promised = self.now
 
-    @rule(seconds=st.floats(0.05, 4.0), luck=st.floats(0, 1))
-    def time_passes(self, seconds: float, luck: float) -> None:
+    @rule(seconds=st.floats(0.05, 4.0), jitter=st.floats(0, 1))
+    def time_passes(self, seconds: float, jitter: float) -> None:
         wake = plan(self.state, Instant(self.now)).wake_at
         self.now = self.now + seconds if wake is None else min(self.now + seconds, max(wake, self.now))
-        self.luck = luck
+        self.jitter = jitter
 
     @rule(cores=st.floats(0, 4), stall=st.floats(0, 1), used=st.integers(0, 8))
     def metrics_arrive(self, cores: float, stall: float, used: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.core.events import Fault, PolicyRefused, PolicySet, ScrapeFailed
 from agent.core.explain import explain
-from agent.core.state import Trouble
+from agent.core.state import Failure
 from agent.core.vm import view
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Instant, MilliCpu, Resources
@@ -33,9 +33,9 @@ def test_a_permit_that_cannot_be_is_refused_counted_and_asked_for_again_later(
     assert story.plans() == planned((), 4.0, "growing for cpu busy")
     assert story.state.scheduler.rejected == 1
     assert story.state.scheduler.ceiling == cu(1)
-    assert story.state.scheduler.trouble == Trouble(Fault.SCHEDULER, complaint, Instant(1.0), Instant(1.0), 1)
+    assert story.state.scheduler.failure == Failure(Fault.SCHEDULER, complaint, Instant(1.0), Instant(1.0), 1)
     assert story.at(4.0).acts() == [asks(cu(2), cu(1), 3)]
-    assert story.answers(cu(2)).state.scheduler.trouble is None
+    assert story.answers(cu(2)).state.scheduler.failure is None
 
 
 def test_an_answer_before_the_vm_was_seen_again_is_judged_by_the_request() -> None:
@@ -47,14 +47,14 @@ def test_an_answer_before_the_vm_was_seen_again_is_judged_by_the_request() -> No
 
 def test_a_refused_policy_leaves_the_last_good_one() -> None:
     story = settled(1)
-    guard = story.state.guest.guard
+    stabilizer = story.state.guest.stabilizer
     story.happens(PolicyRefused("cpu.target: too big")).happens(PolicySet(replace(POLICY, cpu=POLICY.cpu)))
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
-    assert story.state.guest.guard is guard
+    assert story.state.guest.stabilizer is stabilizer
     story.happens(PolicySet(replace(POLICY, smoothing=holding(9.0))))
-    assert story.state.guest.guard is not guard
+    assert story.state.guest.stabilizer is not stabilizer
     story.happens(PolicyRefused("cpu.target: too big"))
-    assert story.state.settings_trouble is not None
+    assert story.state.settings_failure is not None
     assert story.state.policy.smoothing == holding(9.0)
 
 

@@ -1,4 +1,4 @@
-"""Stories of patches: failed, unknown, conflicting, overtaken, and made by somebody else."""
+"""Stories of patches: failed, unknown, conflicting, overtaken, and made by another writer."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_views_that_cannot_be_ordered_replace_each_other() -> None:
     assert story.state.held == cu(1)
 
 
-def test_somebody_elses_growth_is_asked_for_and_taken_back_where_denied() -> None:
+def test_growth_by_another_writer_is_asked_for_and_taken_back_where_denied() -> None:
     story = settled(1).looks()
     story.sees(vm(cu(3), version=2))
     assert story.acts() == [asks(cu(3), cu(1), 2)]
@@ -81,7 +81,7 @@ def test_somebody_elses_growth_is_asked_for_and_taken_back_where_denied() -> Non
     assert story.plans().actions == (patches(cu(1), 2),)
 
 
-def test_somebody_elses_growth_is_kept_where_permitted() -> None:
+def test_growth_by_another_writer_is_kept_where_permitted() -> None:
     story = settled(1).looks().sees(vm(cu(3), version=2))
     story.acts()
     assert story.answers(cu(3)).plans() == planned((), 8.0, "holding: less has not been proven to be enough")

@@ -77,7 +77,7 @@ def looks_to_recover(noise: float, load: float, times: int) -> int:
 
 
 ALONE = Second(programs=0.0, kernel=1.0, runnable=9.0, cpu_stall=0.9, mem_stall=0.0)
-"""The kernel works, and nobody else."""
+"""The kernel works, and no program does."""
 CALM = Second(programs=0.05, kernel=0.07, runnable=2.0, cpu_stall=0.02, mem_stall=0.0)
 
 

@@ -31,7 +31,7 @@ def test_the_first_request_names_the_permit_that_the_object_records() -> None:
 
 
 def test_many_agents_that_start_together_spread_their_first_requests() -> None:
-    story = Story(luck=0.5).sees(vm(cu(1)))
+    story = Story(jitter=0.5).sees(vm(cu(1)))
     assert story.plans() == planned((), story.state.begins_at, "no compute unit yet: asking for what the VM has")
     assert story.state.begins_at == 0.5
     assert story.at(0.5).acts() == [asks(cu(1), None, 1, unit=None)]

@@ -1,4 +1,4 @@
-"""What the policies make of what a VM needs: how far it grows, and how low it may go (architecture, decision 7; S0.7).
+"""From what a VM needs to the size that the policies give it: growth at once, shrinking with proof (S0.7).
 
 Rules that hold here:
 
@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Guard:
+class Stabilizer:
     """The pipelines of one VM, and what they said last."""
 
     smoothing: Smoothing

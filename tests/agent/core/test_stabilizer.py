@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from agent.core.actions import AskScheduler
 from agent.core.events import PolicySet
 from agent.core.explain import explain
-from agent.core.guard import Guard, Step
 from agent.core.policy import Policy, Smoothing
+from agent.core.stabilizer import Stabilizer, Step
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Instant, MilliCpu, Resources
 from tests.agent.core.story import GIB, POLICY, Story, asks, cu, holding, patches, settled, vm
@@ -56,7 +56,7 @@ def test_a_need_that_cannot_be_told_is_answered_at_once_whatever_a_policy_would_
     seen = story.state.guest.seen
     assert seen is not None
     story.at(2.0).busy += 0.5
-    story.state.guest.guard.observe(None, cu(1), story.instant)
+    story.state.guest.stabilizer.observe(None, cu(1), story.instant)
     story.state.guest.goal = replace(story.state.guest.goal, cpu=MilliCpu(500), mem=None)
     assert story.acts() == [asks(cu(2), cu(1), 2)]
 
@@ -81,15 +81,15 @@ def test_the_default_policy_grows_from_the_first_look_at_a_load_and_gives_back_h
 
 
 def test_what_is_held_stays_what_it_is_to_the_thousandth() -> None:
-    guard = Guard(holding(4.0))
+    stabilizer = Stabilizer(holding(4.0))
     has = Resources(MilliCpu(1100), Bytes(3 * GIB))
-    guard.observe(cu(1), has, Instant(0.0))
-    assert guard.target == has
-    assert guard.explain() == (
+    stabilizer.observe(cu(1), has, Instant(0.0))
+    assert stabilizer.target == has
+    assert stabilizer.explain() == (
         "1100m cpu (hold: no whole window seen yet (4 s)) and 3.00 GiB memory (hold: no whole window seen yet (4 s))"
     )
-    guard.observe(has, has, Instant(1.0))
-    assert guard.explain() == "1100m cpu and 3.00 GiB memory"
+    stabilizer.observe(has, has, Instant(1.0))
+    assert stabilizer.explain() == "1100m cpu and 3.00 GiB memory"
 
 
 def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:
@@ -101,27 +101,27 @@ def test_what_is_held_is_not_rounded_up_to_another_compute_unit() -> None:
 
 
 def test_after_a_gap_a_policy_begins_anew() -> None:
-    guard = Guard(holding(4.0))
+    stabilizer = Stabilizer(holding(4.0))
     for second in range(6):
-        guard.observe(cu(1), cu(4), Instant(float(second)))
-    assert guard.target == cu(1)
-    guard.observe(cu(1), cu(4), Instant(8.5))
-    assert guard.target == cu(4)
+        stabilizer.observe(cu(1), cu(4), Instant(float(second)))
+    assert stabilizer.target == cu(1)
+    stabilizer.observe(cu(1), cu(4), Instant(8.5))
+    assert stabilizer.target == cu(4)
 
 
-def told(guard: Guard, need: Resources | None, at: float) -> Resources | None:
+def told(stabilizer: Stabilizer, need: Resources | None, at: float) -> Resources | None:
     """The target for ``need`` of a VM of four units."""
-    guard.observe(need, cu(4), Instant(at))
-    return guard.target
+    stabilizer.observe(need, cu(4), Instant(at))
+    return stabilizer.target
 
 
 def test_a_need_that_cannot_be_told_proves_nothing_and_is_a_gap_when_it_lasts() -> None:
-    guard = Guard(holding(4.0))
-    assert [told(guard, cu(1), float(second)) for second in range(6)] == [cu(4)] * 5 + [cu(1)]
-    assert told(guard, None, 6.0) is None
-    assert guard.explain() == "no proof yet: the policy has seen no need, or not the last one"
-    assert told(guard, cu(1), 7.0) == cu(1)
-    assert [told(guard, None, 8.0), told(guard, cu(1), 10.5)] == [None, cu(4)]
+    stabilizer = Stabilizer(holding(4.0))
+    assert [told(stabilizer, cu(1), float(second)) for second in range(6)] == [cu(4)] * 5 + [cu(1)]
+    assert told(stabilizer, None, 6.0) is None
+    assert stabilizer.explain() == "no proof yet: the policy has seen no need, or not the last one"
+    assert told(stabilizer, cu(1), 7.0) == cu(1)
+    assert [told(stabilizer, None, 8.0), told(stabilizer, cu(1), 10.5)] == [None, cu(4)]
 
 
 def test_what_was_proven_of_one_size_proves_nothing_of_a_larger_one() -> None:
@@ -143,8 +143,8 @@ def test_each_stage_explains_itself() -> None:
 def test_another_policy_is_a_new_beginning() -> None:
     story = settled(2).looks()
     story.happens(PolicySet(of(Smoothing())))
-    assert story.state.guest.guard.smoothing == Smoothing()
-    assert story.state.guest.guard.steps() == ()
+    assert story.state.guest.stabilizer.smoothing == Smoothing()
+    assert story.state.guest.stabilizer.steps() == ()
 
 
 AMOUNTS = st.builds(
@@ -154,10 +154,10 @@ AMOUNTS = st.builds(
 
 @given(st.lists(st.tuples(AMOUNTS, st.floats(0.1, 400.0)), min_size=1, max_size=30))
 def test_the_default_never_answers_less_memory_than_is_needed(needs: list[tuple[Resources, float]]) -> None:
-    guard, now, has = Guard(Smoothing()), 0.0, cu(4)
+    stabilizer, now, has = Stabilizer(Smoothing()), 0.0, cu(4)
     for need, pause in needs:
         now += pause
-        guard.observe(need, has, Instant(now))
-        assert guard.target is not None
-        assert need.mem <= guard.target.mem
-        has = guard.target
+        stabilizer.observe(need, has, Instant(now))
+        assert stabilizer.target is not None
+        assert need.mem <= stabilizer.target.mem
+        has = stabilizer.target

@@ -1,4 +1,4 @@
-"""The size that a VM should have now, and why, before anyone was asked (S4.5, S4.6).
+"""The size that a VM should have now, and why, before the scheduler is asked (S4.5, S4.6).
 
 Rules that hold here:
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.core.goal import NO_GOAL, Goal, Part
-from agent.core.guard import Guard
 from agent.core.sizing import Sizes
+from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
 from agent.core.vm import Vm
 from protocol.units import Amount, ComputeUnit, Instant, MilliCpu, Resources
@@ -23,37 +23,37 @@ A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredSize:
     """The wanted size, and in one line why it is not another."""
 
     size: Resources
     because: str
 
 
-def wish(state: State, vm: Vm, now: Instant) -> Wish:
+def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """What the VM should have, as far as is known at ``now``."""
     unit = state.scheduler.compute_unit
     if state.scheduler.migrate:
-        return Wish(vm.use, "migrating: nothing changes until the scheduler says so")
+        return DesiredSize(vm.use, "migrating: nothing changes until the scheduler says so")
     if not vm.resizable:
-        return Wish(vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing")
+        return DesiredSize(vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing")
     if unit is None:
-        return Wish(vm.use, "no compute unit yet: asking for what the VM has")
+        return DesiredSize(vm.use, "no compute unit yet: asking for what the VM has")
     sizes = Sizes(unit, vm.bounds, vm.slot_size)
     known = current_goal(state, now)
-    size = _size(vm, sizes, known, state.guest.guard)
+    size = _size(vm, sizes, known, state.guest.stabilizer)
     size = size.at_most(vm.bounds.max).at_least(in_use(state, vm, now))
-    return Wish(size, _because(vm, size, known, sizes))
+    return DesiredSize(size, _because(vm, size, known, sizes))
 
 
-def _size(vm: Vm, sizes: Sizes, known: Goal, guard: Guard) -> Resources:
+def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:
     """What the policies make of the need; where one of them is unknown, the need and no less than there is."""
-    target, proven = guard.target, guard.asked_with is not None and vm.use.within(guard.asked_with)
+    target, proven = stabilizer.target, stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
     grown = Resources(
-        _grown(known.need.cpu, target.cpu, vm.use.cpu, guard.kept.cpu),
-        _grown(known.need.mem, target.mem, vm.use.mem, guard.kept.mem),
+        _grown(known.need.cpu, target.cpu, vm.use.cpu, stabilizer.kept.cpu),
+        _grown(known.need.mem, target.mem, vm.use.mem, stabilizer.kept.mem),
     )
     return sizes.covering(grown).at_least(sizes.covering(target).at_most(vm.use) if proven else vm.use)
 
