@@ -21,11 +21,11 @@ from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import SettingsError
 from scheduler_plugin.heap import set_aside
-from scheduler_plugin.serving import Listener, ListenError, Tls, serve
-from scheduler_plugin.settings_file import SettingsFile
+from scheduler_plugin.settings.document import SettingsError
+from scheduler_plugin.settings.file import SettingsFile
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.serving import Listener, ListenError, Tls, serve
 
 CONNECTIONS = httpx.Limits(max_connections=128, max_keepalive_connections=64)
 

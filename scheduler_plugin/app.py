@@ -21,26 +21,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.messages import ObjectName
-from scheduler_plugin.auth import TokenJudge
 from scheduler_plugin.chores import Chores
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import Settings
 from scheduler_plugin.desk import Board, Desk
-from scheduler_plugin.extender import ExtenderRoutes
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration_news import MigrationNews
 from scheduler_plugin.mover import Mover
 from scheduler_plugin.notices import Notices
 from scheduler_plugin.orders import Orders
 from scheduler_plugin.permit_writer import PermitWriter
-from scheduler_plugin.permits import AgentRoutes
 from scheduler_plugin.service import Hands, Service
+from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
-from scheduler_plugin.views import nodes_view, vm_view
+from scheduler_plugin.web.agents import AgentRoutes
+from scheduler_plugin.web.auth import TokenJudge
+from scheduler_plugin.web.extender import ExtenderRoutes
+from scheduler_plugin.web.views import nodes_view, vm_view
 
 _ENCODER: Final = msgspec.json.Encoder()
 Handler = Callable[[Request], Awaitable[Response]]
@@ -61,7 +61,7 @@ class Parts:
             tasks.create_task(self.hands.run())
 
 
-def assemble(writer: ClusterWriter, clock: Clock, settings: Settings, telemetry: Telemetry) -> Parts:
+def assemble(writer: ClusterWriter, clock: Clock, settings: SchedulerSettings, telemetry: Telemetry) -> Parts:
     """Puts one scheduler together; nothing runs yet."""
     ledger, orders = Ledger(), Orders()
     feed = Feed(ledger, orders, telemetry, clock=clock, settings=settings, identity=writer.identity)

@@ -18,7 +18,6 @@ from typing import Final
 from protocol.codec import MalformedRequestError, WireRequest
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.auth import Identity, TokenJudge, may_speak_for
 from scheduler_plugin.chores import Chores
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
@@ -32,6 +31,7 @@ from scheduler_plugin.permit_writer import PermitWriter
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.preemption import Candidate, helped
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.web.auth import Identity, TokenJudge, may_speak_for
 
 RETRY_AFTER: Final = Seconds(1.0)
 CONFLICT: Final = 409

@@ -1,4 +1,4 @@
-"""Feeds the ledger from the API: four mirrors in, facts and complete lists out.
+"""Feeds the ledger from the API: four informers in, facts and complete lists out.
 
 Rules that hold here:
 
@@ -21,35 +21,42 @@ from protocol.ranking.prices import Needs, node_price
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import JsonObject, KubernetesApi
+from scheduler_plugin.cluster.informer import Change, Informer
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, read_pod, vm_facts
-from scheduler_plugin.cluster.watch import Change, Mirror
-from scheduler_plugin.config import Settings
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.orders import Orders
+from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
 
 
-def node_facts(node: ClusterNode, settings: Settings) -> NodeFacts:
+def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     """What the ledger is told of a node: its policy and its price are the settings' (S2.1)."""
     price = node_price((node.name, node.machine), Needs(node.allocatable, node.gpus), settings.ranking)
     return node.facts(settings.policy_of(node.name), price)
 
 
 class Feed:
-    """The mirrors of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger."""
+    """The informers of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger."""
 
     def __init__(  # noqa: PLR0913 - what it joins is what it is
-        self, ledger: Ledger, orders: Orders, telemetry: Telemetry, *, clock: Clock, settings: Settings, identity: str
+        self,
+        ledger: Ledger,
+        orders: Orders,
+        telemetry: Telemetry,
+        *,
+        clock: Clock,
+        settings: SchedulerSettings,
+        identity: str,
     ) -> None:
         self.settings = settings
         self._identity = identity
-        self.nodes: Mirror[ClusterNode] = Mirror(NODES, self._node_changed, telemetry)
-        self.pods: Mirror[PodFacts] = Mirror(replace(PODS, read=self._read_pod), self._pod_changed, telemetry)
-        self.vms: Mirror[VirtualMachine] = Mirror(VMS, self._vm_changed, telemetry)
-        self.migrations: Mirror[ClusterMigration] = Mirror(MIGRATIONS, self._migration_changed, telemetry)
+        self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, telemetry)
+        self.pods: Informer[PodFacts] = Informer(replace(PODS, read=self._read_pod), self._pod_changed, telemetry)
+        self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, telemetry)
+        self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, telemetry)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
         self._orders = orders
@@ -58,12 +65,12 @@ class Feed:
         self._listed: set[str] = set()
 
     async def run(self, api: KubernetesApi) -> None:
-        """Keeps all mirrors in step for ever."""
+        """Keeps all informers in step for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in (self.nodes, self.pods, self.vms, self.migrations):
-                tasks.create_task(mirror.run(api, self._clock, partial(self.listed, mirror.kind.name)))
+            for informer in (self.nodes, self.pods, self.vms, self.migrations):
+                tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
 
-    def use(self, settings: Settings) -> None:
+    def use(self, settings: SchedulerSettings) -> None:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._ledger.rank_by(settings.ranking)
@@ -72,7 +79,7 @@ class Feed:
                 self._orders.add(self._ledger.see_node(node_facts(node, settings)))
 
     def listed(self, kind: str) -> None:
-        """A mirror has listed everything; once all have, the ledger takes in the lists."""
+        """An informer has listed everything; once all have, the ledger takes in the lists."""
         self._listed.add(kind)
         if self._listed != EVERY_KIND:
             return

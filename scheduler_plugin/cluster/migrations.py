@@ -29,7 +29,7 @@ from protocol.names import (
 )
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.cluster.api import JsonObject
-from scheduler_plugin.cluster.watch import Kind, number
+from scheduler_plugin.cluster.informer import Kind, number
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 

@@ -34,7 +34,7 @@ from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.api import JsonObject
-from scheduler_plugin.cluster.watch import Kind, number
+from scheduler_plugin.cluster.informer import Kind, number
 from scheduler_plugin.ledger import NodeFacts, NodePolicy, PodFacts, VmFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})

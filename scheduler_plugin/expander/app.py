@@ -27,7 +27,7 @@ from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.probes import serve_pages
 from scheduler_plugin.expander.reloading import SettingsFile
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
-from scheduler_plugin.expander.settings import Settings, host_and_port
+from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
 from scheduler_plugin.expander.tls import Certificates
 
@@ -57,7 +57,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
     Where it cannot start: ``SettingsError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
     """
     file = None if path is None else SettingsFile(path)
-    settings = Settings() if file is None else file.load()
+    settings = ExpanderSettings() if file is None else file.load()
     telemetry = Telemetry()
     async with AsyncExitStack() as stack:
         size = ClusterSize(settings.cluster_nodes, _api_client(environment, stack), SERVICE_ACCOUNT / "token")
@@ -65,7 +65,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         ranked = partial(judge, settings.ranking, size.nodes)
         expander = Expander(ranked, Failures(settings.failures.rules()), telemetry, clock)
 
-        def take(new: Settings) -> None:
+        def take(new: ExpanderSettings) -> None:
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures.rules()
@@ -97,7 +97,9 @@ def _api_client(environment: Mapping[str, str], stack: AsyncExitStack) -> httpx.
     return client
 
 
-async def _serve(settings: Settings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack) -> Addresses:
+async def _serve(
+    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack
+) -> Addresses:
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((expander.handler(),))
     if settings.tls is None:

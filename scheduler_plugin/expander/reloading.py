@@ -16,7 +16,7 @@ from typing import Final, Never
 
 from protocol.units import Seconds
 from scheduler_plugin.clock import Clock
-from scheduler_plugin.expander.settings import Settings, SettingsError, parse_settings
+from scheduler_plugin.expander.settings import ExpanderSettings, SettingsError, parse_settings
 from scheduler_plugin.expander.telemetry import Telemetry
 
 INTERVAL: Final = Seconds(2.0)
@@ -30,12 +30,12 @@ class SettingsFile:
     path: Path
     _content: bytes | str | None = None
 
-    def load(self) -> Settings:
+    def load(self) -> ExpanderSettings:
         """The settings as they are now. Raises ``SettingsError``."""
         self._content = self._read()
         return _parsed(self._content)
 
-    async def follow(self, take: Callable[[Settings], None], telemetry: Telemetry, clock: Clock) -> Never:
+    async def follow(self, take: Callable[[ExpanderSettings], None], telemetry: Telemetry, clock: Clock) -> Never:
         """Hands over each new, valid settings for ever."""
         while True:
             await clock.sleep(INTERVAL)
@@ -58,7 +58,7 @@ class SettingsFile:
             return f"{self.path}: {error.strerror}"
 
 
-def _parsed(content: bytes | str) -> Settings:
+def _parsed(content: bytes | str) -> ExpanderSettings:
     if isinstance(content, str):
         raise SettingsError(content)
     return parse_settings(content.decode(errors="replace"))

@@ -54,7 +54,7 @@ class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         return TlsFiles(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What the expander is told. ``cluster_nodes`` replaces counting the nodes through the Kubernetes API."""
 
     listen: str = "127.0.0.1:10296"
@@ -66,10 +66,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     ranking: RankingConfig = RankingConfig()
 
 
-def parse_settings(text: str) -> Settings:
+def parse_settings(text: str) -> ExpanderSettings:
     """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
     try:
-        settings = msgspec.convert(yaml.safe_load(text) or {}, Settings)
+        settings = msgspec.convert(yaml.safe_load(text) or {}, ExpanderSettings)
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
             if path == "listen" and not settings.tls and not settings.insecure and not _is_loopback(host):

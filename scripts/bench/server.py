@@ -20,8 +20,8 @@ from starlette.responses import Response
 from scheduler_plugin.app import agents_app, assemble, extender_app
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import parse_settings
 from scheduler_plugin.heap import set_aside
+from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.still_cluster import StillCluster
 

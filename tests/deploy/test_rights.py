@@ -26,7 +26,7 @@ from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, JsonObject
-from scheduler_plugin.cluster.watch import Kind, Mirror
+from scheduler_plugin.cluster.informer import Informer, Kind
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.telemetry import Telemetry
@@ -156,9 +156,9 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
         wanted = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
         await method(ClusterWriter(api, "test"), **{name: sample(kind) for name, kind in wanted.items()})
     for kind in kinds():
-        mirror: Mirror[Any] = Mirror(kind, lambda _: None, Telemetry(clock.now))
+        informer: Informer[Any] = Informer(kind, lambda _: None, Telemetry(clock.now))
         with pytest.raises((StopWaitingError, ApiError)):
-            await mirror.run(api, clock, lambda: None)
+            await informer.run(api, clock, lambda: None)
     moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "delete")}
     assert api.rights | moving == granted("ClusterRole", "autoscale-scheduler")
 

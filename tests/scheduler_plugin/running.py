@@ -13,8 +13,8 @@ import httpx
 
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import Settings, parse_settings
 from scheduler_plugin.ledger.invariants import violations
+from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import FakeCluster
@@ -89,7 +89,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    cluster: FakeCluster, clock: FakeClock, settings: Settings | None = None, identity: str = "us"
+    cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
 ) -> AsyncIterator[Running]:
     """A scheduler that has been started; ready if the cluster answers."""
     parts = assemble(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, said, settled, with_permit

@@ -21,7 +21,7 @@ from scheduler_plugin.cluster.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod

@@ -29,7 +29,7 @@ from protocol.units import Bytes, Instant, Seconds
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.agent.core.story import POLICY
 from tests.local.neonvm.in_process import InProcess

@@ -7,8 +7,8 @@ import pytest
 from protocol.units import Resources
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
-from scheduler_plugin.config import parse_settings
 from scheduler_plugin.ledger import NodeFacts
+from scheduler_plugin.settings.document import parse_settings
 
 SETTINGS = parse_settings(
     """

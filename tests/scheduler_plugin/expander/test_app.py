@@ -17,7 +17,7 @@ from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import run, serving
 from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.reloading import SettingsFile
-from scheduler_plugin.expander.settings import Settings, SettingsError
+from scheduler_plugin.expander.settings import ExpanderSettings, SettingsError
 from scheduler_plugin.expander.telemetry import Telemetry
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, groups_of, machine, option, pod, question
@@ -117,7 +117,7 @@ class _Story(FakeClock):
 
 
 async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, caplog: pytest.LogCaptureFixture) -> None:
-    taken: list[Settings] = []
+    taken: list[ExpanderSettings] = []
     telemetry, file = Telemetry(), SettingsFile(settings)
     file.load()
     story = _Story(settings, [LOOPBACK, "clusterNodes: 9", "clusterNodes: x", "clusterNodes: x", None, "{}"])

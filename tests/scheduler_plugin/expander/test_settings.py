@@ -1,4 +1,4 @@
-"""Settings are taken whole or refused with the path of the bad field."""
+"""ExpanderSettings are taken whole or refused with the path of the bad field."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 
 from protocol.units import Seconds
 from scheduler_plugin.expander.failures import FailureRules
-from scheduler_plugin.expander.settings import Settings, SettingsError, TlsSettings, host_and_port, parse_settings
+from scheduler_plugin.expander.settings import (
+    ExpanderSettings,
+    SettingsError,
+    TlsSettings,
+    host_and_port,
+    parse_settings,
+)
 from scheduler_plugin.expander.tls import TlsFiles
 
 
 def test_nothing_said_means_the_defaults_on_loopback() -> None:
-    assert parse_settings("") == Settings()
+    assert parse_settings("") == ExpanderSettings()
     assert parse_settings("").failures.rules() == FailureRules()
     assert parse_settings("").listen == "127.0.0.1:10296"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.moving.controller import Controller

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, SUCCEEDED, full_cluster, scene
 from tests.scheduler_plugin.objects import node, vm, vm_pod

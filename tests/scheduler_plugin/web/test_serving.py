@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from scheduler_plugin.serving import Listener, ListenError, Tls, serve, split_address
+from scheduler_plugin.web.serving import Listener, ListenError, Tls, serve, split_address
 from tests.scheduler_plugin.certificates import files
 from tests.scheduler_plugin.fake_clock import FakeClock
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_plugin.config import Settings, SettingsError, parse_settings
-from scheduler_plugin.settings_file import SettingsFile
+from scheduler_plugin.settings.document import SchedulerSettings, SettingsError, parse_settings
+from scheduler_plugin.settings.file import SettingsFile
 from tests.scheduler_plugin.fake_clock import FakeClock
 
 GOOD = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
@@ -42,7 +42,7 @@ async def test_changes_are_taken_in_and_refusals_change_nothing(tmp_path: Path) 
     path, heard, clock = tmp_path / "config.yaml", Heard(), FakeClock()
     path.write_text(GOOD)
     file = SettingsFile(path, heard)
-    used: list[Settings] = [file.load()]
+    used: list[SchedulerSettings] = [file.load()]
     watching = asyncio.create_task(file.run(clock, used.append))
     path.write_text(BAD)
     await heard.next(clock)

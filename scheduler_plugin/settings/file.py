@@ -17,7 +17,7 @@ from typing import Final, Never, Protocol
 
 from protocol.units import Seconds
 from scheduler_plugin.clock import Clock
-from scheduler_plugin.config import Settings, SettingsError, parse_settings
+from scheduler_plugin.settings.document import SchedulerSettings, SettingsError, parse_settings
 
 INTERVAL: Final = Seconds(2.0)
 """How often the file is looked at."""
@@ -42,14 +42,14 @@ class SettingsFile:
     generation: int = 0
     _content: bytes | str | None = None
 
-    def load(self) -> Settings:
+    def load(self) -> SchedulerSettings:
         """The settings at the start of the process. Raises ``SettingsError`` where they cannot be used."""
         settings = self._read_new()
         if settings is None:
             raise SettingsError([f"{self.path}: nothing new to read"])
         return settings
 
-    async def run(self, clock: Clock, on_new: Callable[[Settings], None]) -> Never:
+    async def run(self, clock: Clock, on_new: Callable[[SchedulerSettings], None]) -> Never:
         """Looks at the file for ever and hands over each new, valid settings."""
         while True:
             await clock.sleep(INTERVAL)
@@ -62,7 +62,7 @@ class SettingsFile:
                 on_new(settings)
                 self.report.settings_accepted(self.generation)
 
-    def _read_new(self) -> Settings | None:
+    def _read_new(self) -> SchedulerSettings | None:
         """The settings, None where the content is as it was last time. Raises ``SettingsError``, once per content."""
         content = self._content_now()
         if content == self._content:

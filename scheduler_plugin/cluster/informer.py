@@ -106,7 +106,7 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
 @dataclass(slots=True, eq=False)
-class Mirror(Generic[F]):
+class Informer(Generic[F]):
     """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
 
     ``is_missing`` while the cluster lacks the kind.

@@ -1,4 +1,4 @@
-"""A mirror follows the API through lost events, cut watches, expired versions and unreadable objects."""
+"""An informer follows the API through lost events, cut watches, expired versions and unreadable objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiError, JsonObject
-from scheduler_plugin.cluster.watch import Change, Kind, Mirror
+from scheduler_plugin.cluster.informer import Change, Informer, Kind
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node
@@ -29,7 +29,7 @@ def cpu_of(obj: JsonObject) -> str:
 
 @dataclass
 class Story:
-    """What a mirror did, in order: changes, reports and complete lists."""
+    """What an informer did, in order: changes, reports and complete lists."""
 
     told: list[object] = field(default_factory=list)
 
@@ -57,15 +57,15 @@ class Story:
 
 
 @asynccontextmanager
-async def mirrored(
+async def informed(
     cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
-) -> AsyncIterator[tuple[Mirror[str], Story]]:
+) -> AsyncIterator[tuple[Informer[str], Story]]:
     story = Story()
-    mirror = Mirror(Kind("nodes", NODES, cpu_of, is_optional), story.changed, story)
-    task = asyncio.create_task(mirror.run(cluster, clock, lambda: story.told.append("synced")))
+    informer = Informer(Kind("nodes", NODES, cpu_of, is_optional), story.changed, story)
+    task = asyncio.create_task(informer.run(cluster, clock, lambda: story.told.append("synced")))
     await settle()
     try:
-        yield mirror, story
+        yield informer, story
         assert not task.done()
     finally:
         task.cancel()
@@ -80,7 +80,7 @@ def cluster() -> FakeCluster:
 
 
 async def test_lists_then_follows_every_change(cluster: FakeCluster) -> None:
-    async with mirrored(cluster, FakeClock()) as (mirror, story):
+    async with informed(cluster, FakeClock()) as (informer, story):
         cluster.put(NODES, node("b", "2"))
         cluster.put(NODES, node("a", "3"))
         cluster.remove(NODES, "", "b")
@@ -93,11 +93,11 @@ async def test_lists_then_follows_every_change(cluster: FakeCluster) -> None:
             ("a", "1", "3"),
             ("b", "2", None),
         ]
-        assert mirror.facts == {ObjectName("", "a"): "3"}
+        assert informer.facts == {ObjectName("", "a"): "3"}
 
 
 async def test_an_event_that_changes_no_fact_is_not_told(cluster: FakeCluster) -> None:
-    async with mirrored(cluster, FakeClock()) as (_, story):
+    async with informed(cluster, FakeClock()) as (_, story):
         story.take()
         cluster.put(NODES, node("a", "1") | {"other": "thing"})
         await settle()
@@ -106,7 +106,7 @@ async def test_an_event_that_changes_no_fact_is_not_told(cluster: FakeCluster) -
 
 async def test_a_cut_watch_resumes_where_it_was(cluster: FakeCluster) -> None:
     clock = FakeClock()
-    async with mirrored(cluster, clock) as (_, story):
+    async with informed(cluster, clock) as (_, story):
         story.take()
         cluster.cut_watches()
         await settle()
@@ -119,7 +119,7 @@ async def test_a_cut_watch_resumes_where_it_was(cluster: FakeCluster) -> None:
 async def test_an_expired_version_is_listed_again_and_the_difference_told(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.put(NODES, node("gone", "5"))
-    async with mirrored(cluster, clock) as (_, story):
+    async with informed(cluster, clock) as (_, story):
         story.take()
         cluster.cut_watches()
         await settle()
@@ -136,7 +136,7 @@ async def test_an_expired_version_is_listed_again_and_the_difference_told(cluste
 
 
 async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(cluster: FakeCluster) -> None:
-    async with mirrored(cluster, FakeClock()) as (mirror, story):
+    async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         cluster.put(NODES, node("a", "bad"))
         cluster.put(NODES, node("b", "2"))
@@ -145,13 +145,13 @@ async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(clust
             "a unreadable: status.allocatable.cpu: expected a quantity",
             ("b", None, "2"),
         ]
-        assert mirror.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
+        assert informer.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
 
 
 async def test_failures_in_a_row_wait_longer_and_longer(cluster: FakeCluster) -> None:
     cluster.faults.append(Fault(to("GET", NODES), refuse=403, times=6))
     clock = FakeClock()
-    async with mirrored(cluster, clock) as (_, story):
+    async with informed(cluster, clock) as (_, story):
         waits = []
         for _ in range(6):
             seen, began = len(cluster.calls), clock.now()
@@ -190,8 +190,8 @@ class Pages:
 
 async def story_of(api: Pages, clock: FakeClock, passing: float) -> list[object]:
     story = Story()
-    mirror = Mirror(Kind("nodes", NODES, cpu_of), story.changed, story)
-    task = asyncio.create_task(mirror.run(api, clock, lambda: None))
+    informer = Informer(Kind("nodes", NODES, cpu_of), story.changed, story)
+    task = asyncio.create_task(informer.run(api, clock, lambda: None))
     await clock.advance(passing)
     task.cancel()
     await asyncio.wait([task])
@@ -227,19 +227,19 @@ async def test_what_a_watch_may_not_say_is_reported_and_tried_again(line: bytes,
 
 async def test_what_was_read_on_its_own_is_not_replaced_by_older_news(cluster: FakeCluster) -> None:
     clock = FakeClock()
-    async with mirrored(cluster, clock) as (mirror, story):
+    async with informed(cluster, clock) as (informer, story):
         story.take()
         old = cluster.put(NODES, node("a", "2"))
         new = cluster.put(NODES, node("a", "3"))
-        mirror.learn(new)
+        informer.learn(new)
         await settle()
-        assert mirror.learn(old) == "2", "the caller gets what it read"
+        assert informer.learn(old) == "2", "the caller gets what it read"
         assert story.take() == [("a", "1", "3")]
 
 
 async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeCluster) -> None:
     clock, held = FakeClock(), asyncio.Event()
-    async with mirrored(cluster, clock) as (mirror, story):
+    async with informed(cluster, clock) as (informer, story):
         cluster.cut_watches()
         await settle()
         cluster.put(NODES, node("b", "2"))
@@ -248,17 +248,17 @@ async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeC
         cluster.faults.append(Fault(lambda call: call.path == NODES, hold=held, is_stale=True))
         await clock.advance(2)
         story.take()
-        mirror.learn(cluster.put(NODES, node("young", "4")))
+        informer.learn(cluster.put(NODES, node("young", "4")))
         held.set()
         await settle()
         assert story.take() == [("young", None, "4"), "listed 1", "synced"]
 
 
 async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(cluster: FakeCluster) -> None:
-    async with mirrored(cluster, FakeClock()) as (mirror, story):
+    async with informed(cluster, FakeClock()) as (informer, story):
         story.take()
         cluster.remove(NODES, "", "a")
-        mirror.learn(cluster.put(NODES, node("a", "5")))
+        informer.learn(cluster.put(NODES, node("a", "5")))
         await settle()
         assert story.take() == [("a", "1", "5")]
 
@@ -266,17 +266,17 @@ async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(clus
 async def test_a_kind_that_the_cluster_lacks_is_empty_and_looked_for_once_a_minute(cluster: FakeCluster) -> None:
     clock = FakeClock()
     cluster.faults.append(Fault(to("GET", NODES), refuse=404, times=2))
-    async with mirrored(cluster, clock, is_optional=True) as (mirror, story):
-        assert (story.take(), mirror.is_missing) == (["missing", "synced"], True)
+    async with informed(cluster, clock, is_optional=True) as (informer, story):
+        assert (story.take(), informer.is_missing) == (["missing", "synced"], True)
         await clock.advance(119)
         assert (story.take(), len(cluster.made("GET", NODES))) == ([], 2)
         await clock.advance(1)
-        assert (story.take(), mirror.is_missing) == ([("a", None, "1"), "listed 1", "synced"], False)
+        assert (story.take(), informer.is_missing) == ([("a", None, "1"), "listed 1", "synced"], False)
 
 
 async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluster: FakeCluster) -> None:
     clock = FakeClock()
-    async with mirrored(cluster, clock, is_optional=True) as (mirror, story):
+    async with informed(cluster, clock, is_optional=True) as (informer, story):
         story.take()
         cluster.cut_watches()
         await settle()
@@ -285,12 +285,12 @@ async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluste
         cluster.faults.append(Fault(to("GET", NODES), refuse=404))
         await clock.advance(5)
         assert story.take() == ["the watch was cut", "410: too old", ("a", "1", None), "missing", "synced"]
-        assert mirror.facts == {}
+        assert informer.facts == {}
 
 
 async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> None:
     cluster.faults.append(Fault(to("GET", NODES), refuse=404))
     clock = FakeClock()
-    async with mirrored(cluster, clock) as (_, story):
+    async with informed(cluster, clock) as (_, story):
         await clock.advance(1)
         assert story.take() == ["404: refused by a fault", ("a", None, "1"), "listed 1", "synced"]

@@ -23,10 +23,10 @@ from protocol.field_errors import shown
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
-from scheduler_plugin.config_fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
-from scheduler_plugin.config_migration import MigrationSection
 from scheduler_plugin.ledger import Level, NodePolicy
 from scheduler_plugin.migration import MigrationPolicy
+from scheduler_plugin.settings.fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
+from scheduler_plugin.settings.migration import MigrationSection
 
 CONFIG_KEY: Final = "config.yaml"
 
@@ -43,7 +43,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SchedulerSettings:
     """What the scheduler is told. ``overrides`` are complete policies by the node's name.
 
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
@@ -181,7 +181,7 @@ class _Settings(Section):
         return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
-def parse_settings(text: str) -> Settings:
+def parse_settings(text: str) -> SchedulerSettings:
     """Reads settings from YAML. Raises ``SettingsError`` with every problem."""
     try:
         document = _unwrapped(list(yaml.safe_load_all(text)))
@@ -224,12 +224,12 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     return f"{path.lstrip('.') or 'settings'}: {said}"
 
 
-def _settings(found: _Settings) -> Settings:
+def _settings(found: _Settings) -> SchedulerSettings:
     overridden: dict[str, _Node] = {}
     for override in found.node_overrides:
         for node in override.nodes:
             overridden[node] = override.over(overridden.get(node, found.node_defaults))
-    return Settings(
+    return SchedulerSettings(
         scheduler_name=found.scheduler_name,
         defaults=found.node_defaults.policy(),
         overrides={name: node.policy() for name, node in overridden.items()},

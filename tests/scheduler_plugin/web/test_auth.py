@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from protocol.units import Instant
-from scheduler_plugin import auth
-from scheduler_plugin.auth import Identity, TokenJudge, identity_in
 from scheduler_plugin.cluster.api import ApiUnknownError, JsonObject
-from scheduler_plugin.config import parse_settings
+from scheduler_plugin.settings.document import parse_settings
+from scheduler_plugin.web import auth
+from scheduler_plugin.web.auth import Identity, TokenJudge, identity_in
 from tests.scheduler_plugin.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod

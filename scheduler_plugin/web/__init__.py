@@ -1,0 +1,1 @@
+"""The scheduler's listeners and routes: the extender verbs, the agents' permits, probes and explanations."""
