@@ -77,7 +77,7 @@ async def end(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-class Keeper:
+class ProcessSupervisor:
     """Keeps one program running: one that ends is started again, after a pause where it ends quickly."""
 
     def __init__(self, program: Program, clock: Clock, on_end: Callable[[int], None]) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from deploy.local.clock import SystemClock
-from deploy.local.cluster.control import NoAnswerError, knock
+from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
@@ -86,7 +86,7 @@ async def _demo(wish: _Wish) -> int:
         if not seen.is_simulated:
             find_pgbench()
         async with fresh_cluster(NAME, spec, console) as site:
-            answer = await knock(ClusterFolder.of(NAME), "status")
+            answer = await ask_cluster(ClusterFolder.of(NAME), "status")
             seen.guests, seen.network = answer.guests, answer.network
             async with AsyncExitStack() as stack:
                 doors = Doors(NAME, site, clock, stack, seen.is_simulated)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.local.clock import SystemClock
-from deploy.local.cluster.control import Answer, NoAnswerError, knock
+from deploy.local.cluster.control import ControlResponse, NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
@@ -137,7 +137,7 @@ def status(name: Name = "local", as_json: AsJson = False) -> None:
 async def _status(folder: ClusterFolder, *, as_json: bool) -> int:
     console = Console()
     try:
-        answer = await knock(folder, "status")
+        answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
         if as_json:
             print(json.dumps({"name": folder.name, "running": False, "why": str(error)}))
@@ -153,7 +153,7 @@ async def _status(folder: ClusterFolder, *, as_json: bool) -> int:
     return 0
 
 
-def _print_status(console: Console, folder: ClusterFolder, answer: Answer) -> None:
+def _print_status(console: Console, folder: ClusterFolder, answer: ControlResponse) -> None:
     console.print(f"[bold]The cluster {folder.name!r} runs.[/bold]")
     for line in (answer.network, answer.guests, answer.agents):
         console.print(f"  {line}", soft_wrap=True)
@@ -177,7 +177,7 @@ async def _address(folder: ClusterFolder, vm: str, port: int) -> int:
     from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
-        answer = await knock(folder, "expose", await vm_host(folder.kubeconfig, vm), port)
+        answer = await ask_cluster(folder, "expose", await vm_host(folder.kubeconfig, vm), port)
     except (NoAnswerError, LookupError) as error:
         typer.echo(f"autoscale: {error}", err=True)
         return 1

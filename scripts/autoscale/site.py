@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import httpx
 import msgspec
 
-from deploy.local.cluster.control import NoAnswerError, knock
+from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kube.kubeconfig import client_from_kubeconfig
@@ -78,13 +78,13 @@ class LocalSite:
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
         """Through a loopback port that leads to the VM's own address."""
-        yield "127.0.0.1", (await knock(self._folder, "expose", text(vm, "status", "extraNetIP"), port)).port
+        yield "127.0.0.1", (await ask_cluster(self._folder, "expose", text(vm, "status", "extraNetIP"), port)).port
 
     async def _json(self, target: str, port: int, path: str) -> Json | None:
         if not target:
             return None
         try:
-            exposed = (await knock(self._folder, "expose", target, port)).port
+            exposed = (await ask_cluster(self._folder, "expose", target, port)).port
             return _decoded((await self._http.get(f"http://127.0.0.1:{exposed}{path}")).raise_for_status().content)
         except (NoAnswerError, httpx.HTTPError):
             return None
@@ -149,7 +149,7 @@ async def open_site(name: str, kubeconfig: str) -> AsyncIterator[Site]:
     folder = ClusterFolder.of(name)
     if not kubeconfig and folder.runs():
         async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http, _client(folder.kubeconfig) as client:
-            yield LocalSite(folder, client, (await knock(folder, "status")).host, http)
+            yield LocalSite(folder, client, (await ask_cluster(folder, "status")).host, http)
         return
     chosen = kubeconfig or os.environ.get("KUBECONFIG", "")
     if not chosen:

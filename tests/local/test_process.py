@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deploy.local.process import Keeper, Program, end, start
+from deploy.local.process import ProcessSupervisor, Program, end, start
 from tests.local.clock import FakeClock, settle
 
 
@@ -42,7 +42,7 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
         codes.append(code)
         ended.set()
 
-    keeper = Keeper(python("raise SystemExit(3)", tmp_path / "log"), clock, note)
+    keeper = ProcessSupervisor(python("raise SystemExit(3)", tmp_path / "log"), clock, note)
     running = asyncio.ensure_future(keeper.run())
     for times in (1, 2):
         async with asyncio.timeout(20):
@@ -58,7 +58,7 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
 async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says_why(tmp_path: Path) -> None:
     clock, codes = FakeClock(), list[int]()
     program = Program(["sleep", "1"], tmp_path / "log", ["/no/such/program"])
-    running = asyncio.ensure_future(Keeper(program, clock, codes.append).run())
+    running = asyncio.ensure_future(ProcessSupervisor(program, clock, codes.append).run())
     await settle()
     assert codes == [127]
     assert "/no/such/program cannot be started" in program.log.read_text()
@@ -69,7 +69,7 @@ async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says
 async def test_a_program_whose_log_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     clock, codes = FakeClock(), list[int]()
     (tmp_path / "file").touch()
-    running = asyncio.ensure_future(Keeper(python("", tmp_path / "file" / "log"), clock, codes.append).run())
+    running = asyncio.ensure_future(ProcessSupervisor(python("", tmp_path / "file" / "log"), clock, codes.append).run())
     await settle()
     await clock.pass_time(15)
     assert (codes, running.done()) == ([127, 127], False)
@@ -80,7 +80,7 @@ async def test_a_program_whose_log_cannot_be_written_is_tried_again(tmp_path: Pa
 async def test_a_keeper_that_is_cancelled_ends_its_program(tmp_path: Path) -> None:
     began = tmp_path / "began"
     code = f"import pathlib,signal; pathlib.Path({str(began)!r}).touch(); signal.pause()"
-    keeper = Keeper(python(code, tmp_path / "log"), FakeClock(), lambda _: None)
+    keeper = ProcessSupervisor(python(code, tmp_path / "log"), FakeClock(), lambda _: None)
     running = asyncio.ensure_future(keeper.run())
     while keeper.pid is None:
         await settle()

@@ -1,12 +1,10 @@
 """A small Kubernetes API server: what the local cluster stores its objects in, and tests speak to.
 
-Layers, each knowing only those above it in this list:
+Rooms, each importing only those above it in this list:
 
-- pure: ``jsonvalue``, ``errors``, ``names``, ``selectors``, ``jsonpath``, ``cel``, ``rules``, ``validation``,
-  ``schema``, ``patch``, ``resources``, ``builtins``, ``definitions``, ``columns``, ``tokens``
-- state: ``history``, ``journal``, ``store``, ``catalog``
-- rules: ``metadata``, ``strategies``, ``api`` (the verbs), ``listing``, ``watching``, ``subresources``, ``identity``,
-  ``reviews``, ``dependents`` and ``janitor``
-- edge: ``requests``, ``changes``, ``responses``, ``discovery``, ``openapi``, ``resource_routes``,
-  ``discovery_routes``, ``app``, ``certificates``, ``server``, ``serving``, ``__main__``
+- ``apimachinery``: JSON values, refusals (``Status``), names, selectors, JSONPath, media types
+- ``schema``: structural schemas and CEL rules; ``resources``: the kinds of objects; ``storage``: objects and history
+- ``authn``: tokens and identities; ``registry``: the verbs and the rules of each kind; ``patch``: the kinds of patches
+- ``controllers``: garbage collection; ``discovery``: groups and OpenAPI
+- ``routes``: HTTP to verbs and back; ``app``, ``server``, ``serving``, ``certificates``, ``__main__``: the process
 """

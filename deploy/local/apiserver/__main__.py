@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.certificates import authority, server_context
-from deploy.local.apiserver.resource_routes import Settings
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, secret_file, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
-from deploy.local.apiserver.world import real_world
 
 _log = logging.getLogger("apiserver")
 
@@ -46,15 +46,15 @@ def _url(scheme: str, listening: socket.socket) -> str:
 
 async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secure: list[socket.socket]) -> None:
     token = secret_file(arguments.admin_token_file)
-    world = real_world()
-    api_server = build(arguments.data_dir, admin_tokens(token), world, Settings())
+    environment = system_environment()
+    api_server = build(arguments.data_dir, admin_tokens(token), environment, ApiServerSettings())
     try:
         servers = [(_server(api_server, None), plain)] if plain else []
         trusted = None
         if secure:
-            signer = authority(arguments.data_dir, world.now())
+            signer = authority(arguments.data_dir, environment.now())
             addresses = {listening.getsockname()[0] for listening in secure}
-            servers.append((_server(api_server, server_context(signer, addresses, world.now())), secure))
+            servers.append((_server(api_server, server_context(signer, addresses, environment.now())), secure))
             trusted = signer.certificate_pem
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
         write_kubeconfig(arguments.kubeconfig_out, url, token, trusted)
@@ -82,7 +82,7 @@ async def _run(servers: list[tuple[Server, list[socket.socket]]], api_server: Ap
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(api_server.tidy())
+        tasks.create_task(api_server.run_controllers())
         for server, sockets in servers:
             tasks.create_task(server.serve(sockets))
 

@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from deploy.local.apiserver import discovery
-from deploy.local.apiserver.api import Api
-from deploy.local.apiserver.discovery_routes import DiscoveryRoutes
-from deploy.local.apiserver.errors import ApiError
-from deploy.local.apiserver.identity import Authenticator
-from deploy.local.apiserver.resource_routes import ResourceRoutes, Settings
-from deploy.local.apiserver.responses import json_response, refusal
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.authn.identity import Authenticator
+from deploy.local.apiserver.discovery import documents
+from deploy.local.apiserver.registry.api import Api
+from deploy.local.apiserver.routes.discovery_routes import DiscoveryRoutes
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
+from deploy.local.apiserver.routes.responses import json_response, refusal
 
 _ALL_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -30,7 +30,7 @@ async def _healthy(_: Request) -> Response:
 
 
 async def _version(_: Request) -> Response:
-    return json_response(discovery.VERSION)
+    return json_response(documents.VERSION)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -39,7 +39,9 @@ async def _refused(_: Request, error: Exception) -> Response:
     return refusal(error)
 
 
-def create_app(api: Api, authenticator: Authenticator, settings: Settings, closing: asyncio.Event) -> Starlette:
+def create_app(
+    api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
+) -> Starlette:
     """The application over one ``api``. ``closing``, once set, ends every watch."""
     resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, settings, closing).__call__
     discover = DiscoveryRoutes(api, authenticator)

@@ -14,19 +14,19 @@ from typing import Final
 import yaml
 from starlette.applications import Starlette
 
-from deploy.local.apiserver.api import Api, Target, WriteOptions
+from deploy.local.apiserver.apimachinery.environment import Environment
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.app import create_app
-from deploy.local.apiserver.builtins import BUILTINS
-from deploy.local.apiserver.catalog import Catalog
-from deploy.local.apiserver.errors import ApiError
-from deploy.local.apiserver.identity import ADMIN, Authenticator, Identity
-from deploy.local.apiserver.janitor import Janitor
-from deploy.local.apiserver.journal import Journal
-from deploy.local.apiserver.jsonvalue import JsonObject
-from deploy.local.apiserver.resource_routes import Settings
-from deploy.local.apiserver.store import Store
-from deploy.local.apiserver.world import World
-from deploy.local.kubelet.tokens import write_private
+from deploy.local.apiserver.authn.identity import ADMIN, Authenticator, Identity
+from deploy.local.apiserver.controllers.garbage_collector import GarbageCollector
+from deploy.local.apiserver.registry.api import Api, Target, WriteOptions
+from deploy.local.apiserver.resources.builtins import BUILTINS
+from deploy.local.apiserver.resources.catalog import Catalog
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
+from deploy.local.apiserver.storage.database import Database
+from deploy.local.apiserver.storage.store import Store
+from deploy.local.private_file import write_private
 
 HISTORY_LIMIT: Final = 4096
 """How many changes of each resource watches can go back."""
@@ -41,15 +41,15 @@ class ApiServer:
     app: Starlette
     api: Api
     authenticator: Authenticator
-    janitor: Janitor
+    garbage_collector: GarbageCollector
     closing: asyncio.Event
 
-    async def tidy(self) -> None:
+    async def run_controllers(self) -> None:
         """Does the work behind deletions for as long as the server serves."""
         async with asyncio.TaskGroup() as tasks:
-            tidying = tasks.create_task(self.janitor.run())
+            collecting = tasks.create_task(self.garbage_collector.run())
             await self.closing.wait()
-            tidying.cancel()
+            collecting.cancel()
 
     def stop_watches(self) -> None:
         """Ends every watch, so that connections can be closed."""
@@ -61,18 +61,20 @@ class ApiServer:
         self.api.store.close()
 
 
-def build(data_dir: Path | None, tokens: Mapping[str, Identity], world: World, settings: Settings) -> ApiServer:
+def build(
+    data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment, settings: ApiServerSettings
+) -> ApiServer:
     """An API server over ``data_dir`` (None: in memory) that knows the holders of ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
-    store = Store(Journal(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
-    api = Api(store, Catalog(BUILTINS), world)
+    store = Store(Database(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
+    api = Api(store, Catalog(BUILTINS), environment)
     _create_namespaces(api)
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
-    authenticator = Authenticator(store, world, key.encode(), tokens)
+    authenticator = Authenticator(store, environment, key.encode(), tokens)
     closing = asyncio.Event()
     app = create_app(api, authenticator, settings, closing)
-    return ApiServer(app, api, authenticator, Janitor(api), closing)
+    return ApiServer(app, api, authenticator, GarbageCollector(api), closing)
 
 
 def _create_namespaces(api: Api) -> None:

@@ -19,26 +19,26 @@ import httpx
 
 from deploy.local.clock import SystemClock
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
-from deploy.local.cluster.control import Answer, Part, control_door
+from deploy.local.cluster.control import ControlResponse, ProcessStatus, control_endpoint
 from deploy.local.cluster.control_plane import (
     EXTENDER_PORT,
     PROBES_PORT,
-    Waiting,
+    StartupProbes,
     api_server,
     api_server_place,
     scheduler,
     settle,
 )
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.guests import MadeGuests, make_guests
+from deploy.local.cluster.guests import GuestRuntime, make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
-from deploy.local.cluster.runtime import Runtime, RuntimeMeans
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kube.client import ApiClient
 from deploy.local.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.local.ports import GuestError, NetworkError
-from deploy.local.process import Keeper, Program
+from deploy.local.process import ProcessSupervisor, Program
 
 
 class Cluster:
@@ -49,8 +49,8 @@ class Cluster:
         self._spec = spec
         self._progress = progress
         self._clock = SystemClock()
-        self._waiting = Waiting(self._clock, folder)
-        self._keepers: dict[str, Keeper] = {}
+        self._probes = StartupProbes(self._clock, folder)
+        self._supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Brings the cluster up, keeps it until ``stop`` is set, and leaves no process behind.
@@ -83,11 +83,11 @@ class Cluster:
         policy = Path(self._spec.policy) if self._spec.policy else None
         names = frozenset(node.name for node in nodes)
         runtime = Runtime(
-            RuntimeMeans(
+            RuntimeDependencies(
                 client, http, network, made.guests, self._clock, self._folder.root, names, form == "sidecar", policy
             )
         )
-        agents = NodeAgents(runtime.node_means)
+        agents = NodeAgents(runtime.node_dependencies)
         await stack.enter_async_context(
             _background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
@@ -95,18 +95,22 @@ class Cluster:
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await create_vms(client, self._spec.vms)
 
-        def status() -> Answer:
-            own = [Part(name, keeper.pid or 0, keeper.restarts) for name, keeper in self._keepers.items()]
+        def status() -> ControlResponse:
+            own = [
+                ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+                for name, supervisor in self._supervisors.items()
+            ]
             by_node = [
-                Part(f"agent {name}", keeper.pid or 0, keeper.restarts) for name, keeper in agents.keepers.items()
+                ProcessStatus(f"agent {name}", supervisor.pid or 0, supervisor.restarts)
+                for name, supervisor in agents.supervisors.items()
             ]
             agents_text = f"agents run as {form}: {why}"
             parts = [*own, *by_node, *runtime.parts()]
-            return Answer(
+            return ControlResponse(
                 network=network.description, guests=made.description, agents=agents_text, host=host, parts=parts
             )
 
-        await stack.enter_async_context(control_door(self._folder, network, status))
+        await stack.enter_async_context(control_endpoint(self._folder, network, status))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         self._progress.ready()
@@ -128,7 +132,7 @@ class Cluster:
         finally:
             await network.down()
 
-    async def _guests(self, network: LocalNetwork) -> MadeGuests:
+    async def _guests(self, network: LocalNetwork) -> GuestRuntime:
         self._progress.begin("guests")
         made = await make_guests(self._spec, network, self._clock, self._progress.note)
         self._progress.done(made.description)
@@ -139,22 +143,22 @@ class Cluster:
         place = await api_server_place(network)
         stack.callback(place.inside.close)
         self._folder.kubeconfig.unlink(missing_ok=True)
-        keeper = await self._keep(stack, "api-server", api_server(self._folder, place))
-        client = await stack.enter_async_context(await self._waiting.for_api_server(keeper))
+        supervisor = await self._keep(stack, "api-server", api_server(self._folder, place))
+        client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
         self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} kinds of our own")
         return client, place.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
-        keeper = await self._keep(stack, "scheduler", scheduler(self._folder, network, host))
+        supervisor = await self._keep(stack, "scheduler", scheduler(self._folder, network, host))
         probes = f"http://127.0.0.1:{await network.expose(host, PROBES_PORT)}"
-        await self._waiting.for_scheduler(keeper, probes)
+        await self._probes.for_scheduler(supervisor, probes)
 
-    async def _keep(self, stack: AsyncExitStack, name: str, program: Program) -> Keeper:
+    async def _keep(self, stack: AsyncExitStack, name: str, program: Program) -> ProcessSupervisor:
         program.log.unlink(missing_ok=True)
-        keeper = self._keepers[name] = Keeper(program, self._clock, lambda _: None)
-        await stack.enter_async_context(_background(keeper.run()))
-        return keeper
+        supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
+        await stack.enter_async_context(_background(supervisor.run()))
+        return supervisor
 
 
 @asynccontextmanager

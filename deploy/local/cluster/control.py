@@ -15,19 +15,19 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.kubelet.tokens import write_private
 from deploy.local.ports import ClusterNetwork, NetworkError
+from deploy.local.private_file import write_private
 
 
-class Door(msgspec.Struct, frozen=True):
-    """Where to knock."""
+class ControlEndpoint(msgspec.Struct, frozen=True):
+    """Where to ask."""
 
     port: int
     token: str
     pid: int
 
 
-class Ask(msgspec.Struct, frozen=True):
+class ControlRequest(msgspec.Struct, frozen=True):
     """A question: ``status``, or ``expose`` with a target and a port of the cluster's network."""
 
     token: str
@@ -36,7 +36,7 @@ class Ask(msgspec.Struct, frozen=True):
     port: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
+class ProcessStatus(msgspec.Struct, frozen=True):
     """One process of the cluster. ``pid`` is 0 while it is not running."""
 
     name: str
@@ -44,7 +44,7 @@ class Part(msgspec.Struct, frozen=True):
     restarts: int
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ControlResponse(msgspec.Struct, frozen=True):
     """``error`` is empty where all went well."""
 
     error: str = ""
@@ -53,12 +53,12 @@ class Answer(msgspec.Struct, frozen=True):
     guests: str = ""
     agents: str = ""
     host: str = ""
-    parts: list[Part] = []
+    parts: list[ProcessStatus] = []
 
 
 @asynccontextmanager
-async def control_door(
-    folder: ClusterFolder, network: ClusterNetwork, status: Callable[[], Answer]
+async def control_endpoint(
+    folder: ClusterFolder, network: ClusterNetwork, status: Callable[[], ControlResponse]
 ) -> AsyncIterator[None]:
     """Answers while the context is open."""
     token = secrets.token_hex(16)
@@ -75,7 +75,7 @@ async def control_door(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
-    write_private(folder.control, msgspec.json.encode(Door(port, token, os.getpid())).decode())
+    write_private(folder.control, msgspec.json.encode(ControlEndpoint(port, token, os.getpid())).decode())
     try:
         yield
     finally:
@@ -83,34 +83,36 @@ async def control_door(
         server.close()
 
 
-async def _answer(line: bytes, token: str, network: ClusterNetwork, status: Callable[[], Answer]) -> Answer:
+async def _answer(
+    line: bytes, token: str, network: ClusterNetwork, status: Callable[[], ControlResponse]
+) -> ControlResponse:
     try:
-        ask = msgspec.json.decode(line, type=Ask)
+        ask = msgspec.json.decode(line, type=ControlRequest)
     except msgspec.DecodeError as error:
-        return Answer(error=str(error))
+        return ControlResponse(error=str(error))
     if not hmac.compare_digest(ask.token, token):
-        return Answer(error="wrong token")
+        return ControlResponse(error="wrong token")
     if ask.ask == "status":
         return status()
     try:
-        return Answer(port=await network.expose(ask.target, ask.port))
+        return ControlResponse(port=await network.expose(ask.target, ask.port))
     except (NetworkError, ValueError) as error:
-        return Answer(error=str(error))
+        return ControlResponse(error=str(error))
 
 
 class NoAnswerError(Exception):
     """The cluster's process could not be asked, or refused."""
 
 
-async def knock(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> Answer:
+async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> ControlResponse:
     """Asks the running cluster of ``folder``. Raises ``NoAnswerError``."""
     try:
-        door = msgspec.json.decode(folder.control.read_bytes(), type=Door)
+        door = msgspec.json.decode(folder.control.read_bytes(), type=ControlEndpoint)
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         try:
-            writer.write(msgspec.json.encode(Ask(door.token, ask, target, port)) + b"\n")
+            writer.write(msgspec.json.encode(ControlRequest(door.token, ask, target, port)) + b"\n")
             async with asyncio.timeout(10.0):
-                answer = msgspec.json.decode(await reader.readline(), type=Answer)
+                answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
     except (OSError, TimeoutError, msgspec.DecodeError) as error:

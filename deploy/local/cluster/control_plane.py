@@ -24,9 +24,9 @@ from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
 from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kube.kubeconfig import client_from_kubeconfig
-from deploy.local.kubelet.tokens import write_private
 from deploy.local.network.chooser import LocalNetwork
-from deploy.local.process import Keeper, Program
+from deploy.local.private_file import write_private
+from deploy.local.process import ProcessSupervisor, Program
 from protocol.units import Instant, Seconds
 
 API_PORT: Final = 6443
@@ -87,32 +87,32 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
     return Program(command, folder.log("scheduler"), network.control_enter())
 
 
-class Waiting:
+class StartupProbes:
     """Waits for parts to come up."""
 
     def __init__(self, clock: Clock, folder: ClusterFolder) -> None:
         self._clock = clock
         self._folder = folder
 
-    async def until(self, part: str, keeper: Keeper, check: Callable[[], Awaitable[bool]]) -> None:
+    async def until(self, part: str, supervisor: ProcessSupervisor, check: Callable[[], Awaitable[bool]]) -> None:
         """Returns when ``check`` holds. Raises ``StepFailedError`` when the part ended, or took too long."""
         deadline = Instant(self._clock.now() + _PATIENCE)
         log = str(self._folder.log(part))
         while not await check():
-            if keeper.restarts:
+            if supervisor.restarts:
                 raise StepFailedError(f"the {part} ended while it was starting", log)
             if self._clock.now() >= deadline:
                 raise StepFailedError(f"the {part} was not ready after {_PATIENCE:g} s", log)
             await self._clock.sleep(_PAUSE)
 
-    async def for_api_server(self, keeper: Keeper) -> ApiClient:
+    async def for_api_server(self, supervisor: ProcessSupervisor) -> ApiClient:
         """A client of the API server, once it answers."""
         part = "api-server"
 
         async def written() -> bool:
             return self._folder.kubeconfig.exists()
 
-        await self.until(part, keeper, written)
+        await self.until(part, supervisor, written)
         client = client_from_kubeconfig(self._folder.kubeconfig)
 
         async def answers() -> bool:
@@ -122,10 +122,10 @@ class Waiting:
                 return False
             return True
 
-        await self.until(part, keeper, answers)
+        await self.until(part, supervisor, answers)
         return client
 
-    async def for_scheduler(self, keeper: Keeper, probes: str) -> None:
+    async def for_scheduler(self, supervisor: ProcessSupervisor, probes: str) -> None:
         """Returns once the scheduler has rebuilt its ledger and says so at the URL ``probes``."""
 
         async def ready() -> bool:
@@ -135,7 +135,7 @@ class Waiting:
                 return False
 
         async with httpx.AsyncClient(base_url=probes, trust_env=False, timeout=2.0) as http:
-            await self.until("scheduler", keeper, ready)
+            await self.until("scheduler", supervisor, ready)
 
 
 async def settle() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubelet.tokens import write_private
+from deploy.local.private_file import write_private
 
 
 class AlreadyRunsError(Exception):

@@ -18,19 +18,19 @@ from vm_image.host import BuildError
 
 
 @dataclass(frozen=True, slots=True)
-class MadeGuests:
+class GuestRuntime:
     """The maker of guests, and one line about it for people."""
 
     guests: Guests
     description: str
 
 
-async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> MadeGuests:
+async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> GuestRuntime:
     """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with what to do."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
         light = SimulatedGuests(sockets, clock, load_of(load))
-        return MadeGuests(light, light.description)
+        return GuestRuntime(light, light.description)
     try:
         image = cached_image()
         if image is None:
@@ -38,4 +38,4 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error
     real = await QemuGuests.prepare(image, sockets, clock)
-    return MadeGuests(real, real.description)
+    return GuestRuntime(real, real.description)

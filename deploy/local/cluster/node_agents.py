@@ -7,9 +7,9 @@ from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPA
 from deploy.local.kube.objects import PODS, Json
 from deploy.local.kubelet.agents import per_node
 from deploy.local.kubelet.pod_status import running_status
-from deploy.local.kubelet.sandbox import NodeMeans, attend_agent, pod_folder, report
+from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder, report
 from deploy.local.kubelet.tokens import ensure_account
-from deploy.local.process import Keeper
+from deploy.local.process import ProcessSupervisor
 from protocol.messages import ObjectName
 
 
@@ -34,9 +34,9 @@ def agent_pod(node: str) -> Json:
 class NodeAgents:
     """The agents of all nodes."""
 
-    def __init__(self, means: NodeMeans) -> None:
+    def __init__(self, means: NodeDependencies) -> None:
         self._means = means
-        self.keepers: dict[str, Keeper] = {}
+        self.supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, node: str) -> None:
         """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
@@ -49,7 +49,7 @@ class NodeAgents:
         await report(means, name, running_status(pod, place.address, means.clock.timestamp()))
         run = per_node(pod, node, place, pod_folder(means.state, name, node), means.policy)
 
-        def started(keeper: Keeper) -> None:
-            self.keepers[node] = keeper
+        def started(supervisor: ProcessSupervisor) -> None:
+            self.supervisors[node] = supervisor
 
         await attend_agent(run, means, started)

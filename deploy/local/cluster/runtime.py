@@ -11,27 +11,27 @@ from pathlib import Path
 import httpx
 
 from deploy.local.clock import Clock
-from deploy.local.cluster.control import Part
+from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kube.client import ApiClient
 from deploy.local.kube.events import Events
 from deploy.local.kube.informer import Informer
 from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
-from deploy.local.kubelet.gone_nodes import GoneNodes
 from deploy.local.kubelet.kubelet import Kubelet
-from deploy.local.kubelet.sandbox import NodeMeans
+from deploy.local.kubelet.pod_gc import PodGarbageCollector
+from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.neonvm.controller import NeonVmController
 from deploy.local.neonvm.means import Means
 from deploy.local.neonvm.migrations import Migrations
 from deploy.local.ports import ClusterNetwork, Guests
 from deploy.local.scheduling.extender import Extender
-from deploy.local.scheduling.loop import Chance, SchedulingLoop, Watched
+from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
 from protocol.messages import ObjectName
 
 _SUFFIX_LETTERS = string.ascii_lowercase + string.digits
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeMeans:
+class RuntimeDependencies:
     """What the controllers work with."""
 
     client: ApiClient
@@ -48,16 +48,16 @@ class RuntimeMeans:
 class Runtime:
     """The controllers, put together. ``run`` works until cancelled, and then ends every guest."""
 
-    def __init__(self, means: RuntimeMeans) -> None:
+    def __init__(self, means: RuntimeDependencies) -> None:
         client, clock = means.client, means.clock
         kinds = (PODS, NODES, VIRTUAL_MACHINES, MIGRATIONS)
         self._caches = [Informer(client, kind, clock) for kind in kinds]
         pods, nodes, vms, migrations = self._caches
-        self.node_means = NodeMeans(
+        self.node_dependencies = NodeDependencies(
             client, means.network, means.guests, clock, means.state, means.policy, self._guest_changed
         )
-        self._kubelet = Kubelet(means.nodes, pods, vms, self.node_means)
-        self._gone_nodes = GoneNodes(client, nodes, pods, clock)
+        self._kubelet = Kubelet(means.nodes, pods, vms, self.node_dependencies)
+        self._gone_nodes = PodGarbageCollector(client, nodes, pods, clock)
         controllers = Means(
             client=client,
             vms=vms,
@@ -72,10 +72,10 @@ class Runtime:
         self._controller = NeonVmController(controllers)
         self._migrations = Migrations(controllers)
         self._loop = SchedulingLoop(
-            Watched(pods, nodes),
+            SchedulerInformers(pods, nodes),
             Extender(means.extender),
             Events(client, "autoscale-scheduler", clock),
-            Chance(clock, random.random, random.choice),
+            Randomness(clock, random.random, random.choice),
         )
 
     async def run(self) -> None:
@@ -91,10 +91,10 @@ class Runtime:
         for cache in self._caches:
             await cache.synced.wait()
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ProcessStatus]:
         """The agents that run in pods."""
         return [
-            Part(f"agent {pod}", sandbox.agent.pid or 0, sandbox.agent.restarts)
+            ProcessStatus(f"agent {pod}", sandbox.agent.pid or 0, sandbox.agent.restarts)
             for pod, sandbox in sorted(self._kubelet.sandboxes.items())
             if sandbox.agent is not None
         ]

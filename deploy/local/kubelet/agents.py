@@ -15,7 +15,7 @@ from deploy.local.kube.client import ApiClient
 from deploy.local.kube.objects import Json, name_of
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.local.ports import PodNetwork
-from deploy.local.process import Keeper, Program
+from deploy.local.process import ProcessSupervisor, Program
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 
@@ -87,11 +87,11 @@ def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Pa
     return AgentRun(pod, network, folder, form, network.enter, policy)
 
 
-async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, keeper: Keeper) -> None:
+async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:
     """Gives the agent its identity and keeps it running until cancelled. Raises as ``project`` does."""
     for projection in run.projections:
         await project(client, projection)
     async with asyncio.TaskGroup() as tasks:
         for projection in run.projections:
             tasks.create_task(keep_projected(client, projection, clock))
-        tasks.create_task(keeper.run())
+        tasks.create_task(supervisor.run())

@@ -19,7 +19,7 @@ from deploy.local.kube.client import ApiError, ApiUnavailableError
 from deploy.local.kube.informer import Change, Informer
 from deploy.local.kube.objects import PODS, Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from deploy.local.kubelet.pod_status import failed_status, running_status
-from deploy.local.kubelet.sandbox import NodeMeans, Sandbox, report, vm_folder
+from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, report, vm_folder
 from deploy.local.neonvm.machine import machine_of
 from deploy.local.neonvm.migration_facts import Seat
 from deploy.local.neonvm.resizer import Resizer
@@ -36,7 +36,7 @@ _NOT_FOUND: Final = 404
 class Kubelet:
     """Runs the pods of ``nodes``; also the ``GuestRoom`` of the NeonVM controller."""
 
-    def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, means: NodeMeans) -> None:
+    def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, means: NodeDependencies) -> None:
         self._nodes = nodes
         self._pods = pods
         self._vms = vms

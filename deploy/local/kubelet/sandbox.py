@@ -43,14 +43,14 @@ from deploy.local.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.local.process import Keeper
+from deploy.local.process import ProcessSupervisor
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMeans:
+class NodeDependencies:
     """What pods are made with. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any."""
 
     client: ApiClient
@@ -82,7 +82,7 @@ _SEATS: Final = {
 class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
-    def __init__(self, pod: Json, machine: VirtualMachine, means: NodeMeans) -> None:
+    def __init__(self, pod: Json, machine: VirtualMachine, means: NodeDependencies) -> None:
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
@@ -93,7 +93,7 @@ class Sandbox:
         self._moved_to: ObjectName | None = None
         self._decided = asyncio.Event()  # unset while it is open whether the guest stays
         self._decided.set()
-        self.agent: Keeper | None = None
+        self.agent: ProcessSupervisor | None = None
 
     @property
     def guest(self) -> Resizer | None:
@@ -184,8 +184,8 @@ class Sandbox:
         run = sidecar(self._pod, self._machine.name, place, folder, means.policy)
         await attend_agent(run, means, self._keep)
 
-    def _keep(self, keeper: Keeper) -> None:
-        self.agent = keeper
+    def _keep(self, supervisor: ProcessSupervisor) -> None:
+        self.agent = supervisor
 
     async def _guest_spec(self, place: PodNetwork) -> GuestSpec:
         vm = self._machine
@@ -216,20 +216,20 @@ async def _has_moved(source: Guest, target: Guest) -> bool:
         return True
 
 
-async def attend_agent(run: AgentRun, means: NodeMeans, started: Callable[[Keeper], None]) -> None:
+async def attend_agent(run: AgentRun, means: NodeDependencies, started: Callable[[ProcessSupervisor], None]) -> None:
     """Keeps an agent running until cancelled, also while it can get no token (no API server, a full disk): an agent
     without one must not end the guest beside it.
     """
-    keeper = Keeper(run.program, means.clock, lambda _: None)
-    started(keeper)
+    supervisor = ProcessSupervisor(run.program, means.clock, lambda _: None)
+    started(supervisor)
     while True:
         try:
-            await run_agent(run, means.client, means.clock, keeper)
+            await run_agent(run, means.client, means.clock, supervisor)
         except (ApiError, ApiUnavailableError, OSError):
             await means.clock.sleep(Seconds(1.0))
 
 
-async def report(means: NodeMeans, pod: ObjectName, status: Json) -> None:
+async def report(means: NodeDependencies, pod: ObjectName, status: Json) -> None:
     """Writes a pod's status; waits for an API server that is away. A pod that is gone needs none."""
     while True:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from deploy.local.clock import Clock
 from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
+from deploy.local.private_file import write_private
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 
@@ -66,13 +66,3 @@ async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     except ApiError as error:
         if error.status != _CONFLICT:
             raise
-
-
-def write_private(file: Path, content: str) -> None:
-    """Replaces ``file`` at once by one that only its owner can read."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = file.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(content)
-    fresh.replace(file)

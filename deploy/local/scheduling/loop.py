@@ -42,7 +42,7 @@ _IDLE: Final = Seconds(3600.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class Randomness:
     """The time and randomness of the loop: a clock, a jitter in 0..1, and a pick among nodes with equal scores."""
 
     clock: Clock
@@ -51,7 +51,7 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class SchedulerInformers:
     """What the loop watches."""
 
     pods: Informer
@@ -61,13 +61,13 @@ class Watched:
 class SchedulingLoop:
     """Gives nodes to the pods that name our scheduler."""
 
-    def __init__(self, watched: Watched, extender: Extender, events: Events, chance: Chance) -> None:
+    def __init__(self, watched: SchedulerInformers, extender: Extender, events: Events, randomness: Randomness) -> None:
         self._pods = watched.pods
         self._nodes = watched.nodes
         self._extender = extender
         self._events = events
-        self._clock = chance.clock
-        self._chance = chance
+        self._clock = randomness.clock
+        self._chance = randomness
         self._queue = SchedulingQueue()
         self._stir = asyncio.Event()
         self._pods.listen(self._pod_changed)

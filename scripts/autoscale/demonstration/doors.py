@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from deploy.local.clock import Clock
-from deploy.local.cluster.control import knock
+from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.guests.qemu_command import DAEMON_PORT
 from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, name_of, text
@@ -51,7 +51,8 @@ class Doors:
         """Where the light guest of the VM takes its demand: in the pod that runs it now."""
         found = await self.site.client.get(VIRTUAL_MACHINES, vm)
         target = text(found, "status", "podIP")
-        return f"http://127.0.0.1:{(await knock(ClusterFolder.of(self.cluster), 'expose', target, DAEMON_PORT)).port}"
+        exposed = await ask_cluster(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)
+        return f"http://127.0.0.1:{exposed.port}"
 
     async def _postgres(self, vm: Json) -> Server:
         return Server(*await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES)))

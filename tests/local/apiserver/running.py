@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.certificates import authority, server_context
-from deploy.local.apiserver.resource_routes import Settings
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
-from deploy.local.apiserver.world import real_world
 
 TOKEN = "the-admin-of-this-test"
 
@@ -34,8 +34,8 @@ class ApiServerHandle:
 async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     """Serves ``tmp_path/apiserver`` until the block ends; serving the same path again finds the same objects."""
     data_dir = tmp_path / "apiserver"
-    world = real_world()
-    api_server = build(data_dir, admin_tokens(TOKEN), world, Settings())
+    world = system_environment()
+    api_server = build(data_dir, admin_tokens(TOKEN), world, ApiServerSettings())
     signer = authority(data_dir, world.now())
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig = data_dir / "kubeconfig"
@@ -46,7 +46,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     )
     try:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(api_server.tidy())
+            tasks.create_task(api_server.run_controllers())
             running = [tasks.create_task(server.serve([listening])) for server, listening in servers]
             try:
                 yield ApiServerHandle(f"http://127.0.0.1:{plain.getsockname()[1]}", TOKEN, kubeconfig, api_server)

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.apiserver.catalog import version_rank
-from deploy.local.apiserver.cel import EvaluationError, UnknownExpressionError, compiled, evaluate
-from deploy.local.apiserver.columns import age
-from deploy.local.apiserver.errors import ApiError
-from deploy.local.apiserver.jsonpath import find
-from deploy.local.apiserver.names import complaint, completed
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.jsonpath import find
+from deploy.local.apiserver.apimachinery.names import complaint, completed
+from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
+from deploy.local.apiserver.apimachinery.selectors import label_matcher, object_selector
+from deploy.local.apiserver.authn.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
 from deploy.local.apiserver.patch.apply import Application, apply
 from deploy.local.apiserver.patch.fieldsets import dotted, from_fields, leaves, to_fields
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys
 from deploy.local.apiserver.patch.merge import merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
-from deploy.local.apiserver.protobuf import decode_protobuf
-from deploy.local.apiserver.selectors import label_matcher, object_selector
-from deploy.local.apiserver.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
+from deploy.local.apiserver.resources.catalog import version_rank
+from deploy.local.apiserver.resources.columns import age
+from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, evaluate
 
 SELF: dict[str, Any] = {
     "min": "250m",

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.local.apiserver.history import Change, ChangeType, History, Key, Stored, TooOldError
-from deploy.local.apiserver.journal import Journal
-from deploy.local.apiserver.jsonvalue import JsonObject
-from deploy.local.apiserver.store import StaleError, Store
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.storage.database import Database
+from deploy.local.apiserver.storage.history import Change, ChangeType, History, Key, Stored, TooOldError
+from deploy.local.apiserver.storage.store import StaleError, Store
 
 
 def key(name: str, namespace: str = "n") -> Key:
@@ -23,7 +23,7 @@ def body(name: str, **more: object) -> JsonObject:
 
 
 def store(limit: int = 100) -> Store:
-    return Store(Journal(None), limit)
+    return Store(Database(None), limit)
 
 
 def names(found: list[Stored]) -> list[tuple[str, str]]:
@@ -119,7 +119,7 @@ def test_a_restart_finds_exactly_what_was_there(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]
 ) -> None:
     path: Path = tmp_path_factory.mktemp("journal") / "state.db"
-    filled = Store(Journal(path), 10)
+    filled = Store(Database(path), 10)
     for number, (name, what) in enumerate(steps):
         there = filled.get(key(name))
         if what == "put" and there is None:
@@ -130,7 +130,7 @@ def test_a_restart_finds_exactly_what_was_there(
             filled.delete(there)
     before, revision = filled.objects("things"), filled.revision
     filled.close()
-    again = Store(Journal(path), 10)
+    again = Store(Database(path), 10)
     assert again.objects("things") == before
     assert again.revision == revision
     with pytest.raises(TooOldError):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 
-from deploy.local.apiserver.api import Target
-from deploy.local.apiserver.builtins import BUILTINS
-from deploy.local.apiserver.catalog import Catalog
-from deploy.local.apiserver.history import Key
-from deploy.local.apiserver.journal import Journal
-from deploy.local.apiserver.jsonvalue import JsonObject
-from deploy.local.apiserver.store import Store
-from deploy.local.apiserver.watching import Watch, WatchOptions
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.watching import Watch, WatchOptions
+from deploy.local.apiserver.resources.builtins import BUILTINS
+from deploy.local.apiserver.resources.catalog import Catalog
+from deploy.local.apiserver.storage.database import Database
+from deploy.local.apiserver.storage.history import Key
+from deploy.local.apiserver.storage.store import Store
 
 PODS = Catalog(BUILTINS).by_key("pods")
 
 
 def filled(limit: int, names: str) -> Store:
-    store = Store(Journal(None), limit)
+    store = Store(Database(None), limit)
     for name in names:
         store.create(Key("pods", "n", name), {"metadata": {"name": name, "uid": name}})
     return store

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.local.cluster.control import NoAnswerError, knock
+from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
@@ -55,7 +55,7 @@ def runs(vm: Json) -> bool:
 
 async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
     """Asks so much of the VM's guest."""
-    door = await knock(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
+    door = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{door.port}", trust_env=False) as http:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
 
@@ -68,7 +68,7 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
             await launch(folder, LIGHT, attached=True)
         await press(folder, vm, 3.0)
         assert cpus(await seen(folder, VM, lambda now: cpus(now) >= MilliCpu(3000))) <= MilliCpu(4000)
-        answer = await knock(folder, "status")
+        answer = await ask_cluster(folder, "status")
         agent = next(part for part in answer.parts if part.name.startswith("agent "))
         assert {"api-server", "scheduler"} < {part.name for part in answer.parts}
         os.kill(agent.pid, signal.SIGKILL)
@@ -83,7 +83,7 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
         assert owner is not None
         os.kill(owner, signal.SIGKILL)
     with pytest.raises(NoAnswerError):
-        await knock(folder, "status")
+        await ask_cluster(folder, "status")
     async with cluster(folder, LIGHT):
         again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
         assert text(again, "status", "podName") != text(vm, "status", "podName")

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import httpx
 
-from deploy.local.apiserver.world import World as ApiWorld
+from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
 from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeMeans
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kube.client import ApiUnavailableError
 from deploy.local.kube.objects import (
     CRDS,
@@ -67,7 +67,7 @@ class World:
 
     def __init__(self, state: Path) -> None:
         self.clock = OneClock()
-        self.api = InProcess(ApiWorld(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
+        self.api = InProcess(ApiEnvironment(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
         self.client = self.api.client()
         self.puppets, self.network = Puppets(), PlainNetwork()
         self.scheduler = Scheduler(self.api, self.clock)
@@ -102,7 +102,7 @@ class World:
         extender = httpx.AsyncClient(transport=self.scheduler.for_pods, base_url="http://extender")
         nodes = frozenset({"n1", "n2"})
         client = self.api.client()
-        means = RuntimeMeans(
+        means = RuntimeDependencies(
             client, extender, self.network, self.puppets, self.clock, self._state, nodes, sidecars=False, policy=None
         )
         self._runtime = asyncio.ensure_future(Runtime(means).run())
@@ -141,11 +141,11 @@ class World:
         idle = 0
         while idle < _IDLE_TURNS:
             await asyncio.sleep(0)
-            janitor = self.api.server.janitor
+            garbage_collector = self.api.server.garbage_collector
             lines = self.scheduler.for_agents.busy + self.scheduler.for_pods.busy
-            idle = 0 if self.api.busy or lines or not janitor.idle else idle + 1
-            if not janitor.idle:
-                janitor.step()
+            idle = 0 if self.api.busy or lines or not garbage_collector.idle else idle + 1
+            if not garbage_collector.idle:
+                garbage_collector.step()
 
     async def _attended(self) -> dict[ObjectName, Json]:
         """The pods in which an agent runs."""

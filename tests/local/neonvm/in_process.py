@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-from deploy.local.apiserver.api import Target
-from deploy.local.apiserver.resource_routes import Settings
+from deploy.local.apiserver.apimachinery.environment import Environment, system_environment
+from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.watching import Watch, WatchOptions
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
-from deploy.local.apiserver.watching import Watch, WatchOptions
-from deploy.local.apiserver.world import World, real_world
 from deploy.local.kube.client import ApiClient
 
 _PLURALS = {
@@ -38,8 +38,10 @@ class InProcess(httpx.AsyncBaseTransport):
     ``failing`` has it answered with the status ``fault``, and nothing done.
     """
 
-    def __init__(self, world: World | None = None) -> None:
-        self.server: ApiServer = build(None, admin_tokens("secret"), world or real_world(), Settings())
+    def __init__(self, environment: Environment | None = None) -> None:
+        self.server: ApiServer = build(
+            None, admin_tokens("secret"), environment or system_environment(), ApiServerSettings()
+        )
         self._asgi = httpx.ASGITransport(self.server.app)
         self._closing = asyncio.Event()
         self.busy = 0

@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeMeans
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kube.objects import (
     CRDS,
     EVENTS,
@@ -72,7 +72,7 @@ class Stage:
         """The runtime begins."""
         extender = httpx.AsyncClient(transport=httpx.MockTransport(self._extend), base_url="http://extender")
         nodes = frozenset({"n1", "n2"})
-        means = RuntimeMeans(
+        means = RuntimeDependencies(
             self.client,
             extender,
             self.network,
@@ -108,10 +108,10 @@ class Stage:
         idle = 0
         while idle < _IDLE_TURNS:
             await asyncio.sleep(0)
-            janitor = self.api.server.janitor
-            idle = 0 if self.api.busy or not janitor.idle else idle + 1
-            if not janitor.idle:
-                janitor.step()
+            garbage_collector = self.api.server.garbage_collector
+            idle = 0 if self.api.busy or not garbage_collector.idle else idle + 1
+            if not garbage_collector.idle:
+                garbage_collector.step()
 
     async def pass_time(self, span: float, step: float = 1.0) -> None:
         while span > 0:

@@ -13,7 +13,7 @@ def pod(name: str, vm: str, created: str = "2026-01-01T00:00:00Z") -> Json:
     return {"metadata": metadata}
 
 
-class Watched(Informer):
+class SchedulerInformers(Informer):
     """A cache that a test fills."""
 
     def become(self, name: str, new: Json | None) -> None:
@@ -24,7 +24,7 @@ class Watched(Informer):
 async def test_objects_are_listed_by_vm_with_the_oldest_first() -> None:
     api = InProcess()
     async with api.client() as client:
-        cache, told = Watched(client, PODS, FakeClock()), list[ObjectName]()
+        cache, told = SchedulerInformers(client, PODS, FakeClock()), list[ObjectName]()
         index = ByVm(cache, lambda each: labels_of(each).get("vm", ""), told.append)
         db, other = ObjectName("default", "db"), ObjectName("default", "other")
         cache.become("young", pod("young", "db", "2026-01-02T00:00:00Z"))

@@ -8,9 +8,9 @@ import httpx
 import pytest
 import yaml
 
-from deploy.local.apiserver.resource_routes import Settings
+from deploy.local.apiserver.apimachinery.environment import system_environment
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
-from deploy.local.apiserver.world import real_world
 from deploy.local.kube.client import ApiClient, ApiError
 from deploy.local.kube.events import Events
 from deploy.local.kube.informer import Informer
@@ -129,7 +129,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    server = build(None, admin_tokens("secret"), real_world(), Settings())
+    server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
     http = httpx.AsyncClient(
         transport=httpx.ASGITransport(server.app), base_url="http://api", headers={"Authorization": "Bearer secret"}
     )

@@ -12,7 +12,7 @@ from deploy.local.kube.events import Events
 from deploy.local.kube.informer import Informer
 from deploy.local.kube.objects import NODES, PODS, Json
 from deploy.local.scheduling.extender import Extender
-from deploy.local.scheduling.loop import Chance, SchedulingLoop, Watched
+from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
 from tests.local.clock import FakeClock, settle
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -98,9 +98,9 @@ async def running(world: World) -> AsyncIterator[Stage]:
         httpx.AsyncClient(transport=extending, base_url="http://extender") as http,
     ):
         pods, nodes = Informer(client, PODS, world.clock), Informer(client, NODES, world.clock)
-        chance = Chance(world.clock, lambda: 0.0, lambda best: best[0])
+        randomness = Randomness(world.clock, lambda: 0.0, lambda best: best[0])
         events = Events(client, "test", world.clock)
-        loop = SchedulingLoop(Watched(pods, nodes), Extender(http), events, chance)
+        loop = SchedulingLoop(SchedulerInformers(pods, nodes), Extender(http), events, randomness)
         task = asyncio.ensure_future(loop.run())
         try:
             stage = Stage(world, pods, nodes)

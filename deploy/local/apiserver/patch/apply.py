@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deploy.local.apiserver.errors import ApiError, Cause
-from deploy.local.apiserver.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.apimachinery.errors import ApiError, Cause
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
 from deploy.local.apiserver.patch.fieldsets import (
     ITSELF,
     ListKeys,

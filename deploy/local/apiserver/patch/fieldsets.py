@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from deploy.local.apiserver.jsonvalue import JsonObject, NotJsonError, decode, encode
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode
 
 Path: TypeAlias = tuple[str, ...]
 """The steps that lead to a field."""

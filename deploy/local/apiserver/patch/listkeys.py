@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 
 SET: Final = ""
 """The "key" of a list of plain values that merges as a set."""

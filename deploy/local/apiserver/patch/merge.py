@@ -6,8 +6,8 @@ from typing import Any
 
 import jsonpatch
 
-from deploy.local.apiserver.errors import ApiError, bad_request
-from deploy.local.apiserver.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.apimachinery.errors import ApiError, bad_request
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
 
 
 def merge_patch(body: Any, patch: Any) -> Any:

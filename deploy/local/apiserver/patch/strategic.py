@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from deploy.local.apiserver.errors import bad_request
-from deploy.local.apiserver.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.errors import bad_request
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.patch.listkeys import SET, merge_key
 
 _DIRECTIVE: Final = "$patch"

@@ -1,0 +1,23 @@
+"""What the rules need of the environment: the time, and chance. Given by whoever makes the server."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """``now`` is UTC; ``new_uid`` is unique; ``choose`` picks one character of a text."""
+
+    now: Callable[[], datetime]
+    new_uid: Callable[[], str]
+    choose: Callable[[str], str]
+
+
+def system_environment() -> Environment:
+    """The clock and the randomness of this machine."""
+    return Environment(lambda: datetime.now(UTC), lambda: str(uuid.uuid4()), random.choice)

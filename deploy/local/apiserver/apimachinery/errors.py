@@ -1,0 +1,178 @@
+"""What the API server refuses, as Kubernetes says it: a ``Status`` with code, reason, message and details.
+
+Every refusal is an ``ApiError``; the edge turns it into an answer, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that is wrong with a field. ``reason`` is one of Kubernetes' ``FieldValue...`` words."""
+
+    field: str
+    message: str
+    reason: str = "FieldValueInvalid"
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that a refusal is about, as far as it is known."""
+
+    resource: str = ""
+    group: str = ""
+    name: str = ""
+    kind: str = ""
+
+    @property
+    def qualified(self) -> str:
+        """``virtualmachines.vm.neon.tech``, or ``pods`` in the core group."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+
+_NOBODY: Final = Subject()
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A request was refused. ``code`` is the HTTP status, ``reason`` the word that clients test for."""
+
+    code: int
+    reason: str
+    message: str
+    subject: Subject = _NOBODY
+    causes: tuple[Cause, ...] = ()
+    retry_after: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def status(self) -> JsonObject:
+        """The ``Status`` object that tells the client."""
+        details: JsonObject = {}
+        if self.subject.name:
+            details["name"] = self.subject.name
+        if self.subject.group:
+            details["group"] = self.subject.group
+        kind = self.subject.kind if self.reason == "Invalid" else self.subject.resource or self.subject.kind
+        if kind:
+            details["kind"] = kind
+        if self.causes:
+            details["causes"] = [
+                {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in self.causes
+            ]
+        if self.retry_after is not None:
+            details["retryAfterSeconds"] = self.retry_after
+        status: JsonObject = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": details,
+            "code": self.code,
+        }
+        return {key: value for key, value in status.items() if key != "details" or value}
+
+
+def not_found(subject: Subject) -> ApiError:
+    """404: no such object."""
+    return ApiError(404, "NotFound", f'{subject.qualified} "{subject.name}" not found', subject)
+
+
+def no_such_path() -> ApiError:
+    """404: the path names no resource that is served."""
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(subject: Subject) -> ApiError:
+    """409: the name is taken."""
+    return ApiError(409, "AlreadyExists", f'{subject.qualified} "{subject.name}" already exists', subject)
+
+
+def conflict(subject: Subject, why: str) -> ApiError:
+    """409: the object is not as the client thought."""
+    message = f'Operation cannot be fulfilled on {subject.qualified} "{subject.name}": {why}'
+    return ApiError(409, "Conflict", message, subject)
+
+
+def modified(subject: Subject) -> ApiError:
+    """409: the client's resourceVersion is not the newest."""
+    return conflict(
+        subject, "the object has been modified; please apply your changes to the latest version and try again"
+    )
+
+
+def invalid(subject: Subject, causes: Sequence[Cause]) -> ApiError:
+    """422: the object breaks its rules; each cause names the field."""
+    texts = [str(cause) for cause in causes]
+    listing = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
+    return ApiError(422, "Invalid", f'{kind} "{subject.name}" is invalid: {listing}', subject, tuple(causes))
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(400, "BadRequest", message)
+
+
+def unauthorized() -> ApiError:
+    """401: nobody that we know is asking."""
+    return ApiError(401, "Unauthorized", "Unauthorized", headers={"WWW-Authenticate": 'Bearer realm="local cluster"'})
+
+
+def forbidden(subject: Subject, why: str) -> ApiError:
+    """403: understood, and not allowed."""
+    return ApiError(403, "Forbidden", f'{subject.qualified} "{subject.name}" is forbidden: {why}', subject)
+
+
+def expired(message: str) -> ApiError:
+    """410: the resourceVersion or continue token is older than the history that is kept."""
+    return ApiError(410, "Expired", message)
+
+
+def too_old(requested: int, oldest: int) -> ApiError:
+    """410 of a watch: changes after ``requested`` are no longer known."""
+    return expired(f"too old resource version: {requested} ({oldest})")
+
+
+def from_the_future(requested: int, current: int) -> ApiError:
+    """504: the resourceVersion has not been reached yet; retry after a second."""
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
+    cause = Cause("", "Too large resource version", "ResourceVersionTooLarge")
+    return ApiError(504, "Timeout", message, causes=(cause,), retry_after=1)
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource does not know the verb."""
+    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+def unsupported_media_type(given: str, accepted: Sequence[str]) -> ApiError:
+    """415: the body is of a kind that is not read here."""
+    message = (
+        f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
+        f" (got {given!r})"
+    )
+    return ApiError(415, "UnsupportedMediaType", message)
+
+
+def not_acceptable(accepted: Sequence[str]) -> ApiError:
+    """406: no form that the client accepts can be written here."""
+    return ApiError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(accepted)}")
+
+
+def too_many_requests(subject: Subject, why: str, retry_after: int) -> ApiError:
+    """429: not now; ``retry_after`` in seconds."""
+    return ApiError(429, "TooManyRequests", why, subject, retry_after=retry_after)

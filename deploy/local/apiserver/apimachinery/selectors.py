@@ -1,0 +1,131 @@
+"""Label and field selectors: parsed once, then asked for every object.
+
+A label selector is a comma-separated list of ``key``, ``!key``, ``key=value``, ``key!=value``, ``key in (a,b)`` and
+``key notin (a,b)``; a field selector knows ``=``, ``==`` and ``!=``. An object matches when every part does. As in
+Kubernetes ``key!=value`` and ``notin`` also match objects without the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import bad_request
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at
+
+Matcher = Callable[[JsonObject], bool]
+"""Says of an object whether it is selected."""
+
+_KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?"
+_VALUE: Final = r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
+_SET: Final = re.compile(rf"\s*(?P<key>{_KEY})\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*")
+_EQUAL: Final = re.compile(rf"\s*(?P<key>{_KEY})\s*(?P<op>==|=|!=)\s*(?P<value>{_VALUE})\s*")
+_EXISTS: Final = re.compile(rf"\s*(?P<op>!?)\s*(?P<key>{_KEY})\s*")
+_ONE_VALUE: Final = re.compile(_VALUE)
+_ONE_FIELD: Final = re.compile(r"(?P<key>[^=!]+?)\s*(?P<op>==|=|!=)\s*(?P<value>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One part of a label selector: the label's value (or its absence) must be among ``values``, or must not."""
+
+    key: str
+    values: frozenset[str] | None
+    wanted: bool
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether ``labels`` satisfy this part."""
+        if self.values is None:
+            return (self.key in labels) is self.wanted
+        return (labels.get(self.key) in self.values) is self.wanted
+
+
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """The parts of a label selector. Raises a 400 that shows where reading stopped."""
+    parts: list[Requirement] = []
+    position = 0
+    while position < len(text):
+        match, requirement = _next_requirement(text, position)
+        parts.append(requirement)
+        position = match.end()
+        if position < len(text):
+            if text[position] != ",":
+                raise _unreadable(text, position)
+            position += 1
+    return tuple(parts)
+
+
+def _next_requirement(text: str, position: int) -> tuple[re.Match[str], Requirement]:
+    if match := _SET.match(text, position):
+        values = frozenset(value.strip() for value in match["values"].split(","))
+        if not all(_ONE_VALUE.fullmatch(value) for value in values):
+            raise _unreadable(text, match.start("values"))
+        return match, Requirement(match["key"], values, wanted=match["op"] == "in")
+    if match := _EQUAL.match(text, position):
+        return match, Requirement(match["key"], frozenset((match["value"],)), wanted=match["op"] != "!=")
+    if match := _EXISTS.match(text, position):
+        return match, Requirement(match["key"], None, wanted=not match["op"])
+    raise _unreadable(text, position)
+
+
+def _unreadable(text: str, position: int) -> Exception:
+    return bad_request(f"unable to parse requirement: found {text[position:]!r} at offset {position} of {text!r}")
+
+
+def label_matcher(text: str) -> Matcher:
+    """Selects by labels. Raises a 400 where ``text`` is no selector."""
+    parts = parse_labels(text)
+
+    def matches(body: JsonObject) -> bool:
+        labels = field(body, ("metadata", "labels")) or {}
+        return all(part.holds(labels) for part in parts)
+
+    return matches
+
+
+def field_matcher(text: str, selectable: Collection[str]) -> Matcher:
+    """Selects by fields; ``selectable`` are the dotted paths allowed. Raises a 400 for any other."""
+    parts: list[tuple[str, str, bool]] = []
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        match = _ONE_FIELD.fullmatch(part)
+        if not match:
+            raise bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
+        if match["key"] not in selectable:
+            raise bad_request(f"field label not supported: {match['key']}")
+        parts.append((match["key"], match["value"], match["op"] != "!="))
+
+    def matches(body: JsonObject) -> bool:
+        return all((text_at(body, path) == value) is wanted for path, value, wanted in parts)
+
+    return matches
+
+
+def matcher(labels: str, fields: str, selectable: Collection[str]) -> Matcher | None:
+    """Both selectors together; None where neither restricts anything. Raises a 400."""
+    asked = [label_matcher(labels)] if labels.strip() else []
+    if fields.strip():
+        asked.append(field_matcher(fields, selectable))
+    if not asked:
+        return None
+    return asked[0] if len(asked) == 1 else lambda body: all(each(body) for each in asked)
+
+
+def object_selector(selector: Any) -> Matcher:
+    """Selects by the ``matchLabels`` and ``matchExpressions`` of a LabelSelector; an absent one selects nothing."""
+    if not isinstance(selector, dict):
+        return lambda _: False
+    parts = [
+        Requirement(key, frozenset((value,)), wanted=True) for key, value in (selector.get("matchLabels") or {}).items()
+    ]
+    for one in selector.get("matchExpressions") or ():
+        by_value = one.get("operator") in {"In", "NotIn"}
+        values = frozenset(one.get("values") or ()) if by_value else None
+        parts.append(Requirement(one.get("key", ""), values, wanted=one.get("operator") in {"In", "Exists"}))
+
+    def matches(body: JsonObject) -> bool:
+        labels = field(body, ("metadata", "labels")) or {}
+        return all(part.holds(labels) for part in parts)
+
+    return matches

@@ -1,0 +1,100 @@
+"""Who is asking: static tokens (the administrator) and service-account tokens.
+
+Rules that hold here:
+
+- Only who is asking is found out; everybody who is known may do everything (there is no RBAC here).
+- A service-account token is good only while its service account, and the pod that it is bound to, exist with the
+  uids that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.environment import Environment
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError, Reference, TokenClaims, verify
+from deploy.local.apiserver.storage.history import Key, Stored
+from deploy.local.apiserver.storage.store import Store
+
+AUTHENTICATED: Final = "system:authenticated"
+_EXTRA: Final = "authentication.kubernetes.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody, as Kubernetes describes users. ``audiences`` are those for which the credential is good."""
+
+    username: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    audiences: tuple[str, ...] = ()
+
+    def user_info(self) -> JsonObject:
+        """The ``user`` of a TokenReview."""
+        info: JsonObject = {"username": self.username}
+        if self.uid:
+            info["uid"] = self.uid
+        info["groups"] = list(self.groups)
+        if self.extra:
+            info["extra"] = {key: list(values) for key, values in self.extra.items()}
+        return info
+
+
+ADMIN: Final = Identity("kubernetes-admin", "", ("system:masters", AUTHENTICATED))
+
+
+class Authenticator:
+    """Finds out who holds a token."""
+
+    def __init__(
+        self, store: Store, environment: Environment, signing_key: bytes, static: Mapping[str, Identity]
+    ) -> None:
+        self._store = store
+        self._environment = environment
+        self._static = dict(static)
+        self.signing_key = signing_key
+
+    def caller(self, authorization: str) -> Identity | None:
+        """Who sent an ``Authorization`` header to the API; None where nobody we know."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None
+        try:
+            identity = self.identify(token.strip(), (ISSUER,))
+        except InvalidTokenError:
+            return None
+        return identity
+
+    def identify(self, token: str, audiences: Sequence[str]) -> Identity:
+        """Who holds ``token``, where it is good for one of ``audiences``. Raises ``InvalidTokenError``."""
+        known = self._static.get(token)
+        if known is not None:
+            return Identity(known.username, known.uid, known.groups, known.extra, tuple(audiences))
+        claims = verify(token, self.signing_key, self._environment.now().timestamp())
+        shared = tuple(audience for audience in audiences if audience in claims.audiences)
+        if not shared:
+            raise InvalidTokenError(f"token audiences {list(claims.audiences)} is invalid for {list(audiences)}")
+        self._check_alive("serviceaccounts", claims.namespace, claims.account, "service account")
+        if claims.pod:
+            self._check_alive("pods", claims.namespace, claims.pod, "pod")
+        return _identity(claims, shared)
+
+    def _check_alive(self, resource: str, namespace: str, reference: Reference, what: str) -> None:
+        found: Stored | None = self._store.get(Key(resource, namespace, reference.name))
+        if found is None or found.body["metadata"]["uid"] != reference.uid:
+            raise InvalidTokenError(f"{what} {namespace}/{reference.name} of the token is no more")
+
+
+def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
+    extra: dict[str, Sequence[str]] = {f"{_EXTRA}/credential-id": (f"JTI={claims.token_id}",)}
+    for word, reference in (("pod", claims.pod), ("node", claims.node)):
+        if reference:
+            extra[f"{_EXTRA}/{word}-name"] = (reference.name,)
+            if reference.uid:
+                extra[f"{_EXTRA}/{word}-uid"] = (reference.uid,)
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{claims.namespace}", AUTHENTICATED)
+    return Identity(claims.username, claims.account.uid, groups, extra, audiences)

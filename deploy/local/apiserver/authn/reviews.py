@@ -1,0 +1,57 @@
+"""Resources that are questions: who is this token's holder, who am I, may I? Nothing of them is stored.
+
+Everybody who is authenticated may do everything here, so access reviews always answer yes and say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause, invalid
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.authn.identity import Authenticator, Identity
+from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError
+from deploy.local.apiserver.resources.resource import Resource
+
+Review = Callable[[Authenticator, Identity, Resource, JsonObject], JsonObject]
+"""(authenticator, who asks, resource, question) -> the ``status`` that answers it."""
+
+
+def _token_review(authenticator: Authenticator, _: Identity, resource: Resource, given: JsonObject) -> JsonObject:
+    token = field(given, ("spec", "token"))
+    if not token or not isinstance(token, str):
+        raise invalid(resource.subject(""), [Cause("spec.token", "Required value", "FieldValueRequired")])
+    audiences = field(given, ("spec", "audiences")) or [ISSUER]
+    try:
+        identity = authenticator.identify(token, audiences)
+    except InvalidTokenError as error:
+        return {"user": {}, "error": str(error)}
+    return {"authenticated": True, "user": identity.user_info(), "audiences": list(identity.audiences)}
+
+
+def _self_subject(_: Authenticator, caller: Identity, __: Resource, ___: JsonObject) -> JsonObject:
+    return {"userInfo": caller.user_info()}
+
+
+def _access(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:
+    return {"allowed": True, "reason": "the local cluster allows everything to everybody it knows"}
+
+
+def _rules(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:
+    return {
+        "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+        "incomplete": False,
+    }
+
+
+REVIEWS: Final[dict[str, Review]] = {
+    "tokenreviews.authentication.k8s.io": _token_review,
+    "selfsubjectreviews.authentication.k8s.io": _self_subject,
+    "selfsubjectaccessreviews.authorization.k8s.io": _access,
+    "subjectaccessreviews.authorization.k8s.io": _access,
+    "localsubjectaccessreviews.authorization.k8s.io": _access,
+    "selfsubjectrulesreviews.authorization.k8s.io": _rules,
+}
+"""By resource key."""

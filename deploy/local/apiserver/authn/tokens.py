@@ -1,0 +1,125 @@
+"""Service-account tokens: JSON Web Tokens signed with the secret of one data directory (HMAC-SHA256). Pure.
+
+Rules that hold here:
+
+- A token names its service account, and the pod and node to which it is bound, by name and uid: whoever reads it
+  checks that these still exist.
+- Times are whole seconds since 1970. A token is good from its issue until before its expiry.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
+
+ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
+"""Who issues the tokens; also the audience of tokens for the API itself."""
+
+_HEADER: Final = {"alg": "HS256", "typ": "JWT"}
+_CLAIMS: Final = "kubernetes.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One object by name and uid; ``""`` where it is unknown."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """What a token says. ``issued`` and ``expires`` in seconds since 1970."""
+
+    namespace: str
+    account: Reference
+    audiences: tuple[str, ...]
+    issued: int
+    expires: int
+    token_id: str
+    pod: Reference | None = None
+    node: Reference | None = None
+
+    @property
+    def username(self) -> str:
+        """The name by which Kubernetes knows the service account."""
+        return f"system:serviceaccount:{self.namespace}:{self.account.name}"
+
+
+class InvalidTokenError(Exception):
+    """A text is no token of ours, or not good now; the message says why."""
+
+
+def sign(claims: TokenClaims, key: bytes) -> str:
+    """The token that carries ``claims``."""
+    bound: JsonObject = {"namespace": claims.namespace, "serviceaccount": _reference(claims.account)}
+    if claims.pod:
+        bound["pod"] = _reference(claims.pod)
+    if claims.node:
+        bound["node"] = _reference(claims.node)
+    payload = {
+        "iss": ISSUER,
+        "sub": claims.username,
+        "aud": list(claims.audiences),
+        "iat": claims.issued,
+        "nbf": claims.issued,
+        "exp": claims.expires,
+        "jti": claims.token_id,
+        _CLAIMS: bound,
+    }
+    signed = f"{_pack(encode(_HEADER))}.{_pack(encode(payload))}"
+    return f"{signed}.{_pack(_signature(signed, key))}"
+
+
+def verify(token: str, key: bytes, now: float) -> TokenClaims:
+    """What a token of ours says. Raises ``InvalidTokenError``."""
+    signed, _, signature = token.rpartition(".")
+    try:
+        genuine = hmac.compare_digest(_unpack(signature), _signature(signed, key))
+        payload = decode_object(_unpack(signed.partition(".")[2])) if genuine else {}
+        claims = _claims(payload)
+    except (binascii.Error, NotJsonError, KeyError, TypeError, ValueError):
+        raise InvalidTokenError("invalid bearer token") from None
+    if not claims.issued <= now + 1 or now >= claims.expires:
+        raise InvalidTokenError("token has expired")
+    return claims
+
+
+def _claims(payload: JsonObject) -> TokenClaims:
+    bound = payload[_CLAIMS]
+    return TokenClaims(
+        namespace=bound["namespace"],
+        account=_read_reference(bound["serviceaccount"]),
+        audiences=tuple(payload["aud"]),
+        issued=payload["iat"],
+        expires=payload["exp"],
+        token_id=payload["jti"],
+        pod=_read_reference(bound["pod"]) if "pod" in bound else None,
+        node=_read_reference(bound["node"]) if "node" in bound else None,
+    )
+
+
+def _reference(reference: Reference) -> JsonObject:
+    return {"name": reference.name, "uid": reference.uid}
+
+
+def _read_reference(value: Any) -> Reference:
+    return Reference(value["name"], value["uid"])
+
+
+def _signature(signed: str, key: bytes) -> bytes:
+    return hmac.new(key, signed.encode(), hashlib.sha256).digest()
+
+
+def _pack(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _unpack(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,1 @@
+"""What follows from deletions: the collection of dependents, namespaces and instances of a kind."""

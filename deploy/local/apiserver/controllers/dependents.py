@@ -1,0 +1,50 @@
+"""Who owns whom: an index over owner references that follows the store, so that nothing is ever searched for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
+
+
+def owner_references(body: JsonObject) -> list[JsonObject]:
+    """The owner references of an object."""
+    return list(body["metadata"].get("ownerReferences") or ())
+
+
+class Dependents:
+    """Which objects there are, by uid, and which of them name an owner, by the owner's uid."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Key] = {}
+        self._owned: dict[str, set[Key]] = {}
+
+    def add(self, stored: Stored) -> None:
+        """Takes in an object that is there."""
+        self._places[stored.body["metadata"]["uid"]] = stored.key
+        for owner in owner_references(stored.body):
+            self._owned.setdefault(owner.get("uid", ""), set()).add(stored.key)
+
+    def follow(self, change: Change) -> None:
+        """Takes in a change."""
+        if change.before is not None:
+            self._remove(change.before)
+        if change.type is not ChangeType.DELETED:
+            self.add(change.now)
+
+    def _remove(self, stored: Stored) -> None:
+        self._places.pop(stored.body["metadata"]["uid"], None)
+        for owner in owner_references(stored.body):
+            owned = self._owned.get(owner.get("uid", ""), set())
+            owned.discard(stored.key)
+            if not owned:
+                self._owned.pop(owner.get("uid", ""), None)
+
+    def place(self, uid: str) -> Key | None:
+        """Where the object with that uid is, if it is there."""
+        return self._places.get(uid)
+
+    def of(self, uid: str) -> Iterable[Key]:
+        """The objects that name the object with that uid as an owner, in order."""
+        return sorted(self._owned.get(uid, ()))

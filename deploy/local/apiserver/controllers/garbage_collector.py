@@ -1,0 +1,204 @@
+"""What tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
+
+Rules that hold here:
+
+- It is level-triggered: a change only says which object to look at; what to do follows from the state found then. A
+  restart looks at every object once.
+- It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and total:
+  tests run it until nothing is left; ``run`` does the same for as long as the server lives. An object that refuses
+  (it no longer fits its schema, say) is named in the log and left until it changes.
+- Background: an object whose owners are all gone is deleted. Foreground: the owner stays until no dependent with
+  ``blockOwnerDeletion`` is left. Orphan: dependents lose their reference, then the owner goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.controllers.dependents import Dependents, owner_references
+from deploy.local.apiserver.registry import metadata
+from deploy.local.apiserver.registry.api import FOREGROUND, ORPHAN, Api, DeleteOptions, Target, WriteOptions
+from deploy.local.apiserver.registry.strategies import NAMESPACE_FINALIZER
+from deploy.local.apiserver.resources.definitions import CLEANUP_FINALIZER, CRD_KEY
+from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
+
+_log = logging.getLogger(__name__)
+
+_ACCOUNTS: Final = "serviceaccounts"
+_NAMESPACES: Final = "namespaces"
+
+
+class GarbageCollector:
+    """Tidies the store of one ``api``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._index = Dependents()
+        self._work: dict[Key, None] = {}
+        self._more = asyncio.Event()
+        for resource in api.store.resources():
+            for stored in api.store.objects(resource):
+                self._index.add(stored)
+                self._look_at(stored.key)
+        api.store.observe(self._follow)
+
+    def _look_at(self, key: Key) -> None:
+        self._work[key] = None
+        self._more.set()
+
+    def _follow(self, change: Change) -> None:
+        self._index.follow(change)
+        if change.type is not ChangeType.DELETED:
+            self._look_at(change.now.key)
+            return
+        meta = change.now.body["metadata"]
+        related: list[Key | None] = [*self._index.of(meta["uid"])]
+        related += [self._index.place(owner.get("uid", "")) for owner in owner_references(change.now.body)]
+        related.append(Key(_NAMESPACES, "", change.now.key.namespace))
+        related.append(Key(CRD_KEY, "", change.now.key.resource))
+        for key in filter(None, related):
+            self._look_at(key)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look at."""
+        return not self._work
+
+    def step(self) -> None:
+        """Looks at one object and does what its state asks for."""
+        key = next(iter(self._work))
+        del self._work[key]
+        stored = self._api.store.get(key)
+        if stored is None:
+            return
+        for rule in (self._orphaned, self._ending, self._namespace, self._definition):
+            try:
+                rule(stored)
+            except ApiError as error:
+                _log.warning("cannot tidy resource=%s namespace=%s name=%s why=%s", *key, error)
+            if self._api.store.get(key) is not stored:
+                self._look_at(key)
+                return
+
+    async def run(self) -> None:
+        """Steps whenever there is something to look at, until cancelled; lets others in between steps."""
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while not self.idle:
+                self.step()
+                await asyncio.sleep(0)
+
+    def _target(self, stored: Stored) -> Target | None:
+        resource = self._api.catalog.by_key(stored.key.resource)
+        return Target(resource, stored.key.namespace, stored.key.name) if resource else None
+
+    def _delete(self, stored: Stored, propagation: str) -> None:
+        target = self._target(stored)
+        if target:
+            options = DeleteOptions(propagation=propagation, uid=stored.body["metadata"]["uid"])
+            self._api.delete(target, options)
+
+    def _change(self, stored: Stored, make: Callable[[JsonObject], JsonObject]) -> None:
+        target = self._target(stored)
+        if target:
+            self._api.change(target, make, WriteOptions())
+
+    def _orphaned(self, stored: Stored) -> None:
+        """An object with an owner that is gone, or going with its dependents first."""
+        references = owner_references(stored.body)
+        solid = [owner for owner in references if self._is_solid(owner)]
+        if len(solid) == len(references) or metadata.is_ending(stored.body):
+            return
+        if solid:
+            self._change(stored, lambda body: _with_owners(body, solid))
+            return
+        waiting = any(self._index.place(owner.get("uid", "")) for owner in references)
+        self._delete(stored, "Foreground" if waiting else "Background")
+
+    def _is_solid(self, owner: JsonObject) -> bool:
+        place = self._index.place(owner.get("uid", ""))
+        if place is None:
+            return self._api.catalog.by_kind(owner.get("apiVersion", ""), owner.get("kind", "")) is None
+        found = self._api.store.get(place)
+        return found is not None and not _waits_for_dependents(found.body)
+
+    def _ending(self, stored: Stored) -> None:
+        """An object that is to go after, or without, its dependents."""
+        if not metadata.is_ending(stored.body):
+            return
+        uid = stored.body["metadata"]["uid"]
+        dependents = [found for key in self._index.of(uid) if (found := self._api.store.get(key))]
+        if ORPHAN in metadata.finalizers(stored.body):
+            for dependent in dependents:
+                rest = [owner for owner in owner_references(dependent.body) if owner.get("uid") != uid]
+                self._change(dependent, lambda body, rest=rest: _with_owners(body, rest))  # type: ignore[misc]
+            self._change(stored, lambda body: _without_finalizer(body, ORPHAN))
+        elif _waits_for_dependents(stored.body):
+            for dependent in dependents:
+                self._look_at(dependent.key)
+            if not any(_blocks(dependent.body, uid) for dependent in dependents):
+                self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
+
+    def _namespace(self, stored: Stored) -> None:
+        """A namespace has an account; one that ends takes everything in it along."""
+        if stored.key.resource != _NAMESPACES:
+            return
+        name = stored.key.name
+        if not metadata.is_ending(stored.body):
+            self._give_account(name)
+            return
+        contents = list(self._contents(name))
+        for inside in contents:
+            if not metadata.is_ending(inside.body):
+                self._delete(inside, "Background")
+        if not any(True for _ in self._contents(name)):
+            self._change(stored, _without_namespace_finalizer)
+
+    def _contents(self, namespace: str) -> Iterable[Stored]:
+        for resource in self._api.store.resources():
+            yield from self._api.store.objects(resource, namespace)
+
+    def _give_account(self, namespace: str) -> None:
+        resource = self._api.catalog.by_key(_ACCOUNTS)
+        if resource and not self._api.store.get(Key(_ACCOUNTS, namespace, "default")):
+            self._api.create(Target(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
+
+    def _definition(self, stored: Stored) -> None:
+        """A definition that ends takes its objects along."""
+        if stored.key.resource != CRD_KEY or CLEANUP_FINALIZER not in metadata.finalizers(stored.body):
+            return
+        if not metadata.is_ending(stored.body):
+            return
+        for instance in self._api.store.objects(stored.key.name):
+            if not metadata.is_ending(instance.body):
+                self._delete(instance, "Background")
+        if not self._api.store.objects(stored.key.name):
+            self._change(stored, lambda body: _without_finalizer(body, CLEANUP_FINALIZER))
+
+
+def _waits_for_dependents(body: JsonObject) -> bool:
+    return metadata.is_ending(body) and FOREGROUND in metadata.finalizers(body)
+
+
+def _blocks(body: JsonObject, uid: str) -> bool:
+    return any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owner_references(body))
+
+
+def _with_owners(body: JsonObject, owners: list[JsonObject]) -> JsonObject:
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": owners}}
+
+
+def _without_finalizer(body: JsonObject, name: str) -> JsonObject:
+    rest = [one for one in metadata.finalizers(body) if one != name]
+    return {**body, "metadata": {**body["metadata"], "finalizers": rest}}
+
+
+def _without_namespace_finalizer(body: JsonObject) -> JsonObject:
+    rest = [one for one in field(body, ("spec", "finalizers")) or () if one != NAMESPACE_FINALIZER]
+    return {**body, "spec": {**(body.get("spec") or {}), "finalizers": rest}}

@@ -1,0 +1,1 @@
+"""What the server tells about its kinds: groups, versions and OpenAPI documents. Pure."""

@@ -1,0 +1,1 @@
+"""The verbs on objects, and the rules that hold for each kind."""

@@ -1,0 +1,331 @@
+"""The verbs: create, get, list, update, patch, delete, with every rule applied in its order.
+
+Rules that hold here:
+
+- Every verb is one synchronous step over the store, so a decision and its recording cannot be separated.
+- Objects are stored in the storage version; ``Target.resource`` says in which version the client speaks.
+- Order of a write: identity, metadata, pruning, defaults, validation, then the store. A dry run stops before the
+  store. A write that changes nothing is not stored and makes no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.environment import Environment
+from deploy.local.apiserver.apimachinery.errors import (
+    ApiError,
+    already_exists,
+    bad_request,
+    forbidden,
+    invalid,
+    modified,
+    not_found,
+)
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+from deploy.local.apiserver.apimachinery.names import completed
+from deploy.local.apiserver.registry import metadata
+from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
+from deploy.local.apiserver.resources.catalog import Catalog
+from deploy.local.apiserver.resources.definitions import CRD_KEY, resources_of
+from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
+from deploy.local.apiserver.storage.store import Store
+
+FOREGROUND: Final = "foregroundDeletion"
+ORPHAN: Final = "orphan"
+_POLICY_FINALIZERS: Final = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is about. ``name`` is ``""`` for a collection, ``namespace`` for all or none."""
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Where the object is stored."""
+        return Key(self.resource.key, self.namespace, self.name)
+
+    def named(self, name: str) -> Target:
+        """The same place with another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a write is meant. ``field_validation`` is ``Ignore``, ``Warn`` or ``Strict``."""
+
+    dry_run: bool = False
+    field_manager: str = ""
+    field_validation: str = "Warn"
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How a deletion is meant. ``grace`` in seconds; None leaves it to the object."""
+
+    dry_run: bool = False
+    grace: int | None = None
+    propagation: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a write left behind. ``gone`` is true where the object has ended; ``warnings`` are for people."""
+
+    stored: Stored
+    created: bool = False
+    gone: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Api:
+    """The verbs over one store."""
+
+    def __init__(self, store: Store, catalog: Catalog, environment: Environment) -> None:
+        self.store = store
+        self.catalog = catalog
+        self.environment = environment
+        for definition in store.objects(CRD_KEY):
+            catalog.define(definition.key.name, resources_of(definition.body))
+        store.observe(self._follow_definitions)
+
+    def _follow_definitions(self, change: Change) -> None:
+        if change.now.key.resource != CRD_KEY:
+            return
+        if change.type is ChangeType.DELETED:
+            self.catalog.forget(change.now.key.name)
+        else:
+            self.catalog.define(change.now.key.name, resources_of(change.now.body))
+
+    def get(self, target: Target) -> Stored:
+        """The object. Raises a 404."""
+        stored = self.store.get(target.key)
+        if stored is None:
+            raise not_found(target.resource.subject(target.name))
+        return stored
+
+    def create(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+        """Makes an object of ``given``. Raises 400, 403, 404 (its namespace), 409 or 422."""
+        resource = target.resource
+        body = self._identified(target, given)
+        name = body["metadata"]["name"]
+        key = target.named(name).key
+        if self.store.get(key) is not None:
+            raise already_exists(resource.subject(name))
+        self._check_namespace(target, name)
+        birth = metadata.InitialMetadata(name, target.namespace, self.environment.new_uid(), self.environment.now())
+        strategy = strategy_of(resource.key)
+        born = metadata.born(body, resource, birth)
+        ready, warnings = self._admitted(
+            resource, strategy, None, self._first_status(resource, strategy, born), options
+        )
+        if options.dry_run:
+            return Outcome(self._imagined(key, ready, 0), created=True, warnings=warnings)
+        return Outcome(self.store.create(key, ready), created=True, warnings=warnings)
+
+    def _identified(self, target: Target, given: JsonObject) -> JsonObject:
+        """``given`` with a name, its apiVersion and kind checked and those of the storage set."""
+        resource = target.resource
+        body = in_storage_version(resource, given)
+        meta = body.get("metadata")
+        metadata.check_shapes({} if meta is None else meta)
+        meta = dict(meta or {})
+        if meta.get("namespace") not in (None, "", target.namespace):
+            raise bad_request(
+                f"the namespace of the provided object does not match the namespace sent on the request "
+                f"({meta['namespace']!r}, {target.namespace!r})"
+            )
+        name = meta.get("name") or target.name
+        if not name and meta.get("generateName"):
+            name = completed(meta["generateName"], self.environment.choose)
+        if not name:
+            message = "name or generateName is required"
+            raise ApiError(422, "Invalid", f"{resource.kind} is invalid: metadata.name: Required value: {message}")
+        return {**body, "metadata": {**meta, "name": name}}
+
+    def _check_namespace(self, target: Target, name: str) -> None:
+        if not target.resource.namespaced:
+            return
+        namespace = self.store.get(Key("namespaces", "", target.namespace))
+        if namespace is None:
+            raise not_found(Target(_namespaces(self.catalog)).resource.subject(target.namespace))
+        if metadata.is_ending(namespace.body):
+            why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
+            raise forbidden(target.resource.subject(name), why)
+
+    @staticmethod
+    def _first_status(resource: Resource, strategy: Strategy, body: JsonObject) -> JsonObject:
+        """A new object has the status that its strategy gives it, not the one that the client wrote."""
+        if not resource.has_status or strategy.keeps_first_status:
+            return body
+        bare = {key: value for key, value in body.items() if key != "status"}
+        first = strategy.first_status(bare)
+        return bare if first is None else {**bare, "status": first}
+
+    def update(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+        """Replaces an object, or its status where that is the subresource. Raises 400, 404, 409 or 422."""
+        return self.change(target, lambda _: given, options)
+
+    def change(self, target: Target, make: Callable[[JsonObject], JsonObject], options: WriteOptions) -> Outcome:
+        """Replaces an object by what ``make`` makes of it (in the client's version). Raises 400, 404, 409 or 422."""
+        before = self.get(target)
+        resource = target.resource
+        body = in_storage_version(resource, make(in_version(resource, before.body)))
+        metadata.check_shapes(body.get("metadata") or {})
+        body = {**body, "metadata": body.get("metadata") or {}}
+        metadata.check_identity(before.body, body, resource)
+        if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
+            raise modified(resource.subject(target.name))
+        return self._put(resource, before, _only_its_part(target, before.body, body), options)
+
+    def _put(self, resource: Resource, before: Stored, body: JsonObject, options: WriteOptions) -> Outcome:
+        strategy = strategy_of(resource.key)
+        carried = metadata.carried_over(before.body, body)
+        ready, warnings = self._admitted(resource, strategy, before.body, carried, options)
+        ready = metadata.counted(before.body, ready) if resource.generation else ready
+        if ready == before.body:
+            return Outcome(before, warnings=warnings)
+        if options.dry_run:
+            return Outcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
+        if metadata.has_ended(ready) and not strategy.is_held(ready):
+            return Outcome(self.store.delete(before, ready), gone=True, warnings=warnings)
+        return Outcome(self.store.replace(before, ready), warnings=warnings)
+
+    def _admitted(
+        self,
+        resource: Resource,
+        strategy: Strategy,
+        before: JsonObject | None,
+        body: JsonObject,
+        options: WriteOptions,
+    ) -> tuple[JsonObject, tuple[str, ...]]:
+        """``body`` pruned, completed and found valid, with warnings. Raises a 400 or 422."""
+        metadata.check(body, resource)
+        warnings: tuple[str, ...] = ()
+        if resource.schema is not None:
+            body, unknown = resource.schema.without_unknown(body)
+            warnings = _unknown_fields(unknown, resource, options)
+            body = resource.schema.with_defaults(body)
+        body = strategy.complete(body, self.environment.now())
+        causes = [*strategy.check(before, body), *(resource.schema.causes(body, before) if resource.schema else ())]
+        if causes:
+            raise invalid(resource.subject(body["metadata"]["name"]), causes)
+        return body, (*warnings, *strategy.warnings(body))
+
+    def delete(self, target: Target, options: DeleteOptions) -> Outcome:
+        """Marks an object for deletion, and ends it where nothing keeps it. Raises 404 or 409."""
+        before = self.get(target)
+        self._check_preconditions(target, before, options)
+        strategy = strategy_of(target.resource.key)
+        body = _with_policy(before.body, options.propagation)
+        grace = strategy.grace(before.body)
+        if options.grace is not None and grace:
+            grace = options.grace
+        body = metadata.marked(body, self.environment.now(), grace)
+        if before.key.resource == "namespaces":
+            body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
+        gone = metadata.has_ended(body) and not strategy.is_held(body)
+        if options.dry_run:
+            return Outcome(self._imagined(before.key, body, before.revision), gone=gone)
+        if gone:
+            return Outcome(self.store.delete(before, body), gone=True)
+        return Outcome(before if body == before.body else self.store.replace(before, body))
+
+    @staticmethod
+    def _check_preconditions(target: Target, before: Stored, options: DeleteOptions) -> None:
+        subject = target.resource.subject(target.name)
+        found = before.body["metadata"]
+        for word, wanted, actual in (
+            ("UID", options.uid, found["uid"]),
+            ("ResourceVersion", options.resource_version, found["resourceVersion"]),
+        ):
+            if wanted and wanted != actual:
+                message = (
+                    f'Operation cannot be fulfilled on {subject.qualified} "{target.name}": Precondition failed: '
+                    f"{word} in precondition: {wanted}, {word} in object meta: {actual}"
+                )
+                raise ApiError(409, "Conflict", message, subject)
+
+    @staticmethod
+    def _imagined(key: Key, body: JsonObject, revision: int) -> Stored:
+        """What a dry run would have stored."""
+        return Stored(key, revision, body, encode(body))
+
+
+def _namespaces(catalog: Catalog) -> Resource:
+    found = catalog.by_key("namespaces")
+    if found is None:
+        raise LookupError("the catalog has no namespaces")
+    return found
+
+
+def in_version(resource: Resource, stored: JsonObject) -> JsonObject:
+    """A stored object as the client's version of the resource shows it."""
+    if stored.get("apiVersion") == resource.api_version:
+        return stored
+    return {**stored, "apiVersion": resource.api_version}
+
+
+def raw_in_version(resource: Resource, stored: Stored) -> bytes:
+    """The JSON text of an object in the client's version; the stored text where that is the same."""
+    body = in_version(resource, stored.body)
+    return stored.raw if body is stored.body else encode(body)
+
+
+def in_storage_version(resource: Resource, given: JsonObject) -> JsonObject:
+    """A client's object as it is stored. Raises a 400 where it is of another kind or version."""
+    for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        found = given.get(part)
+        if found not in (None, "", expected):
+            raise bad_request(f"the {part} in the data ({found}) does not match the expected {part} ({expected})")
+    head: JsonObject = {"apiVersion": resource.stored_api_version, "kind": resource.kind}
+    return {**head, **{key: value for key, value in given.items() if key not in head}}
+
+
+def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:
+    """``body`` without what this path may not write: the status, or everything else."""
+    if target.subresource == "status":
+        kept = {**before, "metadata": {**before["metadata"]}}
+        return _with_status(kept, body)
+    if target.resource.has_status:
+        return _with_status(body, before)
+    return body
+
+
+def _with_status(body: JsonObject, source: JsonObject) -> JsonObject:
+    bare = {key: value for key, value in body.items() if key != "status"}
+    return {**bare, "status": source["status"]} if "status" in source else bare
+
+
+def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
+    """``body`` with the finalizer that makes the deletion take its dependents along first, or leave them."""
+    wanted = _POLICY_FINALIZERS.get(propagation)
+    others = [name for name in metadata.finalizers(body) if name not in _POLICY_FINALIZERS.values()]
+    if propagation == "" or metadata.is_ending(body):
+        return body
+    finalizers = [*others, wanted] if wanted else others
+    meta = {key: value for key, value in body["metadata"].items() if key != "finalizers"}
+    return {**body, "metadata": {**meta, "finalizers": finalizers} if finalizers else meta}
+
+
+def _unknown_fields(paths: Iterable[str], resource: Resource, options: WriteOptions) -> tuple[str, ...]:
+    found = [f'unknown field "{path}"' for path in paths]
+    if not found or options.field_validation == "Ignore":
+        return ()
+    if options.field_validation == "Strict":
+        raise bad_request(
+            f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
+            f"strict decoding error: {', '.join(found)}"
+        )
+    return tuple(found)

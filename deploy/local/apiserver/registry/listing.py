@@ -1,0 +1,121 @@
+"""Lists: from now or from an earlier revision, whole or in pages.
+
+Rules that hold here:
+
+- All pages of one list show the same revision; a continue token names it and the last object shown. When the history
+  no longer reaches it the token has expired (410).
+- ``resourceVersion`` without ``resourceVersionMatch`` means "not older than": the newest list is always that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deploy.local.apiserver.apimachinery.errors import bad_request, expired, from_the_future
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
+from deploy.local.apiserver.apimachinery.selectors import Matcher, matcher
+from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.storage.history import Stored, TooOldError
+from deploy.local.apiserver.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What of a collection is wanted. ``limit`` 0 is everything."""
+
+    labels: str = ""
+    fields: str = ""
+    limit: int = 0
+    token: str = ""
+    resource_version: str = ""
+    match: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list: the objects, the revision they are of, and where to go on."""
+
+    items: Sequence[Stored]
+    revision: int
+    token: str = ""
+    remaining: int = 0
+
+    def meta(self) -> JsonObject:
+        """The ``metadata`` of the list."""
+        meta: JsonObject = {"resourceVersion": str(self.revision)}
+        if self.token:
+            meta["continue"] = self.token
+            if self.remaining:
+                meta["remainingItemCount"] = self.remaining
+        return meta
+
+
+def revision_of(text: str) -> int:
+    """A resourceVersion as a number; ``""`` is 0. Raises a 400."""
+    if not text:
+        return 0
+    if not text.isascii() or not text.isdigit():
+        raise bad_request(f'invalid resourceVersion: Invalid value: "{text}": must be a number')
+    return int(text)
+
+
+def selection(target: Target, labels: str, fields: str) -> Matcher | None:
+    """The selectors of a request on a collection. Raises a 400."""
+    return matcher(labels, fields, target.resource.selectable_fields)
+
+
+def list_page(store: Store, target: Target, options: ListOptions) -> Page:
+    """One page of a collection. Raises 400, 410, or 504 for a resourceVersion that is yet to come."""
+    wanted = selection(target, options.labels, options.fields)
+    after, revision = _begin(store, options)
+    items = _state(store, target, revision)
+    if wanted is not None:
+        items = [item for item in items if wanted(item.body)]
+    if after is not None:
+        items = [item for item in items if (item.key.namespace, item.key.name) > after]
+    if not options.limit or len(items) <= options.limit:
+        return Page(items, revision)
+    shown = items[: options.limit]
+    remaining = 0 if wanted is not None else len(items) - len(shown)
+    return Page(shown, revision, _token(revision, shown[-1]), remaining)
+
+
+def _begin(store: Store, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
+    """The place after which to go on (None: from the beginning), and the revision to show."""
+    if options.token:
+        if options.resource_version not in {"", "0"}:
+            raise bad_request("specifying resource version is not allowed when using continue")
+        return _read_token(options.token)
+    asked = revision_of(options.resource_version)
+    if asked > store.revision:
+        raise from_the_future(asked, store.revision)
+    return None, asked if options.match == "Exact" and asked else store.revision
+
+
+def _state(store: Store, target: Target, revision: int) -> list[Stored]:
+    if revision == store.revision:
+        return store.objects(target.resource.key, target.namespace)
+    try:
+        return store.list_at(target.resource.key, target.namespace, revision)
+    except TooOldError:
+        raise expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+            "without the continue parameter."
+        ) from None
+
+
+def _token(revision: int, last: Stored) -> str:
+    raw = encode({"rv": revision, "after": [last.key.namespace, last.key.name]})
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _read_token(token: str) -> tuple[tuple[str, str], int]:
+    try:
+        value = decode_object(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, name = value["after"]
+        return (str(namespace), str(name)), int(value["rv"])
+    except (binascii.Error, NotJsonError, KeyError, TypeError, ValueError):
+        raise bad_request("continue key is not valid") from None

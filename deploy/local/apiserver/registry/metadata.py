@@ -1,0 +1,177 @@
+"""The rules of ``metadata``: what the server sets, what a client may change, and when an object ends. Pure.
+
+Rules that hold here:
+
+- name, namespace, uid, creationTimestamp, deletionTimestamp, deletionGracePeriodSeconds and generation are the
+  server's; what a client writes there on an update is ignored.
+- An object ends when it is marked for deletion, no finalizer is left and its grace period is zero.
+- ``generation`` counts the states of everything but metadata and status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.names import complaint
+from deploy.local.apiserver.resources.resource import Resource
+
+_SERVERS: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+)
+_NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
+_SHAPES: Final[tuple[tuple[str, type, type], ...]] = (
+    ("labels", dict, str),
+    ("annotations", dict, str),
+    ("finalizers", list, str),
+    ("ownerReferences", list, dict),
+)
+_ANNOTATIONS_LIMIT: Final = 256 * 1024
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC, whole seconds, as Kubernetes writes times."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def check_shapes(meta: Any) -> None:
+    """Raises a 400 where a part of ``metadata`` is not of its type."""
+    if not isinstance(meta, dict):
+        raise bad_request("metadata must be an object")
+    for name, outer, inner in _SHAPES:
+        value = meta.get(name)
+        if value is None:
+            continue
+        items = value.values() if isinstance(value, dict) else value
+        if not isinstance(value, outer) or not all(isinstance(item, inner) for item in items):
+            raise bad_request(f"metadata.{name}: expected {_SHAPE_WORDS[name]}")
+    for name in ("name", "namespace", "generateName", "uid", "resourceVersion"):
+        if not isinstance(meta.get(name), (str, type(None))):
+            raise bad_request(f"metadata.{name}: expected a string")
+
+
+_SHAPE_WORDS: Final = {
+    "labels": "an object of strings",
+    "annotations": "an object of strings",
+    "finalizers": "a list of strings",
+    "ownerReferences": "a list of objects",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InitialMetadata:
+    """What the server gives to a new object."""
+
+    name: str
+    namespace: str
+    uid: str
+    now: datetime
+
+
+def born(body: JsonObject, resource: Resource, birth: InitialMetadata) -> JsonObject:
+    """``body`` with the metadata of a new object, whatever it claimed about itself."""
+    meta = {key: value for key, value in body["metadata"].items() if key not in _SERVERS and value is not None}
+    meta.pop("resourceVersion", None)
+    mine: JsonObject = {"name": birth.name}
+    if birth.namespace:
+        mine["namespace"] = birth.namespace
+    mine |= {"uid": birth.uid, "creationTimestamp": timestamp(birth.now)}
+    if resource.generation:
+        mine["generation"] = 1
+    return {**body, "metadata": {**mine, **meta}}
+
+
+def carried_over(before: JsonObject, body: JsonObject) -> JsonObject:
+    """``body`` with the server's part of ``before``'s metadata."""
+    old: JsonObject = before["metadata"]
+    meta = {
+        key: value for key, value in body["metadata"].items() if key not in _SERVERS and value not in (None, {}, [])
+    }
+    mine: JsonObject = {key: old[key] for key in _SERVERS if key in old}
+    if "managedFields" in old and "managedFields" not in body["metadata"]:
+        mine["managedFields"] = old["managedFields"]
+    return {**body, "metadata": {**mine, **meta, "resourceVersion": old["resourceVersion"]}}
+
+
+def counted(before: JsonObject, body: JsonObject) -> JsonObject:
+    """``body`` with its generation one higher than ``before``'s where more than metadata and status differ."""
+    keys = (before.keys() | body.keys()) - _NOT_COUNTED
+    if "generation" not in before["metadata"] or all(before.get(key) == body.get(key) for key in keys):
+        return body
+    return {**body, "metadata": {**body["metadata"], "generation": before["metadata"]["generation"] + 1}}
+
+
+def check(body: JsonObject, resource: Resource) -> None:
+    """Raises a 422 that names every part of ``metadata`` that breaks a rule."""
+    causes = list(_causes(body["metadata"], resource))
+    if causes:
+        raise invalid(resource.subject(body["metadata"].get("name", "")), causes)
+
+
+def _causes(meta: JsonObject, resource: Resource) -> Iterator[Cause]:
+    why = complaint(resource.key, meta["name"])
+    if why:
+        yield Cause("metadata.name", f'Invalid value: "{meta["name"]}": {why}')
+    size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
+    if size > _ANNOTATIONS_LIMIT:
+        yield Cause("metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes")
+    for index, owner in enumerate(meta.get("ownerReferences") or ()):
+        for part in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(part):
+                path = f"metadata.ownerReferences[{index}].{part}"
+                yield Cause(path, "Required value: must not be empty", "FieldValueRequired")
+
+
+def check_identity(before: JsonObject, body: JsonObject, resource: Resource) -> None:
+    """Raises where ``body`` names another object than ``before``: 400 for its name, 422 for its uid."""
+    old, new = before["metadata"], body["metadata"]
+    for part in ("name", "namespace"):
+        if new.get(part) not in (None, "", old.get(part)):
+            what = "name of the object" if part == "name" else "namespace of the object"
+            raise bad_request(f"the {what} ({new[part]}) does not match the one on the URL ({old.get(part, '')})")
+    if new.get("uid") not in (None, "", old["uid"]):
+        message = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        subject = resource.subject(old["name"])
+        text = f'Operation cannot be fulfilled on {subject.qualified} "{old["name"]}": {message}'
+        raise ApiError(409, "Conflict", text, subject)
+
+
+def finalizers(body: JsonObject) -> list[str]:
+    """Who must agree before the object may end."""
+    return list(body["metadata"].get("finalizers") or ())
+
+
+def is_ending(body: JsonObject) -> bool:
+    """Whether the object is marked for deletion."""
+    return "deletionTimestamp" in body["metadata"]
+
+
+def has_ended(body: JsonObject) -> bool:
+    """Whether nothing keeps an object that is marked for deletion."""
+    meta = body["metadata"]
+    return is_ending(body) and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds")
+
+
+def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
+    """``body`` marked for deletion in ``grace`` seconds; a mark that is there is only ever brought forward."""
+    meta: JsonObject = body["metadata"]
+    if is_ending(body) and meta.get("deletionGracePeriodSeconds", 0) <= grace:
+        return body
+    mark: JsonObject = {
+        "deletionTimestamp": timestamp(now + timedelta(seconds=grace)),
+        "deletionGracePeriodSeconds": grace,
+    }
+    if "generation" in meta and not is_ending(body):
+        mark["generation"] = meta["generation"] + 1
+    return {**body, "metadata": {**meta, **mark}}

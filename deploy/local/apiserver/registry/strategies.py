@@ -1,0 +1,183 @@
+"""What is particular to some built-in resources: defaults of new objects, checks, and how long they take to end.
+
+Rules that hold here:
+
+- A table says it, by resource key; a resource without an entry has nothing particular about it.
+- Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause, bad_request
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.registry.metadata import is_ending, timestamp
+from deploy.local.apiserver.resources import definitions
+from deploy.local.apiserver.schema.rules import unreadable
+
+NAMESPACE_FINALIZER: Final = "kubernetes"
+_DEFAULT_GRACE: Final = 30
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_CHANGEABLE_POD_FIELDS: Final = frozenset(
+    {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "containers", "initContainers"}
+)
+
+
+def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """The particulars of one resource.
+
+    ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
+    ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
+    may not end yet for a reason of its own; ``warnings(body)`` are told to whoever writes it.
+    """
+
+    complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
+    check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = _nothing_to_check
+    grace: Callable[[JsonObject], int] = lambda _: 0
+    first_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
+    keeps_first_status: bool = False
+    is_held: Callable[[JsonObject], bool] = lambda _: False
+    warnings: Callable[[JsonObject], tuple[str, ...]] = lambda _: ()
+
+
+def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
+    spec: JsonObject = body.get("spec") or {}
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    defaults = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": _DEFAULT_GRACE,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "enableServiceLinks": True,
+        "securityContext": {},
+    }
+    present = {key: value for key, value in spec.items() if value is not None}
+    accounts = {"serviceAccountName": account, "serviceAccount": account}
+    return {**body, "spec": {**defaults, **present, **accounts}}
+
+
+def _first_pod_status(body: JsonObject) -> JsonObject:
+    return {"phase": "Pending", "qosClass": _quality(field(body, ("spec", "containers")) or [])}
+
+
+def _quality(containers: list[JsonObject]) -> str:
+    resources = [container.get("resources") or {} for container in containers]
+    if not any(one.get("requests") or one.get("limits") for one in resources):
+        return "BestEffort"
+    guaranteed = all(
+        {"cpu", "memory"} <= (one.get("limits") or {}).keys() and one.get("requests", one["limits"]) == one["limits"]
+        for one in resources
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _check_pod(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
+    spec: JsonObject = body.get("spec") or {}
+    containers = spec.get("containers")
+    if not containers:
+        yield Cause("spec.containers", "Required value", "FieldValueRequired")
+        return
+    for index, container in enumerate(containers):
+        if not container.get("name"):
+            yield Cause(f"spec.containers[{index}].name", "Required value", "FieldValueRequired")
+    if before is not None:
+        old: JsonObject = before.get("spec") or {}
+        changed = sorted(key for key in old.keys() | spec.keys() if old.get(key) != spec.get(key))
+        if any(key not in _CHANGEABLE_POD_FIELDS for key in changed):
+            yield Cause(
+                "spec",
+                "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+                "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
+                f"existing tolerations),`spec.terminationGracePeriodSeconds`: changed {', '.join(changed)}",
+                "FieldValueForbidden",
+            )
+
+
+def _pod_grace(body: JsonObject) -> int:
+    """A pod that runs nowhere, or has finished, ends at once; any other gives its node the time that its spec says."""
+    if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
+        return 0
+    asked = field(body, ("spec", "terminationGracePeriodSeconds"))
+    return asked if isinstance(asked, int) else _DEFAULT_GRACE
+
+
+def _complete_namespace(body: JsonObject, _: datetime) -> JsonObject:
+    meta: JsonObject = body["metadata"]
+    labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
+    finalizers = field(body, ("spec", "finalizers"))
+    spec = {**(body.get("spec") or {}), "finalizers": [NAMESPACE_FINALIZER] if finalizers is None else finalizers}
+    return {**body, "metadata": {**meta, "labels": labels}, "spec": spec}
+
+
+def _is_held_namespace(body: JsonObject) -> bool:
+    return bool(field(body, ("spec", "finalizers")))
+
+
+def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
+    plain: JsonObject = body.get("stringData") or {}
+    try:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+    except AttributeError:
+        raise bad_request("stringData: expected an object of strings") from None
+    rest = {key: value for key, value in body.items() if key != "stringData"}
+    if encoded:
+        rest["data"] = {**(body.get("data") or {}), **encoded}
+    return {**rest, "type": body.get("type") or "Opaque"}
+
+
+def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
+    """ConfigMaps and Secrets with ``immutable: true`` stay as they are."""
+    if before is None or not before.get("immutable"):
+        return
+    for name in ("data", "binaryData", "immutable", "type"):
+        if before.get(name) != body.get(name):
+            yield Cause(name, "Forbidden: field is immutable when `immutable` is set", "FieldValueForbidden")
+
+
+def _defaults(*path: str, **values: Any) -> Callable[[JsonObject, datetime], JsonObject]:
+    def complete(body: JsonObject, _: datetime) -> JsonObject:
+        (name,) = path
+        return {**body, name: {**values, **(body.get(name) or {})}}
+
+    return complete
+
+
+def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
+    meta: JsonObject = body["metadata"]
+    waiting = meta.get("finalizers") or []
+    if not is_ending(body) and definitions.CLEANUP_FINALIZER not in waiting:
+        body = {**body, "metadata": {**meta, "finalizers": [*waiting, definitions.CLEANUP_FINALIZER]}}
+    return definitions.completed(body, timestamp(now))
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {
+    "pods": Strategy(_complete_pod, _check_pod, _pod_grace, _first_pod_status),
+    "nodes": Strategy(keeps_first_status=True),
+    "namespaces": Strategy(_complete_namespace, first_status=lambda _: {"phase": "Active"}, is_held=_is_held_namespace),
+    "secrets": Strategy(_complete_secret, _check_immutable),
+    "configmaps": Strategy(check=_check_immutable),
+    "services": Strategy(_defaults("spec", type="ClusterIP", sessionAffinity="None")),
+    "deployments.apps": Strategy(_defaults("spec", replicas=1)),
+    "replicasets.apps": Strategy(_defaults("spec", replicas=1)),
+    "statefulsets.apps": Strategy(_defaults("spec", replicas=1)),
+    definitions.CRD_KEY: Strategy(
+        _complete_definition, keeps_first_status=True, warnings=lambda body: tuple(unreadable(body.get("spec")))
+    ),
+}
+
+_PLAIN: Final = Strategy()
+
+
+def strategy_of(resource_key: str) -> Strategy:
+    """The particulars of a resource."""
+    return STRATEGIES.get(resource_key, _PLAIN)

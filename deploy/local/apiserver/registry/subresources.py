@@ -1,0 +1,209 @@
+"""Subresources that do something: binding, eviction, scale, token, finalize. (``status`` is part of every update.)"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import (
+    ApiError,
+    Cause,
+    Subject,
+    bad_request,
+    conflict,
+    invalid,
+    too_many_requests,
+)
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
+from deploy.local.apiserver.apimachinery.selectors import Matcher, object_selector
+from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
+from deploy.local.apiserver.registry.api import Api, DeleteOptions, Outcome, Target, WriteOptions
+from deploy.local.apiserver.registry.metadata import is_ending, timestamp
+from deploy.local.apiserver.resources.resource import Resource, ScalePaths
+from deploy.local.apiserver.storage.history import Key, Stored
+
+_LEAST_SECONDS: Final = 600
+_MOST_SECONDS: Final = 2**32
+_USUAL_SECONDS: Final = 3600
+
+
+def success(code: int = 201) -> JsonObject:
+    """The Status of something that is done and leaves no object to show."""
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
+
+
+def bind(api: Api, target: Target, binding: JsonObject, options: WriteOptions) -> JsonObject:
+    """Gives a pod its node. Raises 400, 404, and 409 where the pod is another one, has a node or is ending."""
+    node = field(binding, ("target", "name"))
+    pod = api.get(target)
+    subject = Subject("pods/binding", "", target.name, "Pod")
+    if not node or not isinstance(node, str):
+        raise invalid(Subject(kind="Binding", name=target.name), [Cause("target.name", "Required value")])
+    uid = field(binding, ("metadata", "uid"))
+    if uid and uid != pod.body["metadata"]["uid"]:
+        raise conflict(
+            subject,
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod.body['metadata']['uid']}",
+        )
+    if is_ending(pod.body):
+        raise conflict(subject, f"pod {target.name} is being deleted, cannot be assigned to a host")
+    taken = field(pod.body, ("spec", "nodeName"))
+    if taken:
+        raise conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
+    if not options.dry_run:
+        api.store.replace(pod, _bound(pod.body, node, binding, timestamp(api.environment.now())))
+    return success()
+
+
+def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObject:
+    scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    others = [one for one in field(pod, ("status", "conditions")) or [] if one.get("type") != "PodScheduled"]
+    body = with_field(pod, ("spec", "nodeName"), node)
+    body = with_field(body, ("status", "conditions"), [*others, scheduled])
+    for name in ("annotations", "labels"):
+        added = field(binding, ("metadata", name))
+        if added:
+            body = with_field(body, ("metadata", name), {**(body["metadata"].get(name) or {}), **added})
+    return body
+
+
+def evict(api: Api, target: Target, options: DeleteOptions) -> JsonObject:
+    """Deletes a pod unless a PodDisruptionBudget forbids it now (429). Raises 404."""
+    pod = api.get(target)
+    budgets = [one for one in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(one, pod)]
+    if len(budgets) > 1:
+        message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise ApiError(500, "InternalError", message)
+    finished = field(pod.body, ("status", "phase")) in {"Succeeded", "Failed"}
+    for budget in budgets:
+        if not finished and (field(budget.body, ("status", "disruptionsAllowed")) or 0) <= 0:
+            why = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise too_many_requests(target.resource.subject(target.name), why, 10)
+    api.delete(target, options)
+    return success()
+
+
+def _guards(budget: Stored, pod: Stored) -> bool:
+    selects: Matcher = object_selector(field(budget.body, ("spec", "selector")))
+    return selects(pod.body)
+
+
+def scale_of(resource: Resource, stored: Stored) -> JsonObject:
+    """The Scale that an object shows."""
+    paths = resource.scale or ScalePaths()
+    meta: JsonObject = stored.body["metadata"]
+    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    replicas = field(stored.body, paths.spec_replicas.split("."))
+    status: JsonObject = {"replicas": field(stored.body, paths.status_replicas.split(".")) or 0}
+    selector = _selector_text(field(stored.body, paths.selector.split(".")))
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in shown if key in meta},
+        "spec": {"replicas": replicas} if replicas is not None else {},
+        "status": status,
+    }
+
+
+def _selector_text(selector: Any) -> str:
+    if isinstance(selector, str):
+        return selector
+    labels = selector.get("matchLabels", selector) if isinstance(selector, dict) else {}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
+
+
+def set_scale(api: Api, target: Target, scale: JsonObject, options: WriteOptions) -> Outcome:
+    """Writes the replica count of a Scale into its object. Raises 400, 404, 409 or 422."""
+    paths = target.resource.scale or ScalePaths()
+    replicas = field(scale, ("spec", "replicas"))
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise bad_request("spec.replicas: expected a whole number")
+    if replicas < 0:
+        cause = Cause("spec.replicas", f"Invalid value: {replicas}: must be greater than or equal to 0")
+        raise invalid(Subject("scales", "autoscaling", target.name, "Scale"), [cause])
+    version = text_at(scale, "metadata.resourceVersion")
+
+    def scaled(body: JsonObject) -> JsonObject:
+        changed = with_field(body, paths.spec_replicas.split("."), replicas)
+        return with_field(changed, ("metadata", "resourceVersion"), version) if version else changed
+
+    return api.change(Target(target.resource, target.namespace, target.name), scaled, options)
+
+
+def issue_token(api: Api, target: Target, request: JsonObject, signing_key: bytes) -> JsonObject:
+    """A TokenRequest with its token. Raises 400, 404, 409 or 422."""
+    account = api.get(target)
+    spec: JsonObject = request.get("spec") or {}
+    seconds = spec.get("expirationSeconds") or _USUAL_SECONDS
+    _check_seconds(target, seconds)
+    now = int(api.environment.now().timestamp())
+    pod, node = _bound_objects(api, target, spec.get("boundObjectRef"))
+    claims = TokenClaims(
+        namespace=target.namespace,
+        account=Reference(target.name, account.body["metadata"]["uid"]),
+        audiences=tuple(spec.get("audiences") or (ISSUER,)),
+        issued=now,
+        expires=now + seconds,
+        token_id=api.environment.new_uid(),
+        pod=pod,
+        node=node,
+    )
+    expires = timestamp(api.environment.now().fromtimestamp(claims.expires, api.environment.now().tzinfo))
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {
+            "name": target.name,
+            "namespace": target.namespace,
+            "creationTimestamp": timestamp(api.environment.now()),
+        },
+        "spec": {**spec, "audiences": list(claims.audiences), "expirationSeconds": seconds},
+        "status": {"token": sign(claims, signing_key), "expirationTimestamp": expires},
+    }
+
+
+def _check_seconds(target: Target, seconds: Any) -> None:
+    if not isinstance(seconds, int) or not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        limit = (
+            "less than 10 minutes"
+            if not isinstance(seconds, int) or seconds < _LEAST_SECONDS
+            else "larger than 2^32 seconds"
+        )
+        cause = Cause("spec.expirationSeconds", f"Invalid value: {seconds}: may not specify a duration {limit}")
+        raise invalid(Subject("tokenrequests", "authentication.k8s.io", target.name, "TokenRequest"), [cause])
+
+
+def _bound_objects(api: Api, target: Target, reference: Any) -> tuple[Reference | None, Reference | None]:
+    """The pod to which a token is to be bound, and its node."""
+    if not isinstance(reference, dict):
+        return None, None
+    if reference.get("kind") != "Pod":
+        raise bad_request(f"cannot bind token to object of kind {reference.get('kind')!r}: only Pod is supported")
+    pods = api.catalog.find("", "v1", "pods")
+    if pods is None:
+        raise LookupError("the catalog has no pods")
+    pod = api.get(Target(pods, target.namespace, reference.get("name", "")))
+    uid = pod.body["metadata"]["uid"]
+    if reference.get("uid") not in (None, "", uid):
+        why = (
+            f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. The object "
+            "might have been deleted and then recreated"
+        )
+        raise conflict(pods.subject(pod.key.name), why)
+    if text_at(pod.body, "spec.serviceAccountName") != target.name:
+        raise bad_request(
+            f'cannot bind token for serviceaccount "{target.name}" to pod running with different serviceaccount name.'
+        )
+    node = text_at(pod.body, "spec.nodeName")
+    if not node:
+        return Reference(pod.key.name, uid), None
+    found = api.store.get(Key("nodes", "", node))
+    return Reference(pod.key.name, uid), Reference(node, found.body["metadata"]["uid"] if found else "")
+
+
+def finalize_namespace(api: Api, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+    """Replaces ``spec.finalizers`` of a namespace; the last one gone ends a namespace that is being deleted."""
+    finalizers = field(given, ("spec", "finalizers")) or []
+    plain = Target(target.resource, target.namespace, target.name)
+    return api.change(plain, lambda body: with_field(body, ("spec", "finalizers"), finalizers), options)

@@ -1,0 +1,145 @@
+"""Watches: the changes of a collection from a revision on, as lines of JSON.
+
+Rules that hold here:
+
+- What a watcher sees is its selection: an object that begins to match is ADDED, one that ceases to is DELETED.
+- A watcher that has lost its place gets an ERROR event with a 410 Status, and the stream ends.
+- A bookmark says "you have seen everything up to here"; it is sent now and then, and before a stream ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.local.apiserver.apimachinery.errors import ApiError, too_old
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+from deploy.local.apiserver.apimachinery.selectors import Matcher
+from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.listing import revision_of, selection
+from deploy.local.apiserver.storage.history import Change, ChangeType, Stored, TooOldError
+from deploy.local.apiserver.storage.store import Store
+
+Shape = Callable[[JsonObject], JsonObject]
+"""Turns a stored object into what this client wants to see of it."""
+
+_INITIAL_END: Final = "k8s.io/initial-events-end"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """How to watch. ``initial`` None leaves it to the resourceVersion; times are in seconds."""
+
+    labels: str = ""
+    fields: str = ""
+    resource_version: str = ""
+    bookmarks: bool = False
+    initial: bool | None = None
+    timeout: float = 3600.0
+    bookmark_every: float = 30.0
+
+
+class Watch:
+    """One watcher. ``shape`` None sends objects as they are stored, in the text that all such watchers share."""
+
+    def __init__(self, store: Store, target: Target, options: WatchOptions, shape: Shape | None) -> None:
+        """Raises a 400 for selectors or a resourceVersion that cannot be read."""
+        self._store = store
+        self._target = target
+        self._options = options
+        self._shape = shape
+        self._wanted: Matcher | None = selection(target, options.labels, options.fields)
+        self._start = revision_of(options.resource_version)
+        self._history = store.history(target.resource.key)
+
+    async def lines(self, closing: asyncio.Event) -> AsyncIterator[bytes]:
+        """The events, several lines at a time; ends at the time-out, at an error, or once ``closing`` is set."""
+        try:
+            if self._from_state():
+                place = self._history.place_after(self._store.revision)
+                yield b"".join(self._initial())
+            else:
+                place = self._history.place_after(self._checked_start())
+            async for chunk in self._follow(place, closing):
+                yield chunk
+        except TooOldError as error:
+            yield _error_line(too_old(self._start, error.floor))
+
+    def _from_state(self) -> bool:
+        initial = self._options.initial
+        return self._start == 0 if initial is None else initial
+
+    def _checked_start(self) -> int:
+        """The revision to start after. One that is yet to come belongs to another life of the cluster: too old."""
+        if self._start > self._store.revision:
+            raise TooOldError(self._store.revision)
+        return self._start or self._store.revision
+
+    def _initial(self) -> Iterable[bytes]:
+        for stored in self._store.objects(self._target.resource.key, self._target.namespace):
+            if self._wanted is None or self._wanted(stored.body):
+                yield self._line(ChangeType.ADDED, stored.body)
+        if self._options.initial and self._options.bookmarks:
+            yield self._bookmark({_INITIAL_END: "true"})
+
+    async def _follow(self, place: int, closing: asyncio.Event) -> AsyncIterator[bytes]:
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._options.timeout
+        while not closing.is_set():
+            left = end - clock()
+            if left <= 0:
+                break
+            if not await self._history.wait(place, min(left, self._options.bookmark_every)):
+                if self._options.bookmarks and clock() < end:
+                    yield self._bookmark({})
+                continue
+            changes = self._history.since(place)
+            place += len(changes)
+            chunk = b"".join(filter(None, map(self._seen, changes)))
+            if chunk:
+                yield chunk
+        if self._options.bookmarks:
+            yield self._bookmark({})
+
+    def _seen(self, change: Change) -> bytes | None:
+        """What this watcher is told of a change; None where it is none of its business."""
+        namespace = self._target.namespace
+        if namespace and change.now.key.namespace != namespace:
+            return None
+        if self._wanted is None:
+            return change.line if self._shape is None else self._line(change.type, change.now.body)
+        before = change.before is not None and self._wanted(change.before.body)
+        now = change.type is not ChangeType.DELETED and self._wanted(change.now.body)
+        if not before and not now:
+            return None
+        if before and not now and change.type is not ChangeType.DELETED:
+            return self._line(ChangeType.DELETED, _as_it_was(change))
+        kind = ChangeType.ADDED if not before else change.type
+        unchanged = self._shape is None and kind is change.type
+        return change.line if unchanged else self._line(kind, change.now.body)
+
+    def _line(self, kind: ChangeType, body: JsonObject) -> bytes:
+        shown = body if self._shape is None else self._shape(body)
+        return encode({"type": kind.value, "object": shown}) + b"\n"
+
+    def _bookmark(self, annotations: JsonObject) -> bytes:
+        resource = self._target.resource
+        meta: JsonObject = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = annotations
+        shown: JsonObject = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        if self._shape is not None:
+            shown = self._shape(shown)
+        return encode({"type": "BOOKMARK", "object": shown}) + b"\n"
+
+
+def _as_it_was(change: Change) -> JsonObject:
+    """The last state that still matched, at the revision at which it ceased to."""
+    last: Stored = change.before or change.now
+    return {**last.body, "metadata": {**last.body["metadata"], "resourceVersion": str(change.revision)}}
+
+
+def _error_line(error: ApiError) -> bytes:
+    return encode({"type": "ERROR", "object": error.status()}) + b"\n"

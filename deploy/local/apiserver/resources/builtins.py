@@ -1,0 +1,311 @@
+"""The resources that every cluster has, as one table.
+
+They are stored and served like Kubernetes' own. Of the controllers behind them only those exist that
+``garbage_collector`` and ``strategies`` name. Nothing here is validated against a schema: Deployments, Jobs and their
+like are plain storage.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.local.apiserver.resources.resource import CREATE_ONLY, Column, Resource, ScalePaths
+
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_SCALABLE: Final = ("status", "scale")
+_ALL: Final = ("all",)
+_EVENT_FIELDS: Final = (
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+)
+_POD_FIELDS: Final = (
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+)
+_REPLICAS: Final = (
+    Column("Desired", ".spec.replicas", "integer"),
+    Column("Current", ".status.replicas", "integer"),
+    Column("Ready", ".status.readyReplicas", "integer"),
+    _AGE,
+)
+_DEPLOYMENT: Final = (
+    Column("Desired", ".spec.replicas", "integer"),
+    Column("Ready", ".status.readyReplicas", "integer"),
+    Column("Up-to-date", ".status.updatedReplicas", "integer"),
+    Column("Available", ".status.availableReplicas", "integer"),
+    _AGE,
+)
+_DAEMON_SET: Final = (
+    Column("Desired", ".status.desiredNumberScheduled", "integer"),
+    Column("Current", ".status.currentNumberScheduled", "integer"),
+    Column("Ready", ".status.numberReady", "integer"),
+    _AGE,
+)
+_POD: Final = (
+    Column("Ready", "computed:ready"),
+    Column("Status", "computed:pod-status"),
+    Column("Restarts", "computed:restarts", "integer"),
+    _AGE,
+    Column("IP", ".status.podIP", priority=1),
+    Column("Node", ".spec.nodeName", priority=1),
+)
+_NODE: Final = (
+    Column("Status", "computed:node-status"),
+    Column("CPU", ".status.allocatable.cpu"),
+    Column("Memory", ".status.allocatable.memory"),
+    _AGE,
+    Column("Version", ".status.nodeInfo.kubeletVersion"),
+    Column("Internal-IP", ".status.addresses[?(@.type=='InternalIP')].address", priority=1),
+)
+_EVENT: Final = (
+    Column("Last Seen", ".lastTimestamp", "date"),
+    Column("Type", ".type"),
+    Column("Reason", ".reason"),
+    Column("Object", "computed:involved-object"),
+    Column("Message", ".message"),
+)
+_SERVICE: Final = (
+    Column("Type", ".spec.type"),
+    Column("Cluster-IP", ".spec.clusterIP"),
+    Column("Port(s)", "computed:ports"),
+    _AGE,
+)
+_LEASE: Final = (Column("Holder", ".spec.holderIdentity"), _AGE)
+_CONFIG: Final = (Column("Data", "computed:data-count", "integer"), _AGE)
+_SECRET: Final = (Column("Type", ".type"), *_CONFIG)
+
+_R = Resource
+
+BUILTINS: Final[tuple[Resource, ...]] = (
+    # core
+    _R("", "v1", "bindings", "Binding", verbs=CREATE_ONLY),
+    _R("", "v1", "configmaps", "ConfigMap", short_names=("cm",), columns=_CONFIG),
+    _R("", "v1", "endpoints", "Endpoints", short_names=("ep",)),
+    _R("", "v1", "events", "Event", short_names=("ev",), selectable=_EVENT_FIELDS, columns=_EVENT),
+    _R("", "v1", "limitranges", "LimitRange", short_names=("limits",)),
+    _R(
+        "",
+        "v1",
+        "namespaces",
+        "Namespace",
+        namespaced=False,
+        short_names=("ns",),
+        subresources=("status", "finalize"),
+        selectable=("status.phase",),
+        columns=(Column("Status", ".status.phase"), _AGE),
+    ),
+    _R(
+        "",
+        "v1",
+        "nodes",
+        "Node",
+        namespaced=False,
+        short_names=("no",),
+        subresources=("status",),
+        selectable=("spec.unschedulable",),
+        columns=_NODE,
+    ),
+    _R("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), subresources=("status",)),
+    _R(
+        "",
+        "v1",
+        "persistentvolumes",
+        "PersistentVolume",
+        namespaced=False,
+        short_names=("pv",),
+        subresources=("status",),
+    ),
+    _R(
+        "",
+        "v1",
+        "pods",
+        "Pod",
+        short_names=("po",),
+        categories=_ALL,
+        subresources=("status", "binding", "eviction"),
+        selectable=_POD_FIELDS,
+        columns=_POD,
+        generation=True,
+    ),
+    _R("", "v1", "podtemplates", "PodTemplate"),
+    _R(
+        "",
+        "v1",
+        "replicationcontrollers",
+        "ReplicationController",
+        short_names=("rc",),
+        categories=_ALL,
+        subresources=_SCALABLE,
+        scale=ScalePaths(selector="spec.selector"),
+        columns=_REPLICAS,
+        generation=True,
+    ),
+    _R("", "v1", "resourcequotas", "ResourceQuota", short_names=("quota",), subresources=("status",)),
+    _R("", "v1", "secrets", "Secret", selectable=("type",), columns=_SECRET),
+    _R("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), subresources=("token",)),
+    _R(
+        "",
+        "v1",
+        "services",
+        "Service",
+        short_names=("svc",),
+        categories=_ALL,
+        subresources=("status",),
+        selectable=("spec.clusterIP", "spec.type"),
+        columns=_SERVICE,
+    ),
+    # apiextensions
+    _R(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        namespaced=False,
+        short_names=("crd", "crds"),
+        categories=("api-extensions",),
+        subresources=("status",),
+        columns=(Column("Created At", ".metadata.creationTimestamp"),),
+        generation=True,
+    ),
+    # apps
+    _R("apps", "v1", "controllerrevisions", "ControllerRevision"),
+    _R(
+        "apps",
+        "v1",
+        "daemonsets",
+        "DaemonSet",
+        short_names=("ds",),
+        categories=_ALL,
+        subresources=("status",),
+        columns=_DAEMON_SET,
+        generation=True,
+    ),
+    _R(
+        "apps",
+        "v1",
+        "deployments",
+        "Deployment",
+        short_names=("deploy",),
+        categories=_ALL,
+        subresources=_SCALABLE,
+        scale=ScalePaths(selector="spec.selector"),
+        columns=_DEPLOYMENT,
+        generation=True,
+    ),
+    _R(
+        "apps",
+        "v1",
+        "replicasets",
+        "ReplicaSet",
+        short_names=("rs",),
+        categories=_ALL,
+        subresources=_SCALABLE,
+        scale=ScalePaths(selector="spec.selector"),
+        columns=_REPLICAS,
+        generation=True,
+    ),
+    _R(
+        "apps",
+        "v1",
+        "statefulsets",
+        "StatefulSet",
+        short_names=("sts",),
+        categories=_ALL,
+        subresources=_SCALABLE,
+        scale=ScalePaths(selector="spec.selector"),
+        columns=_REPLICAS,
+        generation=True,
+    ),
+    # who is who, and who may what
+    _R("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False, verbs=CREATE_ONLY),
+    _R("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False, verbs=CREATE_ONLY),
+    _R("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=CREATE_ONLY),
+    _R(
+        "authorization.k8s.io",
+        "v1",
+        "selfsubjectaccessreviews",
+        "SelfSubjectAccessReview",
+        namespaced=False,
+        verbs=CREATE_ONLY,
+    ),
+    _R(
+        "authorization.k8s.io",
+        "v1",
+        "selfsubjectrulesreviews",
+        "SelfSubjectRulesReview",
+        namespaced=False,
+        verbs=CREATE_ONLY,
+    ),
+    _R(
+        "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False, verbs=CREATE_ONLY
+    ),
+    _R("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    _R("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
+    _R("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
+    _R("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    # the rest
+    _R(
+        "autoscaling",
+        "v2",
+        "horizontalpodautoscalers",
+        "HorizontalPodAutoscaler",
+        short_names=("hpa",),
+        categories=_ALL,
+        subresources=("status",),
+    ),
+    _R(
+        "batch",
+        "v1",
+        "cronjobs",
+        "CronJob",
+        short_names=("cj",),
+        categories=_ALL,
+        subresources=("status",),
+        generation=True,
+    ),
+    _R("batch", "v1", "jobs", "Job", categories=_ALL, subresources=("status",), generation=True),
+    _R("coordination.k8s.io", "v1", "leases", "Lease", columns=_LEASE),
+    _R("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
+    _R("events.k8s.io", "v1", "events", "Event", short_names=("ev",)),
+    _R("networking.k8s.io", "v1", "ingresses", "Ingress", short_names=("ing",), subresources=("status",)),
+    _R("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",)),
+    _R("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
+    _R(
+        "policy",
+        "v1",
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        short_names=("pdb",),
+        subresources=("status",),
+        generation=True,
+    ),
+    _R("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)),
+    _R("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False),
+    _R("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
+    _R("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
+    _R("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short_names=("sc",)),
+    _R(
+        "storage.k8s.io",
+        "v1",
+        "volumeattachments",
+        "VolumeAttachment",
+        namespaced=False,
+        subresources=("status",),
+    ),
+)
+"""Every resource of the table, in the order in which discovery lists them."""

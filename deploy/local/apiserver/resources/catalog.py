@@ -1,0 +1,81 @@
+"""Which resources are served now: the built-in ones and those that CustomResourceDefinitions add.
+
+Rules that hold here:
+
+- The catalog follows the stored CustomResourceDefinitions; it is rebuilt from them and remembers nothing else.
+- Versions are in Kubernetes' order of preference: ``v2`` before ``v1`` before ``v2beta1`` before ``v1alpha1``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from deploy.local.apiserver.resources.resource import Resource
+
+_VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+_STAGES: Final = {None: 2, "beta": 1, "alpha": 0}
+
+
+def version_rank(version: str) -> tuple[int, int, int, int, str]:
+    """Sorts versions with the preferred one first."""
+    match = _VERSION.fullmatch(version)
+    if not match:
+        return (1, 0, 0, 0, version)
+    return (0, -_STAGES[match[2]], -int(match[1]), -int(match[3] or 0), version)
+
+
+class Catalog:
+    """All resources by group, version and plural."""
+
+    def __init__(self, builtins: Iterable[Resource]) -> None:
+        self._builtins = tuple(builtins)
+        self._custom: dict[str, tuple[Resource, ...]] = {}
+        self._by_path: dict[tuple[str, str, str], Resource] = {}
+        self._by_key: dict[str, Resource] = {}
+        self._rebuild()
+
+    def define(self, definition: str, resources: Iterable[Resource]) -> None:
+        """Serves the versions of one CustomResourceDefinition, in place of those that it had before."""
+        self._custom[definition] = tuple(resources)
+        self._rebuild()
+
+    def forget(self, definition: str) -> None:
+        """Serves nothing of that CustomResourceDefinition any more."""
+        self._custom.pop(definition, None)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        every = [*self._builtins, *(resource for versions in self._custom.values() for resource in versions)]
+        self._by_path = {(one.group, one.version, one.plural): one for one in every}
+        self._by_key = {}
+        for one in sorted(every, key=lambda resource: version_rank(resource.version)):
+            self._by_key.setdefault(one.key, one)
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        """The resource at that place of the API, if it is served."""
+        return self._by_path.get((group, version, plural))
+
+    def by_key(self, key: str) -> Resource | None:
+        """The preferred version of the resource that is stored under ``key``."""
+        return self._by_key.get(key)
+
+    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+        """The resource of the objects that carry this apiVersion and kind."""
+        group, _, version = api_version.rpartition("/")
+        for one in self._by_path.values():
+            if one.kind == kind and one.group == group and one.version == version:
+                return one
+        return None
+
+    def groups(self) -> Mapping[str, Mapping[str, list[Resource]]]:
+        """Group -> version (preferred first) -> resources. The core group is ``""``."""
+        found: dict[str, dict[str, list[Resource]]] = {}
+        for one in sorted(self._by_path.values(), key=lambda resource: version_rank(resource.version)):
+            found.setdefault(one.group, {}).setdefault(one.version, []).append(one)
+        return dict(sorted(found.items()))
+
+    def stored_resources(self) -> Iterable[Resource]:
+        """Each stored resource once, in its preferred version."""
+        return list(self._by_key.values())

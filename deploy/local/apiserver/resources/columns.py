@@ -1,0 +1,163 @@
+"""What ``kubectl get`` shows of an object: the cells of its columns, and Tables of them.
+
+A column's path is a JSONPath, or ``computed:NAME`` for one of the functions in the table at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.jsonpath import find
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.resources.resource import Column, Resource
+
+_NAME: Final = Column("Name", ".metadata.name", format="name", description="Name must be unique within a namespace.")
+_NONE: Final = "<none>"
+_UNKNOWN: Final = "<unknown>"
+_SPANS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def age(moment: str, now: datetime) -> str:
+    """How long ago an RFC 3339 time was, as kubectl writes it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
+    try:
+        elapsed = now - datetime.fromisoformat(moment)
+    except (ValueError, TypeError):
+        return _UNKNOWN
+    seconds = max(0, int(elapsed / timedelta(seconds=1)))
+    if seconds < 120:
+        return f"{seconds}s"
+    for size, suffix in _SPANS:
+        whole, rest = divmod(seconds, size)
+        if whole:
+            smaller = rest // 60 if suffix == "h" else rest
+            finer = {"m": f"{smaller}s", "h": f"{smaller}m"}.get(suffix, "")
+            return f"{whole}{suffix}" + (finer if whole < 10 and smaller else "")
+    return "0s"
+
+
+def _ready(body: JsonObject) -> Any:
+    wanted = field(body, ("spec", "containers")) or []
+    statuses = field(body, ("status", "containerStatuses")) or []
+    return f"{sum(bool(one.get('ready')) for one in statuses)}/{len(wanted)}"
+
+
+def _restarts(body: JsonObject) -> Any:
+    return sum(one.get("restartCount", 0) for one in field(body, ("status", "containerStatuses")) or [])
+
+
+def _pod_status(body: JsonObject) -> Any:
+    if field(body, ("metadata", "deletionTimestamp")):
+        return "Terminating"
+    for status in field(body, ("status", "containerStatuses")) or []:
+        reason = field(status, ("state", "waiting", "reason"))
+        if reason:
+            return reason
+    return field(body, ("status", "reason")) or field(body, ("status", "phase")) or "Unknown"
+
+
+def _node_status(body: JsonObject) -> Any:
+    ready = find(".status.conditions[?(@.type=='Ready')].status", body)
+    words = ["Ready" if "True" in ready else "NotReady" if ready else "Unknown"]
+    if field(body, ("spec", "unschedulable")):
+        words.append("SchedulingDisabled")
+    return ",".join(words)
+
+
+def _involved_object(body: JsonObject) -> Any:
+    involved = body.get("involvedObject") or {}
+    return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
+
+
+def _ports(body: JsonObject) -> Any:
+    ports = field(body, ("spec", "ports")) or []
+    return ",".join(f"{one.get('port')}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
+
+
+def _data_count(body: JsonObject) -> Any:
+    return len(body.get("data") or {}) + len(body.get("binaryData") or {})
+
+
+_COMPUTED: Final[dict[str, Callable[[JsonObject], Any]]] = {
+    "computed:ready": _ready,
+    "computed:restarts": _restarts,
+    "computed:pod-status": _pod_status,
+    "computed:node-status": _node_status,
+    "computed:involved-object": _involved_object,
+    "computed:ports": _ports,
+    "computed:data-count": _data_count,
+}
+
+
+def _cell(column: Column, body: JsonObject, now: datetime, absent: str | None) -> Any:
+    if column.path in _COMPUTED:
+        return _COMPUTED[column.path](body)
+    found = find(column.path, body)
+    if not found or found[0] is None:
+        return _UNKNOWN if column.type == "date" and absent else absent
+    value = found[0] if len(found) == 1 else ",".join(str(one) for one in found)
+    if column.type == "date":
+        return age(str(value), now)
+    if column.type == "string" and not isinstance(value, str):
+        return str(value)
+    return value
+
+
+def _definition(column: Column) -> JsonObject:
+    return {
+        "name": column.name,
+        "type": "string" if column.type == "date" else column.type,
+        "format": column.format,
+        "description": column.description or f"{column.name} of the object",
+        "priority": column.priority,
+    }
+
+
+def columns_of(resource: Resource) -> tuple[Column, ...]:
+    """Its columns, the name first; name and age where nothing else is said."""
+    shown = resource.columns or (Column("Age", ".metadata.creationTimestamp", "date"),)
+    return (_NAME, *shown)
+
+
+def partial_metadata(body: JsonObject, api_version: str = "meta.k8s.io/v1") -> JsonObject:
+    """The object's metadata alone."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": api_version, "metadata": body["metadata"]}
+
+
+_INCLUDED: Final[dict[str, Callable[[JsonObject], JsonObject | None]]] = {
+    "None": lambda _: None,
+    "Metadata": partial_metadata,
+    "Object": lambda body: body,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Makes Tables of objects of one resource as of ``now``.
+
+    ``include`` is None, Metadata or Object: what each row carries beside its cells.
+    """
+
+    resource: Resource
+    now: datetime
+    include: str
+
+    def table(self, bodies: Iterable[JsonObject], meta: JsonObject, *, headers: bool) -> JsonObject:
+        """A Table of ``bodies``; ``headers`` says whether the columns are described."""
+        shown: Sequence[Column] = columns_of(self.resource)
+        carried = _INCLUDED.get(self.include, partial_metadata)
+        absent = None if self.resource.custom else _NONE
+        rows = []
+        for body in bodies:
+            row: JsonObject = {"cells": [_cell(column, body, self.now, absent) for column in shown]}
+            companion = carried(body)
+            rows.append(row if companion is None else {**row, "object": companion})
+        return {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": meta,
+            "columnDefinitions": [_definition(column) for column in shown] if headers else [],
+            "rows": rows,
+        }

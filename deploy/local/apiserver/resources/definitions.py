@@ -1,0 +1,150 @@
+"""CustomResourceDefinitions: checked, completed, and turned into resources.
+
+Rules that hold here:
+
+- A definition is Established in the same step in which it is stored; a wrong one is refused (422), never half served.
+- Versions share one storage; conversion between them changes the apiVersion and nothing else (strategy ``None``).
+- CEL rules (``x-kubernetes-validations``) are evaluated as far as ``cel`` can read them; the definition's answer
+  carries a warning for each rule that it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.resources.resource import Column, Resource, ScalePaths
+from deploy.local.apiserver.schema.structural import Schema
+
+CRD_KEY: Final = "customresourcedefinitions.apiextensions.k8s.io"
+CLEANUP_FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
+
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "date")
+_REQUIRED: Final = (
+    ("spec.group", ("group",)),
+    ("spec.names.plural", ("names", "plural")),
+    ("spec.names.kind", ("names", "kind")),
+    ("spec.versions", ("versions",)),
+    ("spec.scope", ("scope",)),
+)
+
+
+def completed(body: JsonObject, now: str) -> JsonObject:
+    """The definition with its defaults and the status of one that is served. Raises a 422 that names each field."""
+    spec: JsonObject = body.get("spec") or {}
+    name = field(body, ("metadata", "name")) or ""
+    causes = list(_causes(name, spec))
+    if causes:
+        raise _invalid(name, causes)
+    names: JsonObject = spec["names"]
+    full_names = {
+        **names,
+        "singular": names.get("singular") or names["kind"].lower(),
+        "listKind": names.get("listKind") or f"{names['kind']}List",
+    }
+    full_spec = {**spec, "names": full_names, "conversion": spec.get("conversion") or {"strategy": "None"}}
+    previous = field(body, ("status", "storedVersions")) or []
+    stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    status = {
+        "conditions": [
+            _condition("NamesAccepted", "NoConflicts", "no conflicts found", body, now),
+            _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", body, now),
+        ],
+        "acceptedNames": full_names,
+        "storedVersions": previous if stored in previous else [*previous, stored],
+    }
+    return {**body, "spec": full_spec, "status": status}
+
+
+def _condition(kind: str, reason: str, message: str, body: JsonObject, now: str) -> JsonObject:
+    for condition in field(body, ("status", "conditions")) or ():
+        if condition.get("type") == kind and condition.get("status") == "True":
+            return dict(condition)
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
+
+
+def _invalid(name: str, causes: list[Cause]) -> ApiError:
+    resource = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+    return invalid(resource.subject(name), causes)
+
+
+def _causes(name: str, spec: JsonObject) -> Iterator[Cause]:
+    missing = [path for path, steps in _REQUIRED if not field(spec, steps)]
+    yield from (Cause(path, "Required value", "FieldValueRequired") for path in missing)
+    if missing:
+        return
+    expected = f"{spec['names']['plural']}.{spec['group']}"
+    if name != expected:
+        yield Cause("metadata.name", f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group')
+    if spec["scope"] not in {"Namespaced", "Cluster"}:
+        yield Cause("spec.scope", f'Unsupported value: "{spec["scope"]}": supported values: "Cluster", "Namespaced"')
+    if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
+        yield Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version")
+    for index, version in enumerate(spec["versions"]):
+        if not isinstance(field(version, ("schema", "openAPIV3Schema")), dict):
+            path = f"spec.versions[{index}].schema.openAPIV3Schema"
+            yield Cause(path, "Required value: schemas are required", "FieldValueRequired")
+    if field(spec, ("conversion", "strategy")) == "Webhook":
+        yield Cause("spec.conversion.strategy", 'Unsupported value: "Webhook": this server converts with "None" only')
+
+
+def resources_of(body: JsonObject) -> list[Resource]:
+    """The resources that a stored definition serves, one for each served version."""
+    spec: JsonObject = body["spec"]
+    stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    return [_resource(spec, version, stored) for version in spec["versions"] if version.get("served")]
+
+
+def _resource(spec: JsonObject, version: JsonObject, stored: str) -> Resource:
+    names: JsonObject = spec["names"]
+    subresources: JsonObject = version.get("subresources") or {}
+    return Resource(
+        group=spec["group"],
+        version=version["name"],
+        plural=names["plural"],
+        kind=names["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=tuple(name for name in ("status", "scale") if name in subresources),
+        columns=_columns(version.get("additionalPrinterColumns")),
+        selectable=tuple(entry["jsonPath"].lstrip(".") for entry in version.get("selectableFields") or ()),
+        scale=_scale(subresources.get("scale")),
+        generation=True,
+        singular=names["singular"],
+        list_kind=names["listKind"],
+        schema=Schema(version["schema"]["openAPIV3Schema"]),
+        custom=True,
+        storage_version=stored,
+    )
+
+
+def _columns(declared: Any) -> tuple[Column, ...]:
+    if not declared:
+        return (_AGE,)
+    try:
+        return tuple(
+            Column(
+                one["name"],
+                one["jsonPath"],
+                one.get("type", "string"),
+                one.get("format", ""),
+                one.get("priority", 0),
+                one.get("description", ""),
+            )
+            for one in declared
+        )
+    except (KeyError, TypeError) as error:
+        raise bad_request(f"spec.versions.additionalPrinterColumns: {error}") from None
+
+
+def _scale(declared: Any) -> ScalePaths | None:
+    if not isinstance(declared, dict):
+        return None
+    return ScalePaths(
+        declared.get("specReplicasPath", ".spec.replicas").lstrip("."),
+        declared.get("statusReplicasPath", ".status.replicas").lstrip("."),
+        declared.get("labelSelectorPath", "").lstrip("."),
+    )

@@ -1,0 +1,1 @@
+"""HTTP requests to verbs and back."""

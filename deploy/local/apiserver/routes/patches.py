@@ -1,0 +1,55 @@
+"""Patches of every kind, as functions from an object to its next state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause, Subject, bad_request, invalid, unsupported_media_type
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.media_types import JSON_PATCH, MERGE_PATCH, PATCHES, STRATEGIC_PATCH
+from deploy.local.apiserver.patch.apply import Application, apply
+from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
+from deploy.local.apiserver.patch.merge import json_patch, merge_patch
+from deploy.local.apiserver.patch.strategic import strategic_patch
+from deploy.local.apiserver.registry.api import Target, WriteOptions
+from deploy.local.apiserver.routes.requests import Body
+
+Change = Callable[[JsonObject], JsonObject]
+"""From what an object is to what it shall be."""
+
+_CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PATCH)
+
+
+def _object(patch: Any) -> JsonObject:
+    if not isinstance(patch, dict):
+        raise bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
+    return patch
+
+
+def applied(target: Target, body: Body, options: WriteOptions, now: str) -> Change:
+    """The change of a server-side apply; from ``{}`` where there is no object yet. Raises 400 or 422."""
+    if not options.field_manager:
+        cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+        raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
+    resource = target.resource
+    stated = _object(body.value(PATCHES))
+    keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
+    application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
+    return lambda live: apply(live, stated, application)
+
+
+_MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
+    JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
+    MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
+    STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
+}
+
+
+def change_of(target: Target, body: Body) -> Change:
+    """The change that a patch body describes. Raises a 400, or a 415 for a kind that the resource does not know."""
+    accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
+    if body.media_type not in accepted:
+        raise unsupported_media_type(body.media_type, accepted)
+    return _MAKERS[body.media_type](body.value(accepted))

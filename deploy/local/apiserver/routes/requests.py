@@ -1,0 +1,221 @@
+"""What a request asks: path, query and body, read into the types of the rules. Pure.
+
+Everything that cannot be read is refused here (400, 404, 406, 415), with a message that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import yaml
+
+from deploy.local.apiserver.apimachinery.errors import bad_request, no_such_path, not_acceptable, unsupported_media_type
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, field
+from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
+from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
+from deploy.local.apiserver.registry.api import DeleteOptions, Target, WriteOptions
+from deploy.local.apiserver.registry.listing import ListOptions
+from deploy.local.apiserver.registry.watching import WatchOptions
+from deploy.local.apiserver.resources.catalog import Catalog
+
+_TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
+_VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
+
+Query = Mapping[str, str]
+
+
+class Form(Enum):
+    """In which form objects are wanted."""
+
+    PLAIN = "plain"
+    TABLE = "Table"
+    PARTIAL = "PartialObjectMetadata"
+
+
+_FORMS: Final = {
+    "": Form.PLAIN,
+    "Table": Form.TABLE,
+    "PartialObjectMetadata": Form.PARTIAL,
+    "PartialObjectMetadataList": Form.PARTIAL,
+}
+
+
+def target_of(catalog: Catalog, path: str) -> Target:
+    """What a path below ``/api`` or ``/apis`` names. Raises a 404."""
+    parts = [part for part in path.split("/") if part]
+    if len(parts) >= 3 and parts[0] == "api":
+        group, version, rest = "", parts[1], parts[2:]
+    elif len(parts) >= 4 and parts[0] == "apis":
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        raise no_such_path()
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) >= 3 and catalog.find(group, version, rest[2]):
+        namespace, rest = rest[1], rest[2:]
+    resource = catalog.find(group, version, rest[0])
+    if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
+        raise no_such_path()
+    target = Target(resource, namespace, *rest[1:])
+    if target.subresource and target.subresource not in resource.subresources:
+        raise no_such_path()
+    if target.name and resource.namespaced and not namespace:
+        raise no_such_path()
+    return target
+
+
+def form_of(accept: str) -> Form:
+    """The first form of an ``Accept`` header that can be written here. Raises a 406."""
+    if not accept:
+        return Form.PLAIN
+    for one in accept.split(","):
+        kind, *parameters = (part.strip() for part in one.split(";"))
+        given = dict(part.partition("=")[::2] for part in parameters)
+        if kind in {JSON, "*/*", "application/*"} and given.get("as", "") in _FORMS:
+            return _FORMS[given.get("as", "")]
+    raise not_acceptable((JSON,))
+
+
+def flag(query: Query, name: str) -> bool:
+    """A parameter that is true or false; absent is false."""
+    return query.get(name, "") in _TRUE
+
+
+def _number(query: Query, name: str) -> int | None:
+    text = query.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise bad_request(f"{name}: expected a whole number, got {text!r}") from None
+
+
+def _dry_run(value: str) -> bool:
+    if value not in {"", "All"}:
+        raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+    return bool(value)
+
+
+def write_options(query: Query) -> WriteOptions:
+    """How a create, update or patch is meant. Raises a 400."""
+    validation = query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        raise bad_request(f'fieldValidation: Unsupported value: "{validation}"')
+    return WriteOptions(
+        _dry_run(query.get("dryRun", "")), query.get("fieldManager", ""), validation, flag(query, "force")
+    )
+
+
+def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
+    """How a deletion is meant, by its body or, where that is silent, its query. Raises a 400."""
+    if body.get("kind") == "Eviction":
+        body = body.get("deleteOptions") or {}
+    grace = body.get("gracePeriodSeconds")
+    if grace is None:
+        grace = _number(query, "gracePeriodSeconds")
+    if grace is not None and (not isinstance(grace, int) or grace < 0):
+        raise bad_request(f"gracePeriodSeconds: expected a whole number of zero or more, got {grace!r}")
+    policy = body.get("propagationPolicy") or query.get("propagationPolicy") or ""
+    if body.get("orphanDependents") or flag(query, "orphanDependents"):
+        policy = "Orphan"
+    if policy not in {"", "Background", "Foreground", "Orphan"}:
+        raise bad_request(
+            f'propagationPolicy: Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"'
+        )
+    dry = body.get("dryRun") or ([query["dryRun"]] if "dryRun" in query else [])
+    return DeleteOptions(
+        dry_run=any(_dry_run(word) for word in dry),
+        grace=grace,
+        propagation=policy,
+        uid=field(body, ("preconditions", "uid")) or "",
+        resource_version=field(body, ("preconditions", "resourceVersion")) or "",
+    )
+
+
+def list_options(query: Query) -> ListOptions:
+    """What of a collection is wanted. Raises a 400."""
+    return ListOptions(
+        labels=query.get("labelSelector", ""),
+        fields=query.get("fieldSelector", ""),
+        limit=max(0, _number(query, "limit") or 0),
+        token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        match=query.get("resourceVersionMatch", ""),
+    )
+
+
+def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchOptions:
+    """How to watch a collection; ``longest`` is the time-out of a watch that names none. Raises a 400."""
+    timeout = _number(query, "timeoutSeconds")
+    return WatchOptions(
+        labels=query.get("labelSelector", ""),
+        fields=query.get("fieldSelector", ""),
+        resource_version=query.get("resourceVersion", ""),
+        bookmarks=flag(query, "allowWatchBookmarks"),
+        initial=flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
+        timeout=longest if not timeout else float(timeout),
+        bookmark_every=bookmark_every,
+    )
+
+
+class _JsonYaml(yaml.SafeLoader):
+    """YAML whose values are those of JSON: a date stays the text that it is."""
+
+
+_JsonYaml.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml(raw: bytes) -> Any:
+    return decode(raw) if raw.lstrip()[:1] == b"{" else yaml.load(raw, _JsonYaml)  # noqa: S506 - a safe loader
+
+
+def _json(raw: bytes) -> Any:
+    return decode(raw)
+
+
+_READERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    YAML: _yaml,
+    APPLY_PATCH: _yaml,
+    PROTOBUF: decode_protobuf,
+}
+"""By media type; everything else that is accepted is JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a request and the media type it came with."""
+
+    raw: bytes
+    media_type: str
+
+    @classmethod
+    def of(cls, raw: bytes, content_type: str) -> Body:
+        """The body with its ``Content-Type`` header, parameters dropped."""
+        return cls(raw, content_type.partition(";")[0].strip().lower())
+
+    def value(self, accepted: Sequence[str]) -> Any:
+        """What the body says. Raises a 415 for a media type not in ``accepted``, a 400 for unreadable text."""
+        kind = self.media_type or JSON
+        if kind not in accepted:
+            raise unsupported_media_type(self.media_type, accepted)
+        try:
+            return _READERS.get(kind, _json)(self.raw)
+        except (yaml.YAMLError, NotJsonError) as error:
+            raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
+
+    def object(self, accepted: Sequence[str] = (JSON, YAML, PROTOBUF)) -> JsonObject:
+        """The object that the body says. Raises a 400 for any other kind of value, else as ``value``."""
+        value = self.value(accepted)
+        if not isinstance(value, dict):
+            raise bad_request(f"the body of the request must be an object, got {type(value).__name__}")
+        return value
+
+    def optional_object(self) -> JsonObject:
+        """As ``object``, and nothing where there is no body."""
+        return self.object() if self.raw.strip() else {}

@@ -1,0 +1,217 @@
+"""The routes of resources: a request becomes a call, a call a verb, its outcome an answer.
+
+Nothing is decided here: a verb of ``api`` (or a subresource, a review) is called, and what it leaves is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from deploy.local.apiserver.apimachinery.errors import method_not_allowed, unauthorized
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH
+from deploy.local.apiserver.authn.identity import Authenticator, Identity
+from deploy.local.apiserver.authn.reviews import REVIEWS
+from deploy.local.apiserver.registry import subresources
+from deploy.local.apiserver.registry.api import Api, Outcome, Target
+from deploy.local.apiserver.registry.listing import list_page
+from deploy.local.apiserver.registry.metadata import timestamp
+from deploy.local.apiserver.registry.watching import Watch
+from deploy.local.apiserver.routes.patches import applied, change_of
+from deploy.local.apiserver.routes.requests import (
+    Body,
+    Form,
+    delete_options,
+    flag,
+    form_of,
+    list_options,
+    target_of,
+    watch_options,
+    write_options,
+)
+from deploy.local.apiserver.routes.responses import View, json_response, raw_response
+from deploy.local.apiserver.storage.history import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServerSettings:
+    """``bookmark_every`` and ``longest_watch`` in seconds."""
+
+    bookmark_every: float = 30.0
+    longest_watch: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, read."""
+
+    target: Target
+    caller: Identity
+    query: Mapping[str, str]
+    body: Body
+    form: Form
+
+
+class ResourceRoutes:
+    """Everything below ``/api`` and ``/apis``."""
+
+    def __init__(
+        self, api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
+    ) -> None:
+        self._api = api
+        self._authenticator = authenticator
+        self._settings = settings
+        self._closing = closing
+        self._verbs: dict[tuple[str, bool], tuple[str, Callable[[Call], Response]]] = {
+            ("GET", True): ("get", self._get),
+            ("GET", False): ("list", self._list),
+            ("POST", False): ("create", self._create),
+            ("PUT", True): ("update", self._update),
+            ("PATCH", True): ("patch", self._patch),
+            ("DELETE", True): ("delete", self._delete),
+            ("DELETE", False): ("deletecollection", self._delete_all),
+        }
+        self._subresources: dict[tuple[str, str], Callable[[Call], Response]] = {
+            ("POST", "binding"): self._bind,
+            ("POST", "eviction"): self._evict,
+            ("POST", "token"): self._token,
+            ("GET", "scale"): self._get_scale,
+            ("PUT", "scale"): self._set_scale,
+            ("PATCH", "scale"): self._patch_scale,
+            ("GET", "status"): self._get,
+            ("PUT", "status"): self._update,
+            ("PATCH", "status"): self._patch,
+            ("PUT", "finalize"): self._finalize,
+        }
+
+    async def __call__(self, request: Request) -> Response:
+        """Answers any request on a resource."""
+        caller = self._authenticator.caller(request.headers.get("authorization", ""))
+        if caller is None:
+            raise unauthorized()
+        target = target_of(self._api.catalog, request.url.path)
+        raw = b"" if request.method == "GET" else await request.body()
+        body = Body.of(raw, request.headers.get("content-type", ""))
+        call = Call(target, caller, request.query_params, body, form_of(request.headers.get("accept", "")))
+        return self._handler(request.method, target)(call)
+
+    def _handler(self, method: str, target: Target) -> Callable[[Call], Response]:
+        if target.subresource:
+            handler = self._subresources.get((method, target.subresource))
+            if handler is None:
+                raise method_not_allowed()
+            return handler
+        verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
+        if verb not in target.resource.verbs:
+            raise method_not_allowed()
+        return handler
+
+    def _view(self, call: Call) -> View:
+        include = call.query.get("includeObject", "Metadata")
+        return View(call.target.resource, call.form, include, self._api.environment.now())
+
+    def _shown(self, call: Call, stored: Stored, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
+        response = raw_response(self._view(call).object(stored), code)
+        for warning in warnings:
+            response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
+        return response
+
+    def _outcome(self, call: Call, outcome: Outcome) -> Response:
+        return self._shown(call, outcome.stored, 201 if outcome.created else 200, outcome.warnings)
+
+    def _get(self, call: Call) -> Response:
+        return self._shown(call, self._api.get(call.target))
+
+    def _list(self, call: Call) -> Response:
+        if flag(call.query, "watch"):
+            return self._watch(call)
+        page = list_page(self._api.store, call.target, list_options(call.query))
+        return raw_response(self._view(call).list(page))
+
+    def _watch(self, call: Call) -> Response:
+        options = watch_options(call.query, self._settings.bookmark_every, self._settings.longest_watch)
+        watch = Watch(self._api.store, call.target, options, self._view(call).shape())
+        return StreamingResponse(watch.lines(self._closing), media_type="application/json")
+
+    def _create(self, call: Call) -> Response:
+        resource = call.target.resource
+        given = call.body.object()
+        review = REVIEWS.get(resource.key)
+        if review is not None:
+            status = review(self._authenticator, call.caller, resource, given)
+            head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
+            return json_response({**head, "spec": given.get("spec", {}), "status": status}, 201)
+        return self._outcome(call, self._api.create(call.target, given, write_options(call.query)))
+
+    def _update(self, call: Call) -> Response:
+        return self._outcome(call, self._api.update(call.target, call.body.object(), write_options(call.query)))
+
+    def _patch(self, call: Call) -> Response:
+        if call.body.media_type == APPLY_PATCH:
+            return self._apply(call)
+        change = change_of(call.target, call.body)
+        return self._outcome(call, self._api.change(call.target, change, write_options(call.query)))
+
+    def _apply(self, call: Call) -> Response:
+        options = write_options(call.query)
+        change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
+        if self._api.store.get(call.target.key) is None and not call.target.subresource:
+            return self._outcome(call, self._api.create(call.target, change({}), options))
+        return self._outcome(call, self._api.change(call.target, change, options))
+
+    def _delete(self, call: Call) -> Response:
+        outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object()))
+        if not outcome.gone or call.target.resource.key == "pods":
+            return self._shown(call, outcome.stored)
+        resource = call.target.resource
+        details = {"name": call.target.name, "kind": resource.plural, "uid": outcome.stored.body["metadata"]["uid"]}
+        if resource.group:
+            details["group"] = resource.group
+        done = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
+        return json_response(done)
+
+    def _delete_all(self, call: Call) -> Response:
+        options = delete_options(call.query, call.body.optional_object())
+        page = list_page(self._api.store, call.target, list_options(call.query))
+        for item in page.items:
+            self._api.delete(Target(call.target.resource, item.key.namespace, item.key.name), options)
+        return raw_response(self._view(call).list(page))
+
+    def _bind(self, call: Call) -> Response:
+        options = write_options(call.query)
+        return json_response(subresources.bind(self._api, call.target, call.body.object(), options), 201)
+
+    def _evict(self, call: Call) -> Response:
+        options = delete_options(call.query, {"kind": "Eviction", **call.body.object()})
+        return json_response(subresources.evict(self._api, call.target, options), 201)
+
+    def _token(self, call: Call) -> Response:
+        key = self._authenticator.signing_key
+        return json_response(subresources.issue_token(self._api, call.target, call.body.object(), key), 201)
+
+    def _get_scale(self, call: Call) -> Response:
+        return json_response(subresources.scale_of(call.target.resource, self._api.get(call.target)))
+
+    def _set_scale(self, call: Call) -> Response:
+        return self._scaled(call, call.body.object())
+
+    def _patch_scale(self, call: Call) -> Response:
+        now = subresources.scale_of(call.target.resource, self._api.get(call.target))
+        return self._scaled(call, change_of(call.target, call.body)(now))
+
+    def _scaled(self, call: Call, scale: JsonObject) -> Response:
+        outcome = subresources.set_scale(self._api, call.target, scale, write_options(call.query))
+        return json_response(subresources.scale_of(call.target.resource, outcome.stored))
+
+    def _finalize(self, call: Call) -> Response:
+        options = write_options(call.query)
+        return self._outcome(call, subresources.finalize_namespace(self._api, call.target, call.body.object(), options))
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,100 @@
+"""Objects and lists as the client wants them: plain, as a Table, or their metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from starlette.responses import Response
+
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+from deploy.local.apiserver.registry.api import in_version, raw_in_version
+from deploy.local.apiserver.registry.listing import Page
+from deploy.local.apiserver.registry.watching import Shape
+from deploy.local.apiserver.resources.columns import Tables, partial_metadata
+from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.routes.requests import Form
+from deploy.local.apiserver.storage.history import Stored
+
+_MEDIA_TYPE: Final = "application/json"
+
+
+def json_response(value: object, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(encode(value), code, headers, _MEDIA_TYPE)
+
+
+def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer that is JSON text already."""
+    return Response(raw, code, headers, _MEDIA_TYPE)
+
+
+def refusal(error: ApiError) -> Response:
+    """The answer to a request that is refused."""
+    headers = dict(error.headers)
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    return json_response(error.status(), error.code, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one client wants to see objects of one resource. ``include`` concerns Tables only."""
+
+    resource: Resource
+    form: Form
+    include: str
+    now: datetime
+
+    @property
+    def _tables(self) -> Tables:
+        return Tables(self.resource, self.now, self.include)
+
+    def object(self, stored: Stored) -> bytes:
+        """One object."""
+        if self.form is Form.PLAIN:
+            return raw_in_version(self.resource, stored)
+        body = in_version(self.resource, stored.body)
+        if self.form is Form.PARTIAL:
+            return encode(partial_metadata(body))
+        meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
+        return encode(self._tables.table((body,), meta, headers=True))
+
+    def list(self, page: Page) -> bytes:
+        """A page of a list."""
+        resource = self.resource
+        if self.form is Form.PLAIN:
+            head = encode({"kind": resource.kind_of_list, "apiVersion": resource.api_version, "metadata": page.meta()})
+            items = b",".join([raw_in_version(resource, item) for item in page.items])
+            return b'%s,"items":[%s]}' % (head[:-1], items)
+        bodies = [in_version(resource, item.body) for item in page.items]
+        if self.form is Form.PARTIAL:
+            shown = [partial_metadata(body) for body in bodies]
+            head_only: JsonObject = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            return encode({**head_only, "metadata": page.meta(), "items": shown})
+        return encode(self._tables.table(bodies, page.meta(), headers=True))
+
+    def shape(self) -> Shape | None:
+        """How a watch shows an object; None where the stored text will do."""
+        resource = self.resource
+        if self.form is Form.TABLE:
+            return _table_shape(self._tables)
+        if self.form is Form.PARTIAL:
+            return lambda body: partial_metadata(in_version(resource, body))
+        if resource.api_version == resource.stored_api_version:
+            return None
+        return lambda body: in_version(resource, body)
+
+
+def _table_shape(tables: Tables) -> Shape:
+    """Tables of one row each, of which the first describes the columns."""
+    headers = iter((True,))
+
+    def as_table(body: JsonObject) -> JsonObject:
+        meta = {"resourceVersion": body["metadata"]["resourceVersion"]}
+        return tables.table((in_version(tables.resource, body),), meta, headers=next(headers, False))
+
+    return as_table

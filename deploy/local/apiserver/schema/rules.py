@@ -1,0 +1,80 @@
+"""The CEL rules of a schema (``x-kubernetes-validations``), evaluated where they stand. Pure.
+
+A rule that names ``oldSelf`` speaks about changes only. One that ``cel`` cannot read is not evaluated; ``unreadable``
+finds them, so that whoever defines the resource can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, evaluate
+from deploy.local.apiserver.schema.validation import shown
+
+_RULES: Final = "x-kubernetes-validations"
+
+
+def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") -> Iterator[Cause]:
+    """A cause for every rule below ``schema`` that ``value`` breaks; ``before`` is None where there was nothing."""
+    for rule in schema.get(_RULES, ()):
+        yield from _checked(rule, value, before, path)
+    if isinstance(value, dict):
+        properties = schema.get("properties") or {}
+        for name, inner in value.items():
+            below = properties.get(name, schema.get("additionalProperties"))
+            if isinstance(below, dict):
+                old = before.get(name) if isinstance(before, dict) else None
+                yield from broken_rules(inner, below, old, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        for index, inner in enumerate(value):
+            old = _counterpart(inner, before, schema)
+            yield from broken_rules(inner, schema["items"], old, f"{path}[{index}]")
+
+
+def _counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
+    """The earlier state of an item of a list; known where the list is a map."""
+    keys = schema.get("x-kubernetes-list-map-keys")
+    if not keys or not isinstance(before, list) or not isinstance(item, dict):
+        return None
+    same = (old for old in before if isinstance(old, dict) and all(old.get(key) == item.get(key) for key in keys))
+    return next(same, None)
+
+
+def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
+    text: str = rule["rule"]
+    about_change = "oldSelf" in text
+    if about_change and before is None:
+        return
+    try:
+        expression = compiled(text)
+    except UnknownExpressionError:
+        return
+    scope = {"self": value, "oldSelf": before} if about_change else {"self": value}
+    why = rule.get("message") or f"failed rule: {text}"
+    try:
+        held = evaluate(expression, scope)
+    except EvaluationError as error:
+        held, why = False, f"rule evaluation error: {error}: {text}"
+    if held is not True:
+        where = path + rule.get("fieldPath", "") if path else rule.get("fieldPath", "").lstrip(".")
+        yield Cause(where or "<nil>", f"Invalid value: {shown(value)}: {why}", rule.get("reason", "FieldValueInvalid"))
+
+
+def unreadable(schema: Any) -> Iterator[str]:
+    """Every rule below ``schema`` that cannot be evaluated here, with the reason."""
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from unreadable(inner)
+    if not isinstance(schema, dict):
+        return
+    for rule in schema.get(_RULES, ()):
+        try:
+            compiled(rule["rule"])
+        except UnknownExpressionError as error:
+            yield f"rule {rule['rule']!r} is not evaluated by this server: {error}"
+    for name, inner in schema.items():
+        if name != _RULES:
+            yield from unreadable(inner)

@@ -1,0 +1,105 @@
+"""The structural schema of a custom resource: defaults, pruning of unknown fields, and validation.
+
+Rules that hold here:
+
+- The order is Kubernetes': prune, then default, then validate. ``apiVersion``, ``kind`` and ``metadata`` of the object
+  itself are not the schema's business.
+- Values are never changed in place: a part that needs no change is the part that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
+from deploy.local.apiserver.schema.rules import broken_rules
+from deploy.local.apiserver.schema.validation import violations
+
+_TYPE_META: Final = ("apiVersion", "kind", "metadata")
+_PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+_EMBEDDED: Final = "x-kubernetes-embedded-resource"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """One version's ``openAPIV3Schema``."""
+
+    document: JsonObject
+
+    def without_unknown(self, body: JsonObject) -> tuple[JsonObject, list[str]]:
+        """``body`` without the fields that the schema does not know, and the paths of those fields."""
+        unknown: list[str] = []
+        root = {**self.document, "properties": {**self.document.get("properties", {}), **_open(_TYPE_META)}}
+        return _prune(body, root, "", unknown), unknown
+
+    def with_defaults(self, body: JsonObject) -> JsonObject:
+        """``body`` with every default of the schema where the field is absent (or null and not nullable)."""
+        root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
+        result: JsonObject = _default(body, root)
+        return result
+
+    def causes(self, body: JsonObject, before: JsonObject | None) -> list[Cause]:
+        """Everything in which ``body`` breaks the schema; ``before`` is what it replaces."""
+        root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
+        own = {key: body[key] for key in body if key not in _TYPE_META}
+        return list(violations(own, root, "")) or list(broken_rules(body, root, before))
+
+
+def _open(names: tuple[str, ...]) -> JsonObject:
+    return {name: {_PRESERVE: True} for name in names}
+
+
+def _without(properties: JsonObject, names: tuple[str, ...]) -> JsonObject:
+    return {name: inner for name, inner in properties.items() if name not in names}
+
+
+def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> Any:
+    if isinstance(value, list):
+        items = schema.get("items")
+        if not isinstance(items, dict):
+            return value
+        return [_prune(inner, items, f"{path}[{index}]", unknown) for index, inner in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    return dict(_kept(value, schema, path, unknown))
+
+
+def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
+    properties = schema.get("properties") or {}
+    if schema.get(_EMBEDDED):
+        properties = {**_open(_TYPE_META), **properties}
+    additional = schema.get("additionalProperties")
+    for key, inner in value.items():
+        where = f"{path}.{key}" if path else key
+        if key in properties:
+            yield key, _prune(inner, properties[key], where, unknown)
+        elif isinstance(additional, dict):
+            yield key, _prune(inner, additional, where, unknown)
+        elif additional is True or schema.get(_PRESERVE):
+            yield key, inner
+        else:
+            unknown.append(where)
+
+
+def _default(value: Any, schema: JsonObject) -> Any:
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [_default(inner, items) for inner in value] if isinstance(items, dict) else value
+    if not isinstance(value, dict):
+        return value
+    properties: JsonObject = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
+    result: JsonObject = {}
+    for key, inner in value.items():
+        rule = properties.get(key, additional)
+        if not isinstance(rule, dict):
+            result[key] = inner
+        elif inner is not None or rule.get("nullable") or "default" not in rule:
+            result[key] = _default(inner, rule)
+    for key, rule in properties.items():
+        if key not in result and "default" in rule:
+            result[key] = _default(deep_copy(rule["default"]), rule)
+    return result

@@ -1,0 +1,215 @@
+"""What a value must satisfy to fit a schema, as tables of one small check for each keyword.
+
+The words of the messages are Kubernetes': clients and people look for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import Cause
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+_INTEGERS: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+
+
+def type_name(value: Any) -> str:
+    """The JSON schema name of the type of ``value``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, float):
+        return "integer" if value.is_integer() else "number"
+    return next(name for name, types in _TYPES.items() if isinstance(value, types))
+
+
+def _is_of_type(value: Any, wanted: str) -> bool:
+    found = type_name(value)
+    return found == wanted or (wanted == "number" and found == "integer")
+
+
+def _not_multiple(unit: Any, value: Any) -> bool:
+    return Decimal(str(value)) % Decimal(str(unit)) != 0
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _minimum(limit: Any, value: Any, schema: JsonObject) -> str | None:
+    if schema.get("exclusiveMinimum") and value <= limit:
+        return f"should be greater than {limit}"
+    return f"should be greater than or equal to {limit}" if value < limit else None
+
+
+def _maximum(limit: Any, value: Any, schema: JsonObject) -> str | None:
+    if schema.get("exclusiveMaximum") and value >= limit:
+        return f"should be less than {limit}"
+    return f"should be less than or equal to {limit}" if value > limit else None
+
+
+def _format(name: Any, value: Any, _: JsonObject) -> str | None:
+    if name in _INTEGERS and isinstance(value, int):
+        low, high = _INTEGERS[name]
+        return None if low <= value <= high else f"must be of type {name}"
+    if name == "date-time" and isinstance(value, str) and not _is_time(value):
+        return "must be of type date-time"
+    return None
+
+
+def _multiple(unit: Any, value: Any, _: JsonObject) -> str | None:
+    return f"should be a multiple of {unit}" if _not_multiple(unit, value) else None
+
+
+def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
+    return None if re.search(pattern, value) else f"should match '{pattern}'"
+
+
+def _min_length(limit: Any, value: Any, _: JsonObject) -> str | None:
+    return f"should be at least {limit} chars long" if len(value) < limit else None
+
+
+def _min_items(limit: Any, value: Any, _: JsonObject) -> str | None:
+    return f"should have at least {limit} items" if len(value) < limit else None
+
+
+def _min_properties(limit: Any, value: Any, _: JsonObject) -> str | None:
+    return f"should have at least {limit} properties" if len(value) < limit else None
+
+
+_BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], Callable[[Any, Any, JsonObject], str | None]], ...]] = (
+    ("minimum", (int, float), _minimum),
+    ("maximum", (int, float), _maximum),
+    ("multipleOf", (int, float), _multiple),
+    ("pattern", (str,), _pattern),
+    ("minLength", (str,), _min_length),
+    ("minItems", (list,), _min_items),
+    ("minProperties", (dict,), _min_properties),
+    ("format", (str, int), _format),
+)
+"""Keyword, the types of value that it speaks about, and the check. Their messages read "<path> in body <message>"."""
+
+_LIMITS: Final = (
+    ("maxLength", str, "FieldValueTooLong", "Too long: may not be more than {} bytes"),
+    ("maxItems", list, "FieldValueTooMany", "Too many: must have at most {} items"),
+    ("maxProperties", dict, "FieldValueTooMany", "Too many: must have at most {} items"),
+)
+
+
+def shown(value: Any) -> str:
+    """A value as it appears in a message: scalars as JSON, anything larger by its type."""
+    return f'"{type_name(value)}"' if isinstance(value, (dict, list)) else encode(value).decode()
+
+
+def _invalid(path: str, value: Any, why: str) -> Cause:
+    where = path or "<nil>"
+    return Cause(where, f"Invalid value: {shown(value)}: {where} in body {why}")
+
+
+def violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
+    """Everything in which ``value`` does not fit ``schema``; ``path`` is where the value is, for the messages."""
+    if value is None and schema.get("nullable"):
+        return
+    wrong_type = _wrong_type(value, schema)
+    if wrong_type:
+        yield Cause(
+            path or "<nil>",
+            f"Invalid value: {shown(value)}: {path or '<nil>'} in body must be of type {wrong_type}: "
+            f'"{type_name(value)}"',
+            "FieldValueTypeInvalid",
+        )
+        return
+    yield from _own_violations(value, schema, path)
+    yield from _combined_violations(value, schema, path)
+    if isinstance(value, dict):
+        yield from _object_violations(value, schema, path)
+    elif isinstance(value, list):
+        yield from _list_violations(value, schema, path)
+
+
+def _wrong_type(value: Any, schema: JsonObject) -> str | None:
+    if schema.get("x-kubernetes-int-or-string"):
+        return None if type_name(value) in {"integer", "string"} else "integer,string"
+    wanted = schema.get("type")
+    return wanted if wanted and not _is_of_type(value, wanted) else None
+
+
+def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
+    for keyword, types, check in _BODY_CHECKS:
+        if keyword in schema and isinstance(value, types) and not isinstance(value, bool):
+            why = check(schema[keyword], value, schema)
+            if why:
+                yield _invalid(path, value, why)
+    for keyword, kind, reason, message in _LIMITS:
+        if keyword in schema and isinstance(value, kind) and len(value) > schema[keyword]:
+            yield Cause(path, message.format(schema[keyword]), reason)
+    if "enum" in schema and value not in schema["enum"]:
+        supported = ", ".join(encode(choice).decode() for choice in schema["enum"])
+        yield Cause(path, f"Unsupported value: {shown(value)}: supported values: {supported}", "FieldValueNotSupported")
+
+
+def _combined_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
+    for part in schema.get("allOf", ()):
+        yield from violations(value, part, path)
+    if "anyOf" in schema and not any(_fits(value, part) for part in schema["anyOf"]):
+        yield _invalid(path, value, "must validate at least one schema (anyOf)")
+    if "oneOf" in schema and sum(_fits(value, part) for part in schema["oneOf"]) != 1:
+        yield _invalid(path, value, "must validate one and only one schema (oneOf)")
+    if "not" in schema and _fits(value, schema["not"]):
+        yield _invalid(path, value, "must not validate the schema (not)")
+
+
+def _fits(value: Any, schema: JsonObject) -> bool:
+    return next(violations(value, schema, ""), None) is None
+
+
+def _object_violations(value: JsonObject, schema: JsonObject, path: str) -> Iterator[Cause]:
+    properties = schema.get("properties") or {}
+    additional = schema.get("additionalProperties")
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Cause(f"{path}.{name}" if path else name, "Required value", "FieldValueRequired")
+    for name, inner in value.items():
+        rule = properties.get(name, additional)
+        if isinstance(rule, dict):
+            yield from violations(inner, rule, f"{path}.{name}" if path else name)
+
+
+def _list_violations(value: list[Any], schema: JsonObject, path: str) -> Iterator[Cause]:
+    items = schema.get("items")
+    if isinstance(items, dict):
+        for index, inner in enumerate(value):
+            yield from violations(inner, items, f"{path}[{index}]")
+    seen: set[bytes] = set()
+    for index, inner in enumerate(value):
+        identity = _identity(inner, schema)
+        if identity is not None and identity in seen:
+            yield Cause(f"{path}[{index}]", f"Duplicate value: {identity.decode()}", "FieldValueDuplicate")
+        elif identity is not None:
+            seen.add(identity)
+
+
+def _identity(item: Any, schema: JsonObject) -> bytes | None:
+    """What must be unique about an item of a list of this schema; None where nothing must be."""
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "set" or schema.get("uniqueItems"):
+        return encode(item)
+    if kind == "map" and isinstance(item, dict):
+        return encode({key: item.get(key) for key in schema.get("x-kubernetes-list-map-keys", ())})
+    return None

@@ -1,0 +1,52 @@
+"""Pods whose node has been removed from the cluster are removed too, as a cluster's pod collector does.
+
+The guests of such a pod still run in this process: they are ended like those of any deleted pod.
+"""
+
+from __future__ import annotations
+
+from deploy.local.clock import Clock
+from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kube.informer import Change, Informer
+from deploy.local.kube.objects import PODS, is_leaving, name_of, node_of, uid_of
+from deploy.local.work_queue import WorkQueue
+from protocol.messages import ObjectName
+
+_NOT_FOUND = 404
+
+
+class PodGarbageCollector:
+    """Deletes the pods of nodes that are gone."""
+
+    def __init__(self, client: ApiClient, nodes: Informer, pods: Informer, clock: Clock) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._pods = pods
+        self._queue = WorkQueue(clock)
+        nodes.listen(self._node_changed)
+        pods.listen(lambda change: self._queue.add(change.name))
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._nodes.synced.wait()
+        await self._pods.synced.wait()
+        await self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError))
+
+    async def reconcile(self, pod: ObjectName) -> None:
+        """Deletes the pod where its node is gone. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        found = self._pods.get(pod)
+        if found is None or not node_of(found) or is_leaving(found):
+            return
+        if self._nodes.get(ObjectName("", node_of(found))) is not None:
+            return
+        try:
+            await self._client.delete(PODS, pod, uid_of(found))
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+    def _node_changed(self, change: Change) -> None:
+        if change.new is None:
+            for pod in self._pods.objects.values():
+                if node_of(pod) == change.name.name:
+                    self._queue.add(name_of(pod))

@@ -1,0 +1,16 @@
+"""Files that hold secrets: replaced as a whole, readable by their owner alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_private(file: Path, content: str) -> None:
+    """Replaces ``file`` at once by one that only its owner can read."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = file.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(content)
+    fresh.replace(file)
