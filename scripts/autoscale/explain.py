@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.local.kube.client import ApiError
-from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, flag, items, name_of, text, whole
+from deploy.kube.client import ApiError
+from deploy.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, flag, items, name_of, text, whole
 from protocol.units import Bytes, QuantityError
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from deploy.local.clock import Clock, SystemClock
-from deploy.local.kube.client import ApiClient
-from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, name_of, text
+from deploy.clock import Clock, SystemClock
+from deploy.kube.client import ApiClient
+from deploy.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, name_of, text
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.units import Seconds

@@ -10,9 +10,9 @@ from typing import Final
 
 import typer
 
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.kubeconfig import KubeconfigError
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.kube.client import ApiError, ApiUnavailableError
-from deploy.local.kube.kubeconfig import KubeconfigError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 

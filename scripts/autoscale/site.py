@@ -20,11 +20,11 @@ from typing import Final, Protocol
 import httpx
 import msgspec
 
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.objects import Json, child, name_of, text
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.kubeconfig import client_from_kubeconfig
-from deploy.local.kube.objects import Json, child, name_of, text
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297

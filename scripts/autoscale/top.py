@@ -12,8 +12,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from deploy.local.kube.client import ApiError
-from deploy.local.kube.objects import MIGRATIONS, PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
+from deploy.kube.client import ApiError
+from deploy.kube.objects import MIGRATIONS, PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
 from protocol.units import Bytes, Instant
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import ENDED

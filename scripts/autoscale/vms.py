@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from deploy.local.kube.client import ApiError
-from deploy.local.kube.kubeconfig import client_from_kubeconfig
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items, name_of, text
+from deploy.kube.client import ApiError
+from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items, name_of, text
 from protocol.messages import ObjectName
 
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.network.chooser import NetworkKind
+from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.bench.client import BenchError
 

@@ -15,10 +15,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local.clock import Clock, SystemClock
+from deploy.clock import Clock, SystemClock
+from deploy.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, text
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, text
-from deploy.local.network.chooser import NetworkKind
+from deploy.neonvm.network.chooser import NetworkKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch

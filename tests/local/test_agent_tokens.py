@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kube.objects import PODS, Json
+from deploy.kube.objects import PODS, Json
 from deploy.local.kubelet.agents import sidecar
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
-from deploy.local.ports import PodNetwork
+from deploy.neonvm.ports import PodNetwork
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.local.clock import FakeClock, settle
-from tests.local.neonvm.in_process import InProcess
-from tests.local.neonvm.puppets import PlainNetwork, Puppets
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.puppets import PlainNetwork, Puppets
 
 HOUR = Seconds(3600.0)
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from deploy.local.kube.objects import CRDS, MIGRATIONS, Json, items, name_of
+from deploy.kube.objects import CRDS, MIGRATIONS, Json, items, name_of
 from protocol.messages import ObjectName
 from scripts.autoscale.migrate import migration_of, move_and_watch
 from tests.local.clock import FakeClock, settle
-from tests.local.neonvm.in_process import InProcess
-from tests.local.neonvm.stage import definition
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.stage import definition
 
 VM = ObjectName("default", "db")
 

@@ -1,11 +1,11 @@
 """What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
 
-from deploy.local.kube.objects import Json
+from deploy.kube.objects import Json
 from scripts.autoscale.demonstration.fleet import marked, node_row
 from scripts.autoscale.explain import story
 from scripts.autoscale.top import vm_row
 from scripts.autoscale.vms import vm_name
-from tests.local.neonvm.objects import virtual_machine
+from tests.neonvm.sample_objects import virtual_machine
 
 STATUS: Json = {"phase": "Running", "node": "n1", "cpus": "2", "memorySize": "2Gi"}
 AGENT: Json = {

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
-from deploy.local.kube.informer import Change
-from deploy.local.kube.objects import Json
+from deploy.kube.informer import Change
+from deploy.kube.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from scripts.autoscale.demonstration.watcher import Watcher

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from deploy.local.clock import SystemClock
-from deploy.local.guests.qemu import QemuGuests
-from deploy.local.network.chooser import NetworkKind
-from deploy.local.ports import Guest, GuestSpec, TransferInfo, TransferLimits
+from deploy.clock import SystemClock
+from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.ports import Guest, GuestSpec, TransferInfo, TransferLimits
+from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 from tests.vm.guests import MIB, Booted, booted

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.guests.machine import Machine, Qemu, QemuProcess
-from deploy.local.network.chooser import NetworkKind
-from deploy.local.ports import (
+from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.ports import (
     Guest,
     GuestPhase,
     GuestSpec,
@@ -24,6 +23,7 @@ from deploy.local.ports import (
     TransferInfo,
     TransferStatus,
 )
+from deploy.neonvm.qemu.machine import Machine, Qemu, QemuProcess
 from protocol.units import Bytes, MilliCpu, Seconds
 from tests.vm.guests import MIB, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling

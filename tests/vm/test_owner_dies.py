@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.network import netns
-from deploy.local.network.chooser import NetworkKind, choose_network
+from deploy.neonvm.network import netns
+from deploy.neonvm.network.chooser import NetworkKind, choose_network
 from tests.vm.guests import machines, until
 
 pytestmark = pytest.mark.vm
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.vm
 _OWNER = """
 import asyncio, sys
 from pathlib import Path
-from deploy.local.network.chooser import NetworkKind
+from deploy.neonvm.network.chooser import NetworkKind
 from tests.vm.guests import booted
 
 async def main():

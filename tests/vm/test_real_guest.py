@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.network import netns
-from deploy.local.network.chooser import NetworkKind
-from deploy.local.ports import GuestPhase, GuestState
+from deploy.neonvm.network import netns
+from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.ports import GuestPhase, GuestState
 from protocol.units import Bytes, MilliCpu
 from tests.vm.guests import MIB, Booted, booted, machines, until_running
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import httpx
 
-from deploy.local.clock import SystemClock
+from deploy.clock import SystemClock
+from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
 from deploy.local.cluster.control import ControlResponse, ProcessStatus, control_endpoint
 from deploy.local.cluster.control_plane import (
@@ -35,10 +36,9 @@ from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.cluster.spec import ClusterSpec, SpecError
-from deploy.local.kube.client import ApiClient
-from deploy.local.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.local.ports import GuestError, NetworkError
 from deploy.local.process import ProcessSupervisor, Program
+from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
+from deploy.neonvm.ports import GuestError, NetworkError
 
 
 class Cluster:

@@ -7,9 +7,9 @@ from typing import Final
 
 import yaml
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient, ApiError
-from deploy.local.kube.objects import CRDS, NODES, PODS, VIRTUAL_MACHINES, Json, Kind, items, name_of, node_of, text
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.objects import CRDS, NODES, PODS, VIRTUAL_MACHINES, Json, Kind, items, name_of, node_of, text
 from deploy.local.kubelet.node_object import NodeSpec, node_object
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.ports import ClusterNetwork, NetworkError
 from deploy.local.private_file import write_private
+from deploy.neonvm.ports import ClusterNetwork, NetworkError
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):

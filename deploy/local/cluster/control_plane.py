@@ -18,15 +18,15 @@ from typing import Final
 
 import httpx
 
-from deploy.local.clock import Clock
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.kubeconfig import client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.kubeconfig import client_from_kubeconfig
-from deploy.local.network.chooser import LocalNetwork
 from deploy.local.private_file import write_private
 from deploy.local.process import ProcessSupervisor, Program
+from deploy.neonvm.network.chooser import LocalNetwork
 from protocol.units import Instant, Seconds
 
 API_PORT: Final = 6443

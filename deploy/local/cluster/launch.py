@@ -17,13 +17,13 @@ from typing import Final
 
 import msgspec
 
-from deploy.local.clock import Clock
+from deploy.clock import Clock
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.guests.machine import Qemu
-from deploy.local.network.hub import HubNetwork
-from deploy.local.network.namespaces import NamespaceNetwork
+from deploy.neonvm.network.hub import HubNetwork
+from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.qemu.machine import Qemu
 from protocol.units import Instant, Seconds
 
 _PATIENCE: Final = Seconds(30.0)

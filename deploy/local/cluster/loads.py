@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.guests.simulated_load import Demand, Load, LoadError, Step, parse_recording
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, Step, parse_recording
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from deploy.kube.objects import PODS, Json
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kube.objects import PODS, Json
 from deploy.local.kubelet.agents import per_node
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder, report

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import httpx
 
-from deploy.local.clock import Clock
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient
+from deploy.kube.events import Events
+from deploy.kube.informer import Informer
+from deploy.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from deploy.local.cluster.control import ProcessStatus
-from deploy.local.kube.client import ApiClient
-from deploy.local.kube.events import Events
-from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from deploy.local.kubelet.kubelet import Kubelet
 from deploy.local.kubelet.pod_gc import PodGarbageCollector
 from deploy.local.kubelet.sandbox import NodeDependencies
-from deploy.local.neonvm.controller import NeonVmController
-from deploy.local.neonvm.means import Means
-from deploy.local.neonvm.migrations import Migrations
-from deploy.local.ports import ClusterNetwork, Guests
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
+from deploy.neonvm.controller.controller import NeonVmController
+from deploy.neonvm.dependencies import Means
+from deploy.neonvm.migration.migration_controller import Migrations
+from deploy.neonvm.ports import ClusterNetwork, Guests
 from protocol.messages import ObjectName
 
 _SUFFIX_LETTERS = string.ascii_lowercase + string.digits

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.guests.qemu_command import METRICS_PORT
-from deploy.local.kube.client import ApiClient
-from deploy.local.kube.objects import Json, name_of
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient
+from deploy.kube.objects import Json, name_of
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
-from deploy.local.ports import PodNetwork
 from deploy.local.process import ProcessSupervisor, Program
+from deploy.neonvm.addressing import METRICS_PORT
+from deploy.neonvm.ports import PodNetwork
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 

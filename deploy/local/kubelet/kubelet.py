@@ -15,16 +15,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.local.kube.client import ApiError, ApiUnavailableError
-from deploy.local.kube.informer import Change, Informer
-from deploy.local.kube.objects import PODS, Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import PODS, Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, report, vm_folder
-from deploy.local.neonvm.machine import machine_of
-from deploy.local.neonvm.migration_facts import Seat
-from deploy.local.neonvm.resizer import Resizer
-from deploy.local.ports import Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
-from deploy.local.work_queue import WorkQueue
+from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
+from deploy.neonvm.runner.resizer import Resizer
+from deploy.work_queue import WorkQueue
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError
@@ -56,10 +55,10 @@ class Kubelet:
         found = self._sandboxes.get(pod)
         return found[0].guest if found is not None and found[0].uid == uid else None
 
-    def seat(self, pod: ObjectName, uid: str) -> Seat:
+    def seat(self, pod: ObjectName, uid: str) -> PodRole:
         """What the guest of that very pod does here."""
         found = self._sandboxes.get(pod)
-        return found[0].seat if found is not None and found[0].uid == uid else Seat.EMPTY
+        return found[0].seat if found is not None and found[0].uid == uid else PodRole.EMPTY
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]

@@ -5,11 +5,11 @@ The guests of such a pod still run in this process: they are ended like those of
 
 from __future__ import annotations
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.informer import Change, Informer
-from deploy.local.kube.objects import PODS, is_leaving, name_of, node_of, uid_of
-from deploy.local.work_queue import WorkQueue
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import PODS, is_leaving, name_of, node_of, uid_of
+from deploy.work_queue import WorkQueue
 from protocol.messages import ObjectName
 
 _NOT_FOUND = 404

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.local.kube.objects import Json, items, text
-from deploy.local.neonvm.pods import MOVED
+from deploy.kube.objects import Json, items, text
+from deploy.neonvm.objects.pods import MOVED
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:

@@ -18,16 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.objects import PODS, Json, name_of, node_of, uid_of
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.objects import PODS, Json, name_of, node_of, uid_of
 from deploy.local.kubelet.agents import AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
-from deploy.local.neonvm.migration_facts import Seat
-from deploy.local.neonvm.owners import migration_of
-from deploy.local.neonvm.pods import has_agent
-from deploy.local.neonvm.resizer import Resizer
-from deploy.local.ports import (
+from deploy.local.process import ProcessSupervisor
+from deploy.neonvm.objects.owners import migration_of
+from deploy.neonvm.objects.pods import has_agent
+from deploy.neonvm.ports import (
     ClusterNetwork,
     Guest,
     GuestError,
@@ -37,13 +36,14 @@ from deploy.local.ports import (
     GuestState,
     NetworkError,
     PodNetwork,
+    PodRole,
     Survivor,
     TransferError,
     TransferFault,
     TransferInfo,
     TransferLimits,
 )
-from deploy.local.process import ProcessSupervisor
+from deploy.neonvm.runner.resizer import Resizer
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -72,10 +72,10 @@ class _Inside:
 
 
 _SEATS: Final = {
-    GuestPhase.BOOTING: Seat.BOOTING,
-    GuestPhase.RECEIVING: Seat.RECEIVING,
-    GuestPhase.RUNNING: Seat.RUNNING,
-    GuestPhase.STOPPED: Seat.EMPTY,
+    GuestPhase.BOOTING: PodRole.BOOTING,
+    GuestPhase.RECEIVING: PodRole.RECEIVING,
+    GuestPhase.RUNNING: PodRole.RUNNING,
+    GuestPhase.STOPPED: PodRole.EMPTY,
 }
 
 
@@ -101,12 +101,12 @@ class Sandbox:
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
-    def seat(self) -> Seat:
+    def seat(self) -> PodRole:
         """What the guest does."""
         if self._inside is None:
-            return Seat.EMPTY
+            return PodRole.EMPTY
         seat = _SEATS[self._inside.resizer.state.phase]
-        return Seat.RECEIVING if self._receives and seat is not Seat.EMPTY else seat
+        return PodRole.RECEIVING if self._receives and seat is not PodRole.EMPTY else seat
 
     async def send(
         self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.local.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
 from deploy.local.private_file import write_private
 from protocol.messages import ObjectName
 from protocol.units import Seconds

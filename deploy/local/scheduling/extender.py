@@ -11,7 +11,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from deploy.local.kube.objects import Json
+from deploy.kube.objects import Json
 from protocol.messages import ObjectName
 
 

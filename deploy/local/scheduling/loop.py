@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.events import WARNING, Events
-from deploy.local.kube.informer import Change, Informer
-from deploy.local.kube.objects import (
+from deploy.clock import Clock
+from deploy.kube.events import WARNING, Events
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import (
     Json,
     annotations_of,
     child,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from deploy.local.clock import Clock
+from deploy.clock import Clock
+from deploy.kube.objects import VIRTUAL_MACHINES, Json, name_of, text
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.guests.qemu_command import DAEMON_PORT
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, name_of, text
+from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.messages import ObjectName
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server

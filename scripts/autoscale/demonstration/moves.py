@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiClient
-from deploy.local.kube.informer import Change, Informer
-from deploy.local.kube.objects import MIGRATIONS, Json, child, items, text, whole
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import MIGRATIONS, Json, child, items, text, whole
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE
 from protocol.units import Instant, Seconds

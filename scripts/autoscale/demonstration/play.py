@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items
+from deploy.clock import Clock
+from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.units import Instant, Resources, Seconds

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json, child, items, text
+from deploy.clock import Clock
+from deploy.kube.informer import Informer
+from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items, text
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch

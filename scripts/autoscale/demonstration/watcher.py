@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.local.clock import Clock
-from deploy.local.kube.client import ApiError, ApiUnavailableError
-from deploy.local.kube.informer import Change, Informer
-from deploy.local.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, text
+from deploy.clock import Clock
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, text
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources
 from scripts.autoscale.site import Site, explanation

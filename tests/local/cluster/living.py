@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from deploy.local.clock import SystemClock
+from deploy.clock import SystemClock
+from deploy.kube.informer import Informer
+from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.objects import VIRTUAL_MACHINES, Json
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kube.informer import Informer
-from deploy.local.kube.kubeconfig import client_from_kubeconfig
-from deploy.local.kube.objects import VIRTUAL_MACHINES, Json
 from protocol.messages import ObjectName
 
 PATIENCE = 30.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kube.objects import Json, child
-from tests.local.neonvm.stage import Stage, staged
+from deploy.kube.objects import Json, child
+from tests.neonvm.stage import Stage, staged
 
 
 @pytest.fixture

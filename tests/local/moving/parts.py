@@ -20,9 +20,9 @@ from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Charge, Ports, Runner
 from agent.telemetry import Field, Level
-from deploy.local.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
+from deploy.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
 from deploy.local.kubelet.tokens import ensure_account
-from deploy.local.ports import GuestPhase
+from deploy.neonvm.ports import GuestPhase
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Bytes, Instant, Seconds
@@ -32,8 +32,8 @@ from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.agent.core.story import POLICY
-from tests.local.neonvm.in_process import InProcess
-from tests.local.neonvm.puppets import Puppets
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.puppets import Puppets
 
 SETTINGS = """
 nodeDefaults:

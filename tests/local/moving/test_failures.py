@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kube.objects import NODES, PODS, text
-from deploy.local.ports import Survivor, TransferFault
+from deploy.kube.objects import NODES, PODS, text
+from deploy.neonvm.ports import Survivor, TransferFault
 from protocol.messages import ObjectName
 from tests.local.moving.world import World, world_in
 

@@ -19,11 +19,8 @@ from pathlib import Path
 
 import httpx
 
-from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
-from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
-from deploy.local.kube.client import ApiUnavailableError
-from deploy.local.kube.objects import (
+from deploy.kube.client import ApiUnavailableError
+from deploy.kube.objects import (
     CRDS,
     EVENTS,
     MIGRATIONS,
@@ -42,17 +39,20 @@ from deploy.local.kube.objects import (
     text,
     uid_of,
 )
+from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
+from deploy.local.cluster.content import register_node
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kubelet.node_object import NodeSpec
-from deploy.local.ports import GuestPhase
+from deploy.neonvm.ports import GuestPhase
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
 from tests.local.moving.parts import Agents, OneClock, Scheduler
-from tests.local.neonvm.in_process import InProcess
-from tests.local.neonvm.objects import virtual_machine
-from tests.local.neonvm.puppets import PlainNetwork, Puppet, Puppets
-from tests.local.neonvm.stage import definition
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.puppets import PlainNetwork, Puppet, Puppets
+from tests.neonvm.sample_objects import virtual_machine
+from tests.neonvm.stage import definition
 
 DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")

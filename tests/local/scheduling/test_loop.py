@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from deploy.local.kube.client import ApiClient
-from deploy.local.kube.events import Events
-from deploy.local.kube.informer import Informer
-from deploy.local.kube.objects import NODES, PODS, Json
+from deploy.kube.client import ApiClient
+from deploy.kube.events import Events
+from deploy.kube.informer import Informer
+from deploy.kube.objects import NODES, PODS, Json
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
 from tests.local.clock import FakeClock, settle

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.local.kube.objects import Json
+from deploy.kube.objects import Json
 from deploy.local.scheduling.choice import no_node_message, winner
 from deploy.local.scheduling.predicates import refusal
 

@@ -1,0 +1,96 @@
+"""Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
+
+An event that cannot be written is dropped: it is a courtesy, and the facts are in the object's status. What must be
+heard is told: whoever tells it hears that it may be lost, and tells it again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.objects import EVENTS, Json, name_of, text, uid_of
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+REMEMBERED: Final = 512
+"""So many objects' last events are known; one of an object that is not known is written anew instead of counted."""
+_SERVER_IN_TROUBLE: Final = 500
+"""This status and those above say nothing about the event itself."""
+
+_Last = tuple[tuple[str, str], str, int]
+"""Reason and message of an object's last event, the event's name, and how often it was said."""
+
+
+class Events:
+    """Writes events in the name of one component. An event equal to an object's last one only raises its count."""
+
+    def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
+        self._client = client
+        self._component = component
+        self._clock = clock
+        self._last: dict[str, _Last] = {}  # the object that was spoken of last comes last
+
+    async def say(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+        """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
+        with suppress(ApiUnavailableError):
+            await self.tell(about, reason, message, kind)
+
+    async def tell(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+        """The same. Raises ``ApiUnavailableError`` where it may not have been written; what is refused is dropped."""
+        uid = uid_of(about)
+        said, written, count = self._last.get(uid, (("", ""), "", 0))
+        try:
+            if said == (reason, message):
+                await self._count(about, written, count + 1)
+                self._remember(uid, (said, written, count + 1))
+            else:
+                written = await self._write(about, reason, message, kind)
+                self._remember(uid, ((reason, message), written, 1))
+        except ApiError as error:
+            self._last.pop(uid, None)
+            if error.status >= _SERVER_IN_TROUBLE:
+                raise ApiUnavailableError(f"the event may not have been written: {error}") from error
+        except ApiUnavailableError:
+            self._last.pop(uid, None)
+            raise
+
+    def _remember(self, uid: str, last: _Last) -> None:
+        self._last.pop(uid, None)
+        self._last[uid] = last
+        if len(self._last) > REMEMBERED:
+            del self._last[next(iter(self._last))]
+
+    async def _count(self, about: Json, written: str, count: int) -> None:
+        name = type(name_of(about))(_namespace(about), written)
+        await self._client.merge_patch(EVENTS, name, {"count": count, "lastTimestamp": self._clock.timestamp()})
+
+    async def _write(self, about: Json, reason: str, message: str, kind: str) -> str:
+        now = self._clock.timestamp()
+        regarding = name_of(about)
+        event: Json = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{regarding.name}.", "namespace": _namespace(about)},
+            "involvedObject": {
+                "apiVersion": text(about, "apiVersion"),
+                "kind": text(about, "kind"),
+                "namespace": regarding.namespace,
+                "name": regarding.name,
+                "uid": uid_of(about),
+            },
+            "reason": reason,
+            "message": message,
+            "type": kind,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component},
+        }
+        return text(await self._client.create(EVENTS, _namespace(about), event), "metadata", "name")
+
+
+def _namespace(about: Json) -> str:
+    return name_of(about).namespace or "default"

@@ -1,1 +1,0 @@
-"""Guests of the local cluster: real ones in QEMU, and light ones that play a load."""

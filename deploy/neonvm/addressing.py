@@ -1,0 +1,24 @@
+"""The fixed addresses and ports of a guest's two networks (pure).
+
+Every VM has one address on the flat network, which decides its MAC, and a private link to its pod.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import Final
+
+FLAT_PREFIX: Final = 16
+LINK_GUEST: Final = "10.255.255.254"
+"""Where a guest's node_exporter and daemon are for its pod (S4.3)."""
+LINK_POD: Final = "10.255.255.253"
+LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
+"""The same in every pod, so that a guest's neighbour table stays valid when the guest moves."""
+LINK_PREFIX: Final = 30
+DAEMON_PORT: Final = 25183
+METRICS_PORT: Final = 9100
+
+
+def flat_mac(address: str) -> str:
+    """The MAC of the VM with this flat address: the same wherever it runs, and no other VM's."""
+    return "52:54:00:" + ":".join(f"{octet:02x}" for octet in IPv4Address(address).packed[1:])

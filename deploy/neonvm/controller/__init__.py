@@ -1,0 +1,1 @@
+"""The controller of VirtualMachines: they become runner pods and follow their ``use`` (S4.2)."""

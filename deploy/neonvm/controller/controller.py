@@ -1,0 +1,248 @@
+"""The controller's shell: watches VirtualMachines and their pods, and carries plans out.
+
+A controller that starts anew knows nothing but the API and the guests that run in this process: that is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.events import WARNING
+from deploy.kube.objects import (
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    items,
+    labels_of,
+    name_of,
+    text,
+    uid_of,
+)
+from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
+from deploy.neonvm.dependencies import Means
+from deploy.neonvm.objects.by_vm import ByVm
+from deploy.neonvm.objects.conditions import stamped
+from deploy.neonvm.objects.owners import is_owned_by, migration_of
+from deploy.neonvm.objects.phases import RUNNING, is_under_way
+from deploy.neonvm.objects.pods import runner_pod, usage_annotation
+from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.ports import GuestPhase
+from deploy.neonvm.runner.resizer import Resizer
+from deploy.work_queue import WorkQueue
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
+from protocol.units import Instant, Resources, Seconds
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
+
+_WORKERS: Final = 4
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_SOON: Final = Seconds(0.25)
+_FIRST_RESTART: Final = 1.0
+_LONGEST_RESTART: Final = 30.0
+_STEADY: Final = Seconds(60.0)
+"""A guest that ran for so long is restarted without a pause when it ends."""
+
+
+@dataclass(slots=True)
+class _Restarts:
+    """When a VM may start again."""
+
+    failures: int = 0
+    not_before: Instant = Instant(0.0)
+    ran_since: Instant | None = None
+
+
+class NeonVmController:
+    """Runs the VirtualMachines of one cluster."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._queue = WorkQueue(means.clock)
+        self._restarts: dict[str, _Restarts] = {}
+        means.vms.listen(lambda change: self._queue.add(change.name))
+        self._pods = ByVm(means.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
+        self._migrations = ByVm(means.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+
+    def look_at(self, vm: ObjectName) -> None:
+        """Something about the VM's guest has changed."""
+        self._queue.add(vm)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._means.vms.synced.wait()
+        await self._means.pods.synced.wait()
+        await self._means.migrations.synced.wait()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(_WORKERS):
+                workers.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._queue.take()
+            try:
+                await self.reconcile(name)
+            except (ApiError, ApiUnavailableError) as error:
+                self._queue.failed(name)
+                vm = self._means.vms.get(name)
+                if vm is not None and isinstance(error, ApiError) and error.status not in {_CONFLICT, _NOT_FOUND}:
+                    await self._means.events.say(vm, "FailedReconcile", str(error), WARNING)
+            else:
+                self._queue.done(name)
+
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one VM and does what is to be done now. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        vm = self._means.vms.get(name)
+        if vm is None:
+            return
+        pod = self._pod_of(vm)
+        guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        facts = await self._facts(vm, pod, guest, self._under_way(name))
+        await self._carry_out(plan(facts), facts, guest)
+
+    async def _facts(self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None) -> Facts:
+        machine: VirtualMachine | None = None
+        fault = ""
+        try:
+            machine = machine_of(vm)
+        except InvalidObjectError as error:
+            fault = str(error)
+            await self._means.events.say(vm, "InvalidSpec", fault, WARNING)
+        return Facts(
+            vm=vm,
+            machine=machine,
+            fault=fault,
+            pod=pod,
+            guest=guest.state if guest else None,
+            guest_fault=guest.fault if guest else "",
+            vm_address=await self._means.room.vm_address(name_of(vm)),
+            restart_due=under_way is None and self._restart_due(vm, guest),
+            new_pod_name=lambda: f"{name_of(vm).name}-{self._means.suffix()}",
+            others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
+            under_way=under_way,
+        )
+
+    def _pod_of(self, vm: Json) -> Json | None:
+        name = text(vm, "status", "podName")
+        pod = self._means.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
+        return pod if pod is not None and (is_owned_by(pod, vm) or migration_of(pod)) else None
+
+    def _under_way(self, vm: ObjectName) -> UnderWay | None:
+        found = next((each for each in self._migrations.of(vm) if is_under_way(each)), None)
+        if found is None:
+            return None
+        source, target = (text(found, "status", f"{end}PodName") for end in ("source", "target"))
+        pod = self._means.pods.get(ObjectName(vm.namespace, target))
+        guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
+        return UnderWay(
+            source=source,
+            target=target,
+            is_transferring=text(found, "status", "phase") == RUNNING,
+            target_pod=pod,
+            target_guest=guest.state if guest is not None and runs else None,
+        )
+
+    def _restart_due(self, vm: Json, guest: Resizer | None) -> bool:
+        """Notes how long guests run, and whether the pause since the last one's end is over."""
+        restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
+        now = self._means.clock.now()
+        if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
+            restarts.ran_since = restarts.ran_since or now
+        elif restarts.ran_since is not None:
+            restarts.failures = 0 if now - restarts.ran_since >= _STEADY else restarts.failures + 1
+            pause = min(_FIRST_RESTART * 2.0 ** min(restarts.failures - 1, 10), _LONGEST_RESTART)
+            restarts.not_before = Instant(now + (pause if restarts.failures else 0.0))
+            restarts.ran_since = None
+        return now >= restarts.not_before
+
+    async def _carry_out(self, todo: Plan, facts: Facts, guest: Resizer | None) -> None:
+        name, vm = name_of(facts.vm), facts.vm
+        if todo.add_finalizer:
+            await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
+        if guest is not None and todo.hold:
+            guest.hold()
+        if guest is not None and todo.want is not None:
+            guest.want(todo.want)
+        await self._report(vm, todo.status)
+        if facts.pod is not None and guest is not None and guest.state.phase is GuestPhase.RUNNING:
+            await self._annotate(facts.pod, guest)
+        if todo.create_pod and facts.machine is not None:
+            await self._create_pod(vm, facts.machine)
+        if todo.delete_pod and facts.pod is not None:
+            await self._means.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
+        await self._delete_strays(vm, todo.strays)
+        if todo.remove_finalizer:
+            await self._means.room.release_vm(name, uid_of(vm))
+            self._restarts.pop(uid_of(vm), None)
+            await self._set_finalizers(vm, [each for each in _finalizers(vm) if each != FINALIZER])
+        if todo.wait_for_restart:
+            wait = self._restarts[uid_of(vm)].not_before - self._means.clock.now()
+            self._queue.add(name, Seconds(max(0.05, wait)))
+
+    async def _report(self, vm: Json, wanted: Json) -> None:
+        """Writes the parts of the status that differ; conditions get their time when they turn."""
+        wanted = stamped(wanted, self._means.clock.timestamp())
+        status = child(vm, "status")
+        changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        if changed:
+            # Where the VM is, and whether it moves, is never said of an object that has changed since it was looked at.
+            judged = changed.keys() & {"podName", "phase"}
+            version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
+            body: Json = {"metadata": version, "status": changed}
+            await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+            await self._say_phase(vm, changed)
+
+    async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
+        if changed.get("phase") in {"Failed", "Succeeded"}:
+            why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
+            await self._means.events.say(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
+
+    async def _annotate(self, pod: Json, guest: Resizer) -> None:
+        usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
+        if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
+            body: Json = {"metadata": {"annotations": {ANNOTATION_USAGE: usage}}}
+            await self._means.client.merge_patch(PODS, name_of(pod), body)
+
+    async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
+        pod = runner_pod(vm, text(vm, "status", "podName"), machine.use, self._means.sidecars)
+        if not await self._is_current(vm):
+            return
+        try:
+            await self._means.client.create(PODS, name_of(vm).namespace, pod)
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+
+    async def _delete_strays(self, vm: Json, pods: Sequence[ObjectName]) -> None:
+        """Deletes pods that the VM has no more use for."""
+        if pods and await self._is_current(vm):
+            for pod in pods:
+                await self._means.client.delete(PODS, pod)
+
+    async def _is_current(self, vm: Json) -> bool:
+        """Whether the VM is still as it was looked at; where not, it is looked at again soon.
+
+        Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
+        """
+        fresh = await self._means.client.get(VIRTUAL_MACHINES, name_of(vm))
+        is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
+        if not is_current:
+            self._queue.add(name_of(vm), _SOON)
+        return is_current
+
+    async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
+        version = text(vm, "metadata", "resourceVersion")
+        body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
+        await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+
+
+def _finalizers(vm: Json) -> list[object]:
+    found = child(vm, "metadata").get("finalizers")
+    return list(found) if isinstance(found, list) else []

@@ -1,0 +1,206 @@
+"""What to do about one VirtualMachine, from what is true now: the controller's whole judgement (pure).
+
+Rules that hold here:
+
+- Level-triggered: the plan depends on the object, its pod and its guest alone, never on what happened before.
+- ``status`` says what the guest has, as the guest says it; never what the spec wishes.
+- The pod's name is in ``status`` before the pod is made, so that a controller that died in between makes no second one.
+- A pod that has gone without ending (its node went, somebody deleted it) counts as failed; so does one whose guest has
+  moved away while the VM still names it: the guest was lost where it went, and nobody wanted that.
+- While a migration is under way the VM is held: no resize is ordered, and the end of the source's pod ends nothing,
+  because only the migration knows whether the guest died or moved. Once the guest runs in the target, the VM is
+  there: ``status`` says so before anything else happens (S4.12).
+- A VM gets a new pod only when no other pod of it is left: the disk is never opened twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from deploy.kube.objects import (
+    Json,
+    child,
+    is_leaving,
+    is_over,
+    name_of,
+    node_of,
+    pod_phase,
+    text,
+    whole,
+)
+from deploy.neonvm.objects.conditions import condition
+from deploy.neonvm.objects.owners import is_owned_by
+from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
+from deploy.neonvm.objects.pods import MOVED
+from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
+from deploy.neonvm.ports import GuestPhase, GuestState
+from protocol.messages import ObjectName
+from protocol.units import Resources
+from protocol.virtual_machine import VirtualMachine
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """The migration of the VM that has begun and not ended.
+
+    ``is_transferring``: it is beyond its preparation. ``target_guest`` is what the guest has in the target's pod once
+    it runs there, None before.
+    """
+
+    source: str
+    target: str
+    is_transferring: bool
+    target_pod: Json | None
+    target_guest: GuestState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true now. ``machine`` is None where the spec is unusable, ``fault`` then says why.
+
+    ``guest`` is what the guest has (None where none is known here); ``guest_fault`` the guest's last refusal.
+    ``restart_due`` says that the pause before a restart is over. ``new_pod_name`` draws a name that was never used.
+    ``others`` are the VM's pods beside ``pod``; ``under_way`` the migration that has begun, if any.
+    """
+
+    vm: Json
+    machine: VirtualMachine | None
+    fault: str
+    pod: Json | None
+    guest: GuestState | None
+    guest_fault: str
+    vm_address: str
+    restart_due: bool
+    new_pod_name: Callable[[], str]
+    others: tuple[Json, ...] = ()
+    under_way: UnderWay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
+
+    ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more use for.
+    """
+
+    status: Json
+    add_finalizer: bool = False
+    create_pod: bool = False
+    delete_pod: bool = False
+    remove_finalizer: bool = False
+    want: Resources | None = None
+    hold: bool = False
+    wait_for_restart: bool = False
+    strays: tuple[ObjectName, ...] = ()
+
+
+def plan(facts: Facts) -> Plan:
+    """What to do now; nothing where all is well."""
+    finalizers = child(facts.vm, "metadata").get("finalizers")
+    held = isinstance(finalizers, list) and FINALIZER in finalizers
+    if is_leaving(facts.vm):
+        return _leave(facts) if held else Plan({})
+    if not held:
+        return Plan({}, add_finalizer=True)
+    if facts.under_way is not None and facts.under_way.source == text(facts.vm, "status", "podName"):
+        return _moving(facts, facts.under_way)
+    return replace(_stay(facts), strays=_strays(facts))
+
+
+def _stay(facts: Facts) -> Plan:
+    if facts.machine is None:
+        return Plan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
+    if not text(facts.vm, "status", "podName"):
+        return Plan({"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST})
+    if facts.pod is None:
+        return _without_pod(facts)
+    return _ended(facts, facts.pod) if is_over(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
+
+
+_NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+
+
+def _leave(facts: Facts) -> Plan:
+    if facts.pod is None:
+        return Plan({}, remove_finalizer=not facts.others, strays=_strays(facts))
+    return Plan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
+
+
+def _strays(facts: Facts) -> tuple[ObjectName, ...]:
+    """Pods of the VM that nothing will come for: not its own one, and in no migration."""
+    kept = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
+    found = [each for each in facts.others if is_owned_by(each, facts.vm) and not is_leaving(each)]
+    return tuple(name_of(each) for each in found if name_of(each).name not in kept)
+
+
+def _without_pod(facts: Facts) -> Plan:
+    phase = text(facts.vm, "status", "phase")
+    if phase in {"", PENDING}:
+        return Plan({}, create_pod=not any(not is_over(each) for each in facts.others))
+    if phase not in ENDED:
+        gone = _available(facts.vm, False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
+        return Plan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
+    if not restarts(facts.vm, phase):
+        return Plan({})
+    if not facts.restart_due:
+        return Plan({}, wait_for_restart=True)
+    count = whole(facts.vm, "status", "restartCount") + 1
+    return Plan({"phase": PENDING, "podName": facts.new_pod_name(), "restartCount": count, **_NO_GUEST})
+
+
+def _ended(facts: Facts, pod: Json) -> Plan:
+    phase, reason, story = pod_phase(pod), text(pod, "status", "reason") or "PodEnded", text(pod, "status", "message")
+    if reason == MOVED:
+        phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
+    ended = _available(facts.vm, False, reason, story)
+    again = restarts(facts.vm, phase) and not is_leaving(pod)
+    return Plan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
+
+
+def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
+    if is_leaving(pod):
+        return Plan({})
+    if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
+        waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
+        return Plan({"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None})
+    guest = facts.guest
+    scaling = guest.phase is GuestPhase.RUNNING and Resources(guest.cpu, guest.mem) != machine.use
+    place = _in_place(facts, pod, guest)
+    status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": [_serves(facts, guest)]}
+    return Plan(status, want=machine.use)
+
+
+def _moving(facts: Facts, under_way: UnderWay) -> Plan:
+    """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
+    if under_way.target_pod is not None and under_way.target_guest is not None:
+        place = _in_place(facts, under_way.target_pod, under_way.target_guest)
+        moved = _available(facts.vm, True, "GuestRuns", "")
+        return Plan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": [moved]})
+    phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
+    if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
+        return Plan({"phase": phase}, hold=True)
+    held = _available(facts.vm, True, "GuestRuns", "the guest is being moved")
+    return Plan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": [held]}, hold=True)
+
+
+def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
+    return {
+        "node": node_of(pod),
+        "podIP": text(pod, "status", "podIP"),
+        "extraNetIP": facts.vm_address,
+        "cpus": guest.cpu.quantity(),
+        "memorySize": guest.mem.quantity(),
+    }
+
+
+def _serves(facts: Facts, guest: GuestState) -> Json:
+    if guest.phase is GuestPhase.BOOTING:
+        return _available(facts.vm, False, "Booting", "the guest boots")
+    reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
+    return _available(facts.vm, True, reason, facts.guest_fault)
+
+
+def _available(vm: Json, value: bool, reason: str, message: str) -> Json:
+    return condition(vm, "Available", str(value), reason, message)

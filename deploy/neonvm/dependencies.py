@@ -1,0 +1,51 @@
+"""What NeonVM's controllers work with: the API, its caches, and the guests of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from deploy.clock import Clock
+from deploy.kube.client import ApiClient
+from deploy.kube.events import Events
+from deploy.kube.informer import Informer
+from deploy.neonvm.ports import PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.runner.resizer import Resizer
+from protocol.messages import ObjectName
+
+
+class GuestRoom(Protocol):
+    """The guests that run here, by their pods; the kubelet's side."""
+
+    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
+        """The guest of that very pod; None where it does not run here, or only receives."""
+
+    def seat(self, pod: ObjectName, uid: str) -> PodRole:
+        """What the guest of that very pod does here."""
+
+    async def send(
+        self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address on the flat network."""
+
+    async def release_vm(self, vm: ObjectName, uid: str) -> None:
+        """The VM is gone for good: its address and its disk are given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the controllers work with. ``suffix`` draws the random end of a pod's name."""
+
+    client: ApiClient
+    vms: Informer
+    pods: Informer
+    migrations: Informer
+    room: GuestRoom
+    events: Events
+    clock: Clock
+    suffix: Callable[[], str]
+    sidecars: bool

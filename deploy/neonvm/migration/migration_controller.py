@@ -1,0 +1,165 @@
+"""The shell around migrations' plans: watches VirtualMachineMigrations and what they depend on (S4.12).
+
+Rules that hold here:
+
+- Migrations are looked at by VM, one look at a time, the oldest first: two of one VM can never be admitted at once.
+- What decides on a beginning is read afresh; what goes on is told by caches, and a stale one only delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.objects import (
+    MIGRATIONS,
+    VIRTUAL_MACHINES,
+    Json,
+    items,
+    labels_of,
+    name_of,
+    text,
+    uid_of,
+    whole,
+)
+from deploy.neonvm.dependencies import Means
+from deploy.neonvm.migration.migration_executor import MigrationHands, bandwidth_of
+from deploy.neonvm.migration.migration_facts import MigrationFacts
+from deploy.neonvm.migration.migration_plan import plan_migration
+from deploy.neonvm.migration.transfers import Transfers
+from deploy.neonvm.objects.by_vm import ByVm
+from deploy.neonvm.objects.phases import has_remains, is_under_way
+from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.ports import PodRole
+from deploy.work_queue import WorkQueue
+from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME
+from protocol.units import Instant, QuantityError, Seconds
+from protocol.virtual_machine import InvalidObjectError
+
+_WORKERS: Final = 4
+_NOT_FOUND: Final = 404
+_NEXT: Final = Seconds(0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The migrations of one VM, and the VM."""
+
+    vm: Json | None
+    migrations: list[Json]
+
+
+class Migrations:
+    """Moves the VirtualMachines of one cluster."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._queue = WorkQueue(means.clock)
+        self.transfers = Transfers(means.clock)
+        self._hands = MigrationHands(means, self.transfers, self._queue.add)
+        self._deadlines: dict[str, Instant] = {}
+        self._seen: dict[ObjectName, set[str]] = {}
+        self._of = ByVm(means.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+        ByVm(means.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
+        means.vms.listen(lambda change: self.look_at(change.name))
+
+    def look_at(self, vm: ObjectName) -> None:
+        """Something about the VM or one of its guests has changed."""
+        if self._of.of(vm):
+            self._queue.add(vm)
+
+    async def run(self) -> None:
+        """Works until cancelled, which leaves every guest where it is."""
+        for cache in (self._means.vms, self._means.pods, self._means.migrations):
+            await cache.synced.wait()
+        async with self.transfers, asyncio.TaskGroup() as workers:
+            for _ in range(_WORKERS):
+                workers.create_task(self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError)))
+
+    async def reconcile(self, vm: ObjectName) -> None:
+        """Looks at every migration of one VM. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        known = _Known(self._means.vms.get(vm), self._of.of(vm))
+        if any(not text(each, "status", "phase") for each in known.migrations):
+            known = await self._afresh(vm)
+        await self._forget_all_but(vm, {uid_of(each) for each in known.migrations})
+        fresh = [each for each in known.migrations if not text(each, "status", "phase")]
+        for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
+            facts = self._facts(each, known)
+            await self._hands.carry_out(plan_migration(facts), facts, self._remaining(each))
+        if len(fresh) > 1:
+            self._queue.add(vm, _NEXT)  # judged by what has become of the first
+
+    async def _afresh(self, vm: ObjectName) -> _Known:
+        """The same from the API itself: a stale cache must not let a second migration begin."""
+        client = self._means.client
+        listed = items(await client.list(MIGRATIONS, vm.namespace), "items")
+        order = {uid_of(each): place for place, each in enumerate(self._of.of(vm))}
+        found = [each for each in listed if text(each, "spec", "vmName") == vm.name]
+        found.sort(key=lambda each: (order.get(uid_of(each), len(order)), name_of(each).name))
+        try:
+            return _Known(await client.get(VIRTUAL_MACHINES, vm), found)
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return _Known(None, found)
+
+    async def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> None:
+        """A migration that vanished, though it was held, takes its move with it."""
+        for gone in self._seen.get(vm, set()) - uids:
+            await self.transfers.cancel(gone)
+            self.transfers.forget(gone)
+            self._deadlines.pop(gone, None)
+        self._seen[vm] = uids
+        if not uids:
+            del self._seen[vm]
+
+    def _facts(self, migration: Json, known: _Known) -> MigrationFacts:
+        vm, means = known.vm, self._means
+        source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
+        target = self._pod(migration, text(migration, "status", "targetPodName"))
+        others = [each for each in known.migrations if uid_of(each) != uid_of(migration)]
+        guest = means.room.guest(name_of(source), uid_of(source)) if source is not None else None
+        transfer = self.transfers.of(uid_of(migration))
+        return MigrationFacts(
+            migration=migration,
+            fault=_fault(migration, vm),
+            vm=vm,
+            rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
+            has_remains=any(has_remains(each) for each in others),
+            source=source,
+            target=target,
+            source_seat=self._seat(source),
+            target_seat=self._seat(target),
+            is_quiet=guest is not None and guest.is_quiet,
+            transfer=transfer,
+            is_overdue=self._remaining(migration) <= 0,
+            new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{means.suffix()}",
+        )
+
+    def _pod(self, migration: Json, name: str) -> Json | None:
+        return self._means.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
+
+    def _seat(self, pod: Json | None) -> PodRole:
+        return self._means.room.seat(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
+
+    def _remaining(self, migration: Json) -> Seconds:
+        """How long the migration may still take, counted from when it was first seen here."""
+        span = whole(migration, "spec", "completionTimeout")
+        now = self._means.clock.now()
+        return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
+
+
+def _fault(migration: Json, vm: Json | None) -> str:
+    """Why this migration could never be carried out; empty where it can."""
+    try:
+        bandwidth_of(migration)
+        if vm is not None:
+            machine_of(vm)
+    except QuantityError as error:
+        return f"spec.maxBandwidth: {error}"
+    except InvalidObjectError as error:
+        return f"the VM is not usable: {error}"
+    return ""

@@ -1,0 +1,170 @@
+"""What carries out a migration's plan: patches, pods, and the move itself.
+
+Rules that hold here:
+
+- A phase is written only over the very object that was judged.
+- How a migration ended is said on the VM and on the migration before the migration is let go, so that it is never lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from deploy.kube.client import ApiError
+from deploy.kube.events import NORMAL, WARNING
+from deploy.kube.objects import (
+    MIGRATIONS,
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    child,
+    items,
+    name_of,
+    node_of,
+    text,
+    uid_of,
+)
+from deploy.neonvm.dependencies import Means
+from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
+from deploy.neonvm.migration.transfers import Transfers
+from deploy.neonvm.objects.conditions import stamped
+from deploy.neonvm.objects.owners import is_owned_by, owner_reference
+from deploy.neonvm.objects.target_pod import target_pod
+from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.ports import TransferInfo, TransferLimits
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Seconds
+
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+_DOWNTIME: Final = Seconds(0.02)
+"""How long a guest may stand still at first, as far as the hypervisor can foresee it."""
+_DEFAULT_BANDWIDTH: Final = "1Gi"
+_EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
+
+
+class MigrationHands:
+    """Carries out plans. ``look_again`` asks for another look at a VM, after some time."""
+
+    def __init__(self, means: Means, transfers: Transfers, look_again: Callable[[ObjectName, Seconds], None]) -> None:
+        self._means = means
+        self._transfers = transfers
+        self._look_again = look_again
+
+    async def carry_out(self, todo: MigrationPlan, facts: MigrationFacts, remaining: Seconds) -> None:
+        """Does what is planned, in the order of the plan. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        migration, target = facts.migration, facts.target
+        if todo.add_finalizer:
+            await self._hold(migration, facts.vm)
+        if todo.cancel:
+            await self._transfers.cancel(uid_of(migration))
+        if todo.adopt_target and target is not None and facts.vm is not None:
+            owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
+            await self._means.client.merge_patch(PODS, name_of(target), owners)
+        await self._report(migration, dict(todo.status))
+        if todo.create_target and facts.vm is not None:
+            await self._create_target(migration, facts.vm)
+        if todo.send:
+            await self._begin(facts, remaining)
+        if todo.delete_target and target is not None:
+            await self._delete_target(target)
+        if todo.tell:
+            await self._tell(facts)
+        if todo.remove_finalizer:
+            await self._let_go(migration)
+        elif remaining > 0:
+            self._look_again(_vm_of(migration), remaining)
+
+    async def _hold(self, migration: Json, vm: Json | None) -> None:
+        """Lets the migration stay until it is undone, and fall with its VM."""
+        owners = items(migration, "metadata", "ownerReferences")
+        if vm is not None and not is_owned_by(migration, vm):
+            owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
+        await self._patch(migration, {"finalizers": [*_finalizers(migration), FINALIZER], "ownerReferences": owners})
+
+    async def _let_go(self, migration: Json) -> None:
+        await self._patch(migration, {"finalizers": [each for each in _finalizers(migration) if each != FINALIZER]})
+
+    async def _patch(self, migration: Json, metadata: Json) -> None:
+        body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
+        await self._means.client.merge_patch(MIGRATIONS, name_of(migration), body)
+
+    async def _report(self, migration: Json, wanted: Json) -> None:
+        status = child(migration, "status")
+        wanted = stamped(wanted, self._means.clock.timestamp())
+        changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        if not changed:
+            return
+        judged = "phase" in changed
+        version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
+        body: Json = {"metadata": version, "status": changed}
+        await self._means.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
+
+    async def _create_target(self, migration: Json, vm: Json) -> None:
+        pod = target_pod(migration, vm, machine_of(vm).use, self._means.sidecars)
+        try:
+            await self._means.client.create(PODS, name_of(vm).namespace, pod)
+        except ApiError as error:
+            if error.status != _CONFLICT:
+                raise
+
+    async def _delete_target(self, target: Json) -> None:
+        try:
+            await self._means.client.delete(PODS, name_of(target), uid_of(target))
+        except ApiError as error:
+            if error.status != _NOT_FOUND:
+                raise
+
+    async def _begin(self, facts: MigrationFacts, remaining: Seconds) -> None:
+        """Begins the move, before anything else can be asked of the guests."""
+        if facts.source is None or facts.target is None:
+            return
+        migration, source, target = facts.migration, name_of(facts.source), name_of(facts.target)
+        room, vm = self._means.room, _vm_of(migration)
+        limits = TransferLimits(_DOWNTIME, bandwidth_of(migration), remaining, _auto_converge(migration))
+
+        async def send(progress: Callable[[TransferInfo], None]) -> TransferInfo:
+            return await room.send(source, target, limits, progress)
+
+        self._transfers.begin(uid_of(migration), send, lambda: self._look_again(vm, Seconds(0.0)))
+        ends = f"pod {source.name} on {node_of(facts.source)} to pod {target.name} on {node_of(facts.target)}"
+        for about in _both(facts):
+            await self._means.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
+
+    async def _tell(self, facts: MigrationFacts) -> None:
+        """Says on both objects how it ended."""
+        said = items(facts.migration, "status", "conditions")
+        reason, story = next(((text(each, "reason"), text(each, "message")) for each in said), ("", ""))
+        word = reason if reason == "Migrated" else f"Migration{reason}"
+        for about in _both(facts):
+            kind = NORMAL if reason in _EXPECTED else WARNING
+            await self._means.events.tell(about, word, _named(facts.migration, story), kind)
+
+
+def _both(facts: MigrationFacts) -> list[Json]:
+    """The objects on which people look for what has happened."""
+    return [facts.migration] if facts.vm is None else [facts.migration, facts.vm]
+
+
+def _named(migration: Json, story: str) -> str:
+    return f"{name_of(migration).name}: {story}"
+
+
+def bandwidth_of(migration: Json) -> Bytes:
+    """How many bytes the migration may send in a second. Raises ``QuantityError``."""
+    found = child(migration, "spec").get("maxBandwidth")
+    return Bytes.parse(found if isinstance(found, (int, str)) else _DEFAULT_BANDWIDTH)
+
+
+def _auto_converge(migration: Json) -> bool:
+    return child(migration, "spec").get("autoConverge") is not False
+
+
+def _vm_of(migration: Json) -> ObjectName:
+    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
+
+
+def _finalizers(migration: Json) -> list[object]:
+    found = child(migration, "metadata").get("finalizers")
+    return list(found) if isinstance(found, list) else []

@@ -1,0 +1,78 @@
+"""What is known of one VirtualMachineMigration, and what may be done about it: the words of its plan (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from deploy.kube.objects import Json
+from deploy.neonvm.ports import PodRole
+
+CANCELLED: Final = "Cancelled"
+"""The reason of a migration, or a move, that somebody called off."""
+CONDITION: Final = "Migrated"
+"""The one condition of a migration; its time of transition is when the migration ended."""
+
+
+class Sending(Enum):
+    """How far the move itself is, in this process."""
+
+    NOT_BEGUN = "not begun"
+    ACTIVE = "active"
+    FAILED = "failed"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The move itself. ``info`` is what ``status.info`` says of it, empty while it says nothing."""
+
+    sending: Sending = Sending.NOT_BEGUN
+    reason: str = ""
+    story: str = ""
+    info: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationFacts:
+    """What is true now.
+
+    ``fault`` says what is wrong with the migration's own spec. ``rival`` names another migration of the VM that is
+    under way; ``has_remains`` that another one has ended, but is not yet cleared away. ``source`` and ``target`` are
+    the pods that the status names (the source: before it names one, the VM's). ``is_quiet``: the source's guest is
+    held and not being resized. ``is_overdue``: the migration has had all its time.
+    """
+
+    migration: Json
+    fault: str
+    vm: Json | None
+    rival: str
+    has_remains: bool
+    source: Json | None
+    target: Json | None
+    source_seat: PodRole
+    target_seat: PodRole
+    is_quiet: bool
+    transfer: Transfer
+    is_overdue: bool
+    new_pod_name: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """``status`` is merged into the object's status where it differs; all is done in the order of the fields.
+
+    ``tell`` says on the VM and on the migration how it ended.
+    """
+
+    add_finalizer: bool = False
+    cancel: bool = False
+    adopt_target: bool = False
+    status: tuple[tuple[str, object], ...] = ()
+    create_target: bool = False
+    send: bool = False
+    delete_target: bool = False
+    tell: bool = False
+    remove_finalizer: bool = False

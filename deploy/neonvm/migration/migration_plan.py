@@ -1,0 +1,248 @@
+"""What to do about one VirtualMachineMigration, from what is true now: the whole judgement about moving a VM (pure).
+
+Rules that hold here (S4.12):
+
+- Level-triggered: the plan depends on the objects and on who runs, never on what happened before.
+- Who runs decides. Once the guest runs in the target, a cancel, a time-out or a deleted object come too late, and the
+  migration succeeds; where it does not run there and nothing is being sent, the target goes.
+- A migration is held before anything is decided about it: however it ends, it stays until that has been told.
+- A migration that cannot begin fails at once and says why; one migration of a VM at a time.
+- The target pod's name is in ``status`` before the pod is made. A target that had got a node and vanished is not made
+  again: the room that was kept for it is gone.
+- The order of success: the VM names the target (its own plan does that), the target's pod becomes the VM's, the
+  migration has succeeded, the source's pod goes. The finalizer stays until nothing of either end is left over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.kube.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
+from deploy.neonvm.migration.migration_facts import (
+    CANCELLED,
+    CONDITION,
+    MigrationFacts,
+    MigrationPlan,
+    Sending,
+    Transfer,
+)
+from deploy.neonvm.objects.conditions import condition
+from deploy.neonvm.objects.owners import is_owned_by
+from deploy.neonvm.objects.phases import (
+    ENDED,
+    FAILED,
+    MIGRATING,
+    PENDING,
+    PRE_MIGRATING,
+    RUNNING,
+    SCALING,
+    SUCCEEDED,
+    is_held,
+)
+from deploy.neonvm.ports import PodRole
+
+_NOTHING: Final = MigrationPlan()
+_MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
+
+
+def plan_migration(facts: MigrationFacts) -> MigrationPlan:
+    """What to do now; nothing where all waits for somebody else."""
+    phase = text(facts.migration, "status", "phase")
+    held = is_held(facts.migration)
+    if phase in ENDED:
+        return _clear_away(facts, phase, held)
+    if not phase:
+        return _admit(facts, held)
+    if not held:
+        return _NOTHING if is_leaving(facts.migration) else MigrationPlan(add_finalizer=True)
+    if phase == PENDING and facts.transfer.sending is Sending.NOT_BEGUN:
+        return _prepare(facts)
+    return _transfer(facts)
+
+
+def _admit(facts: MigrationFacts, held: bool) -> MigrationPlan:
+    """Whether the migration may begin at all."""
+    if is_leaving(facts.migration):
+        return MigrationPlan(remove_finalizer=held)
+    if not held:
+        return MigrationPlan(add_finalizer=True)
+    if why := _unfit(facts):
+        return _failed(facts, *why)
+    if facts.has_remains or text(facts.vm or {}, "status", "phase") in {PRE_MIGRATING, MIGRATING}:
+        return _NOTHING  # another migration has ended just now
+    source: Json = facts.source or {}
+    name = text(source, "metadata", "name")
+    return _status(
+        facts,
+        "Unknown",
+        "Preparing",
+        f"waits for a place for the guest of pod {name}",
+        phase=PENDING,
+        sourcePodName=name,
+        sourcePodIP=text(source, "status", "podIP"),
+        sourceNode=node_of(source),
+        targetPodName=facts.new_pod_name(),
+    )
+
+
+def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
+    """Why the VM cannot be moved now: a reason in one word, and a sentence."""
+    name = text(facts.migration, "spec", "vmName")
+    if facts.fault:
+        return "InvalidSpec", facts.fault
+    if facts.vm is None or is_leaving(facts.vm):
+        return "VMGone", f"there is no VM {name}"
+    if facts.rival:
+        return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
+    phase = text(facts.vm, "status", "phase")
+    if phase not in {RUNNING, SCALING, PRE_MIGRATING, MIGRATING}:
+        return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
+    if facts.source_seat is not PodRole.RUNNING:
+        return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_seat.value}"
+    return None
+
+
+def _prepare(facts: MigrationFacts) -> MigrationPlan:
+    """Phase Pending: a pod for the target, until its guest stands ready to receive."""
+    if why := _broken(facts) or _cannot_send(facts):
+        return _failed(facts, *why)
+    if text(facts.vm or {}, "status", "phase") != PRE_MIGRATING:
+        return _NOTHING  # the VM is not held yet
+    target = facts.target
+    if target is None:
+        return MigrationPlan(create_target=True)
+    node = node_of(target)
+    if not node:
+        return _NOTHING
+    placed = {"targetNode": node}
+    if pod_phase(target) != RUNNING or facts.target_seat is not PodRole.RECEIVING or not facts.is_quiet:
+        return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
+    address = text(target, "status", "podIP")
+    sending = f"the guest moves to {node}"
+    begun = _status(facts, "Unknown", "Transferring", sending, phase=RUNNING, **placed, targetPodIP=address)
+    return MigrationPlan(status=begun.status, send=True)
+
+
+def _transfer(facts: MigrationFacts) -> MigrationPlan:
+    """Phase Running: the guest is sent, until it runs in the target or will not."""
+    if facts.target_seat in _MOVED_IN or _names(facts, "targetPodName"):
+        return _arrived(facts)
+    if facts.transfer.sending is Sending.ACTIVE:
+        return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
+    if why := _over(facts):
+        return _failed(facts, *why)
+    return MigrationPlan(send=facts.is_quiet and facts.transfer.sending is Sending.NOT_BEGUN)
+
+
+def _over(facts: MigrationFacts) -> tuple[str, str] | None:
+    """Why nothing will be sent any more; None where the guest may still be sent."""
+    sending = facts.transfer.sending
+    if sending is Sending.NOT_BEGUN and facts.source_seat is PodRole.EMPTY:
+        return "RuntimeRestarted", "the runtime was restarted, and the guest was lost with it"
+    why = _broken(facts)
+    if sending is Sending.FAILED and (why is None or _knows_better(facts.transfer, why)):
+        return facts.transfer.reason, facts.transfer.story
+    if why is not None:
+        return why
+    if facts.target_seat is PodRole.EMPTY:
+        return "TargetLost", "the guest has ended in the target"
+    return _cannot_send(facts)
+
+
+def _knows_better(transfer: Transfer, why: tuple[str, str]) -> bool:
+    """A target ends whenever a move fails: only the move knows what failed first."""
+    return why[0] == "TargetLost" and transfer.reason != CANCELLED
+
+
+def _arrived(facts: MigrationFacts) -> MigrationPlan:
+    """The guest runs in the target, or did when the VM was given to it: there is no way back."""
+    if facts.vm is None or is_leaving(facts.vm):
+        return _failed(facts, "VMGone", "the VM was deleted")
+    if _names(facts, "sourcePodName"):
+        return _NOTHING  # the VM's own plan names the target first
+    if not _names(facts, "targetPodName"):
+        return _failed(facts, "SourceLost", f"the VM runs in pod {text(facts.vm, 'status', 'podName')} by now")
+    source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
+    story = f"moved from {source} to {target}{_figures(facts.transfer)}"
+    done = _status(facts, "True", "Migrated", story, phase=SUCCEEDED, **_info(facts))
+    adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
+    return MigrationPlan(adopt_target=adopt, status=done.status)
+
+
+def _names(facts: MigrationFacts, end: str) -> bool:
+    """Whether the VM says that it runs in the pod of this end."""
+    named = text(facts.vm or {}, "status", "podName")
+    return bool(named) and named == text(facts.migration, "status", end)
+
+
+def _clear_away(facts: MigrationFacts, phase: str, held: bool) -> MigrationPlan:
+    """The migration has ended: the end that is not needed goes, then the migration is let go.
+
+    A target is removed whenever it is seen, also by a migration that was let go before its pod was known here.
+    """
+    if facts.transfer.sending is Sending.ACTIVE:
+        return MigrationPlan(cancel=True)
+    if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
+        return MigrationPlan(delete_target=not is_leaving(facts.target))
+    if not held or (phase == SUCCEEDED and facts.source is not None):
+        return _NOTHING
+    return MigrationPlan(tell=True, remove_finalizer=True)
+
+
+def _broken(facts: MigrationFacts) -> tuple[str, str] | None:
+    """What speaks against going on, whatever the guests do."""
+    if is_leaving(facts.migration):
+        return CANCELLED, "the migration was deleted"
+    if facts.vm is None or is_leaving(facts.vm):
+        return "VMGone", "the VM was deleted"
+    if why := _target_lost(facts):
+        return "TargetLost", why
+    if facts.is_overdue:
+        waited = "" if text(facts.migration, "status", "targetNode") else "; no node had room for it"
+        return "TimedOut", f"not done within {whole(facts.migration, 'spec', 'completionTimeout')} s{waited}"
+    return None
+
+
+def _target_lost(facts: MigrationFacts) -> str:
+    name, target = text(facts.migration, "status", "targetPodName"), facts.target
+    if target is None:
+        return f"pod {name} is gone" if text(facts.migration, "status", "targetNode") else ""
+    if is_over(target):
+        return f"pod {name} has ended: {text(target, 'status', 'message')}"
+    return f"pod {name} is being deleted" if is_leaving(target) else ""
+
+
+def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:
+    """Whether there is nothing more to send, or no sense in it. Asked only while nothing is being sent."""
+    if facts.fault:
+        return "InvalidSpec", facts.fault
+    name = text(facts.migration, "status", "sourcePodName")
+    if not _names(facts, "sourcePodName"):
+        return "SourceLost", f"the VM runs in pod {name} no more"
+    if facts.source_seat is not PodRole.EMPTY:
+        return None
+    said = text(facts.source or {}, "status", "message")
+    return "SourceLost", f"the guest in pod {name} has ended{': ' if said else ''}{said}"
+
+
+def _failed(facts: MigrationFacts, reason: str, story: str) -> MigrationPlan:
+    return _status(facts, "False", reason, story, phase=FAILED, **_info(facts))
+
+
+def _info(facts: MigrationFacts) -> Json:
+    return {"info": dict(facts.transfer.info)} if facts.transfer.info else {}
+
+
+def _status(facts: MigrationFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
+    said = condition(facts.migration, CONDITION, value, reason, story)
+    return MigrationPlan(status=(*status.items(), ("conditions", [said])))
+
+
+def _figures(transfer: Transfer) -> str:
+    """The numbers that people ask for, as far as they are known."""
+    known = dict(transfer.info)
+    ram = known.get("ram")
+    if not known or not isinstance(ram, dict):
+        return ""
+    mebibytes = int(ram.get("transferred", 0)) >> 20
+    return f" in {known['totalTimeMs']} ms, standing still for {known['downtimeMs']} ms, {mebibytes} MiB sent"

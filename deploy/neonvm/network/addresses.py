@@ -1,0 +1,43 @@
+"""Who has which address. Pure.
+
+Rules: an address belongs to a key until it is released; a released one is given out again only after all others, so
+that nobody's neighbour table still remembers its last owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from ipaddress import IPv4Address
+
+from deploy.neonvm.ports import NetworkError
+
+
+class AddressPool:
+    """The addresses from ``first`` to ``last``, both included. ``what`` names them in errors."""
+
+    def __init__(self, what: str, first: str, last: str) -> None:
+        self._what = what
+        self._first = int(IPv4Address(first))
+        self._size = int(IPv4Address(last)) - self._first + 1
+        self._next = 0
+        self._taken: dict[Hashable, int] = {}
+
+    def take(self, key: Hashable) -> str:
+        """The address of ``key``, the same until it is released. Raises ``NetworkError`` when all are taken."""
+        if key not in self._taken:
+            if len(self._taken) == self._size:
+                raise NetworkError(f"all {self._size} addresses for {self._what} are taken")
+            used = set(self._taken.values())
+            while self._next in used:
+                self._next = (self._next + 1) % self._size
+            self._taken[key] = self._next
+            self._next = (self._next + 1) % self._size
+        return str(IPv4Address(self._first + self._taken[key]))
+
+    def number(self, key: Hashable) -> int:
+        """How many addresses lie before that of ``key``, which must have one: a small number that is its alone."""
+        return self._taken[key]
+
+    def release(self, key: Hashable) -> None:
+        """Takes the address of ``key`` back; nothing where it has none."""
+        self._taken.pop(key, None)

@@ -1,0 +1,49 @@
+"""A block of loopback addresses that one local cluster has to itself: 127.B.0.0/16, needing no privilege at all.
+
+Rules: holding the block means holding a listening socket on its last address, so two clusters never share one and a
+crash gives it back. A cluster tries the block that its name picks first, so its addresses rarely change between runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from typing import Final
+
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.ports import NetworkError
+
+_FIRST: Final = 64
+_BLOCKS: Final = 64
+_GUARD_PORT: Final = 10255
+
+
+class LoopbackBlock:
+    """A held block. ``close`` gives it back."""
+
+    def __init__(self, number: int, guard: socket.socket) -> None:
+        self._number = number
+        self._guard = guard
+
+    @classmethod
+    def claim(cls, cluster: str) -> LoopbackBlock:
+        """The first free block for ``cluster``. Raises ``NetworkError`` where 64 clusters run already."""
+        start = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:2], "big")
+        for step in range(_BLOCKS):
+            number = _FIRST + (start + step) % _BLOCKS
+            try:
+                return cls(number, listening(tcp_socket(), f"127.{number}.255.254", _GUARD_PORT))
+            except OSError:
+                continue
+        raise NetworkError(
+            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255, "
+            f"guarded by port {_GUARD_PORT}); end another local cluster first: autoscale local down"
+        )
+
+    def address(self, rest: str) -> str:
+        """The address of this block that ends in ``rest``, such as ``"0.1"``."""
+        return f"127.{self._number}.{rest}"
+
+    def close(self) -> None:
+        """Gives the block back."""
+        self._guard.close()

@@ -1,0 +1,68 @@
+"""Which network a local cluster gets, and the reason in words: it is the first thing that people are told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from enum import StrEnum
+from typing import Protocol
+
+from deploy.neonvm.network.hub import HubNetwork
+from deploy.neonvm.network.loopback import LoopbackNetwork
+from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.ports import ClusterNetwork, NetworkError, PodSockets
+from deploy.neonvm.qemu.machine import Qemu
+from protocol.messages import ObjectName
+
+
+class NetworkKind(StrEnum):
+    """The networks that there are; ``auto`` takes the best that works here."""
+
+    AUTO = "auto"
+    NAMESPACES = "namespaces"
+    HUB = "hub"
+    LOOPBACK = "loopback"
+
+
+class LocalNetwork(ClusterNetwork, PodSockets, Protocol):
+    """What each of them is."""
+
+
+async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) -> LocalNetwork:
+    """The network for ``cluster``; its ``description`` says what and why. Raises ``NetworkError`` for a kind that
+    cannot work here, with the remedy.
+    """
+    match kind:
+        case NetworkKind.AUTO if not real_guests:
+            return LoopbackNetwork(cluster, "light guests need no network of their own")
+        case NetworkKind.AUTO:
+            fault = await namespaces_fault(cluster)
+            if fault is None:
+                return NamespaceNetwork(cluster, "this is root and the kernel offers all they need")
+            return HubNetwork(cluster, f"network namespaces cannot be used: {fault}", Qemu())
+        case NetworkKind.NAMESPACES:
+            if fault := await namespaces_fault(cluster):
+                raise NetworkError(f"network namespaces cannot be used: {fault}; choose the hub instead")
+            return NamespaceNetwork(cluster, "as asked")
+        case NetworkKind.HUB:
+            return HubNetwork(cluster, "as asked", Qemu())
+        case NetworkKind.LOOPBACK if real_guests:
+            raise NetworkError("real guests need a network to plug into; choose namespaces, hub or auto")
+        case NetworkKind.LOOPBACK:
+            return LoopbackNetwork(cluster, "as asked")
+
+
+async def namespaces_fault(cluster: str) -> str | None:
+    """Why this machine cannot have network namespaces with bridges and taps; None where it can: one is tried."""
+    if os.geteuid() != 0:
+        return "this is not root"
+    trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
+    try:
+        await trial.up()
+        await trial.add_node("node")
+        await trial.add_pod("node", ObjectName("trial", "pod"))
+    except NetworkError as error:
+        return str(error)
+    finally:
+        await trial.down()
+    return None

@@ -1,0 +1,39 @@
+"""Runs the programs that change the machine's network; each ends before its caller goes on, even when cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from deploy.neonvm.ports import NetworkError
+
+_SECONDS: Final = 20.0
+
+
+async def run(*command: str, lines: Iterable[str] = ()) -> str:
+    """Runs ``command`` with ``lines`` as its input; returns what it printed. Raises ``NetworkError``."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+    except FileNotFoundError as error:
+        raise NetworkError(f"{command[0]} is not installed; on Debian: sudo apt-get install iproute2") from error
+    text = "".join(f"{line}\n" for line in lines).encode()
+    try:
+        async with asyncio.timeout(_SECONDS):
+            printed, complaint = await process.communicate(text)
+    except TimeoutError as error:
+        raise NetworkError(f"`{' '.join(command)}` did not end within {_SECONDS:.0f} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise NetworkError(f"`{' '.join(command)}` failed: {complaint.decode(errors='replace').strip()}")
+    return printed.decode()
+
+
+async def ip_in(namespace: str, *lines: str) -> None:
+    """Runs ``ip`` once for all ``lines`` inside a namespace. Raises ``NetworkError``."""
+    await run("ip", "-n", namespace, "-batch", "-", lines=lines)

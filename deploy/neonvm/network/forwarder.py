@@ -1,0 +1,62 @@
+"""Loopback ports of the machine that lead into a network: people and their tools stay outside of the namespaces.
+
+The listening socket is the machine's; each connection is continued by a socket made inside (``Dial``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.network.sockets import listening, tcp_socket
+
+Dial = Callable[[str, int], Awaitable[socket.socket]]
+"""Connects to a host and port inside the network; raises ``OSError``."""
+
+_CHUNK: Final = 64 * 1024
+
+
+class Forwarder:
+    """Any number of forwarded ports; the same target always has the same port."""
+
+    def __init__(self, dial: Dial) -> None:
+        self._dial = dial
+        self._open: dict[tuple[str, int], Serving] = {}
+
+    async def open(self, target: str, port: int) -> int:
+        """The loopback port that leads to ``target:port``."""
+        if (target, port) not in self._open:
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await _join(reader, writer, await self._dial(target, port))
+
+            self._open[target, port] = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+        return self._open[target, port].port
+
+    async def close(self) -> None:
+        """Ends all connections and gives the ports back."""
+        closing, self._open = self._open, {}
+        for serving in closing.values():
+            await serving.close()
+
+
+async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inside: socket.socket) -> None:
+    """Copies both ways until both ends have said all they had to say."""
+    inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_copy(reader, inner_writer))
+            both.create_task(_copy(inner_reader, writer))
+    finally:
+        inner_writer.close()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while part := await source.read(_CHUNK):
+        target.write(part)
+        await target.drain()
+    if target.can_write_eof():
+        target.write_eof()

@@ -1,0 +1,137 @@
+"""Pods as loopback addresses of the machine: for light guests, and for everything but the guests of a hub.
+
+Nodes are names only. A program in a pod is a program of the machine that binds its pod's own address, so the same port
+serves any number of pods.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.neonvm.addressing import METRICS_PORT
+from deploy.neonvm.network.addresses import AddressPool
+from deploy.neonvm.network.block import LoopbackBlock
+from deploy.neonvm.network.forwarder import Forwarder
+from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.ports import NetworkError, PodNetwork
+from protocol.messages import ObjectName
+
+_CONTROL: Final = "0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a network has while it is up."""
+
+    block: LoopbackBlock
+    pods: AddressPool
+    vms: AddressPool
+
+
+class LoopbackNetwork:
+    """A ``ClusterNetwork`` and ``PodSockets`` of loopback addresses. ``why`` ends its description."""
+
+    def __init__(self, cluster: str, why: str) -> None:
+        self._cluster = cluster
+        self._why = why
+        self._held: _Held | None = None
+        self._nodes: set[str] = set()
+        self._plugged: dict[ObjectName, PodNetwork] = {}
+        self._forwarder = Forwarder(self._dial)
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"nodes are names and pods are loopback addresses ({self._why})"
+
+    async def up(self) -> None:
+        """Claims a block of addresses. Raises ``NetworkError``."""
+        await self.down()
+        block = LoopbackBlock.claim(self._cluster)
+        self._held = _Held(
+            block,
+            AddressPool("pods", block.address("1.0"), block.address("127.255")),
+            AddressPool("VMs", block.address("128.0"), block.address("255.253")),
+        )
+
+    async def down(self) -> None:
+        """Gives the block back."""
+        await self._forwarder.close()
+        self._plugged.clear()
+        self._nodes.clear()
+        if self._held is not None:
+            self._held.block.close()
+            self._held = None
+
+    async def add_node(self, node: str) -> None:
+        """Remembers the node's name."""
+        self._nodes.add(node)
+
+    async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
+        """An address of the pod's own."""
+        if node not in self._nodes:
+            raise NetworkError(f"{pod} cannot be plugged into {node}: there is no such node")
+        if pod not in self._plugged:
+            address = self._up().pods.take(pod)
+            self._plugged[pod] = PodNetwork(
+                address=address,
+                enter=(),
+                metrics_url=f"http://{address}:{METRICS_PORT}/metrics",
+                api_host=self._up().block.address(_CONTROL),
+                attachments=(),
+            )
+        return self._plugged[pod]
+
+    async def remove_pod(self, pod: ObjectName) -> None:
+        """Gives the pod's address back."""
+        if self._plugged.pop(pod, None) is not None:
+            self._up().pods.release(pod)
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address: another one of the block."""
+        return self._up().vms.take(vm)
+
+    async def release_vm(self, vm: ObjectName) -> None:
+        """Gives a VM's address back."""
+        self._up().vms.release(vm)
+
+    def control_enter(self) -> Sequence[str]:
+        """Nothing: the control plane runs on the machine itself."""
+        return ()
+
+    async def expose(self, target: str, port: int) -> int:
+        """A port on 127.0.0.1 that leads to ``target:port``."""
+        return await self._forwarder.open(target, port)
+
+    async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
+        """A connection; from whose pod makes no difference here."""
+        if pod is not None:
+            self._place(pod)
+        return await self._dial(host, port)
+
+    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
+        """A listening socket on the pod's address."""
+        host = self._up().block.address(_CONTROL) if pod is None else self._place(pod).address
+        return listening(tcp_socket(), host, port)
+
+    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # a port
+        """Nothing to say: no bridge here learns who is where."""
+        self._place(pod)
+        return nullcontext(lambda: None)
+
+    async def _dial(self, host: str, port: int) -> socket.socket:
+        return await connected(tcp_socket(), host, port)
+
+    def _place(self, pod: ObjectName) -> PodNetwork:
+        if pod not in self._plugged:
+            raise NetworkError(f"{pod} is not plugged into the network")
+        return self._plugged[pod]
+
+    def _up(self) -> _Held:
+        if self._held is None:
+            raise NetworkError("the network is not up")
+        return self._held

@@ -1,0 +1,250 @@
+"""Nodes as network namespaces, joined by a bridge: for root (S4.12: one flat L2 network).
+
+    switch (10.100.0.1, control plane) ── bridge ──┬── node a ── bridge ──┬── pod ── bridge ── tap flat0 ── guest eth0
+                                                   └── node b ── bridge   └── tap link0 (10.255.255.253) ── guest eth1
+
+Rules: everything has a name that starts with the cluster's, so that a later run can remove what a crashed one left;
+every interface is made inside a namespace of ours, so the machine's own network never changes, and removing the
+namespaces removes all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from deploy.neonvm.addressing import (
+    FLAT_PREFIX,
+    LINK_GUEST,
+    LINK_POD,
+    LINK_POD_MAC,
+    LINK_PREFIX,
+    METRICS_PORT,
+    flat_mac,
+)
+from deploy.neonvm.network import netns
+from deploy.neonvm.network.addresses import AddressPool
+from deploy.neonvm.network.announcement import announcement
+from deploy.neonvm.network.commands import ip_in, run
+from deploy.neonvm.network.forwarder import Forwarder
+from deploy.neonvm.network.sockets import connected, listening
+from deploy.neonvm.ports import NetworkError, PodNetwork
+from protocol.messages import ObjectName
+
+CONTROL: Final = "10.100.0.1"
+_CLUSTER: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up")
+
+
+class NamespaceNetwork:
+    """A ``ClusterNetwork`` and ``PodSockets`` of network namespaces. ``why`` ends its description."""
+
+    def __init__(self, cluster: str, why: str) -> None:
+        if not _CLUSTER.fullmatch(cluster):
+            raise NetworkError(
+                f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
+            )
+        self._prefix = f"autoscale.{cluster}."
+        self._why = why
+        self._pods = AddressPool("pods", "10.100.1.0", "10.100.127.255")
+        self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
+        self._nodes: dict[str, int] = {}
+        self._plugged: dict[ObjectName, tuple[str, PodNetwork]] = {}
+        self._forwarder = Forwarder(self._dial_control)
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"nodes are network namespaces on one bridge ({self._why})"
+
+    async def up(self) -> None:
+        """Makes the switch, after removing what a crashed run of the same cluster left. Raises ``NetworkError``."""
+        await self.down()
+        try:
+            await run("ip", "netns", "add", self._switch)
+            await ip_in(self._switch, *_BRIDGE, f"address add {CONTROL}/{FLAT_PREFIX} dev br0")
+        except BaseException:
+            await self.down()
+            raise
+
+    async def down(self) -> None:
+        """Removes every namespace of this cluster and every process in them, whoever made them."""
+        await self._forwarder.close()
+        self._plugged.clear()
+        self._nodes.clear()
+        faults = [fault for name in _names(self._prefix) if (fault := await _fault_of_removing(name))]
+        if faults:
+            raise NetworkError("; ".join(faults))
+
+    async def add_node(self, node: str) -> None:
+        """A namespace with a bridge and a cable to the switch."""
+        if node in self._nodes:
+            return
+        place, number = self._node(node), len(self._nodes)
+        await self._make(place, self._switch, f"n{number}", ())
+        self._nodes[node] = number
+
+    async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
+        """A namespace with an address of its own and two taps for a guest: flat network and private link."""
+        if pod in self._plugged:
+            return self._plugged[pod][1]
+        if node not in self._nodes:
+            raise NetworkError(f"{pod} cannot be plugged into {node}: there is no such node")
+        address, place = self._pods.take(pod), self._pod(pod)
+        try:
+            await self._make(place, self._node(node), f"p{self._pods.number(pod)}", _guest_side(address))
+        except BaseException:
+            self._pods.release(pod)
+            raise
+        network = PodNetwork(
+            address=address,
+            enter=_enter(place),
+            metrics_url=f"http://{LINK_GUEST}:{METRICS_PORT}/metrics",
+            api_host=CONTROL,
+            attachments=("tap:flat0", "tap:link0"),
+        )
+        self._plugged[pod] = node, network
+        return network
+
+    async def remove_pod(self, pod: ObjectName) -> None:
+        """Removes the pod's namespace and whatever still runs in it."""
+        if pod not in self._plugged:
+            return
+        node, _ = self._plugged.pop(pod)
+        # The kernel removes a namespace's interfaces some time later; the cable's other end must go before its name
+        # can be used again.
+        with suppress(NetworkError):
+            await ip_in(self._node(node), f"link del p{self._pods.number(pod)}")
+        await _remove(self._pod(pod))
+        self._pods.release(pod)
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address on the flat network."""
+        return self._vms.take(vm)
+
+    async def release_vm(self, vm: ObjectName) -> None:
+        """Gives a VM's address back."""
+        self._vms.release(vm)
+
+    def control_enter(self) -> Sequence[str]:
+        """The way to the switch, where ``10.100.0.1`` is."""
+        return _enter(self._switch)
+
+    async def expose(self, target: str, port: int) -> int:
+        """A loopback port of the machine that leads to ``target:port``."""
+        return await self._forwarder.open(target, port)
+
+    async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
+        """A connection made in the pod's namespace (of the control plane: the switch)."""
+        return await connected(self._socket(pod), host, port)
+
+    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
+        """A listening socket in the pod's namespace."""
+        host = CONTROL if pod is None else self._place(pod).address
+        return listening(self._socket(pod), host, port)
+
+    @contextmanager
+    def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
+        """Says in the pod's name that the VM is there: every bridge up to the switch learns it."""
+        self._place(pod)
+        frame = announcement(flat_mac(vm))
+        try:
+            raw = netns.frames_in(self._pod(pod), "br0")
+        except OSError as error:
+            raise NetworkError(f"{pod} cannot be announced as the place of {vm}: {error}") from error
+
+        def announce() -> None:
+            with suppress(OSError):  # the guest's own announcement follows
+                raw.send(frame)
+
+        with raw:
+            yield announce
+
+    async def _dial_control(self, host: str, port: int) -> socket.socket:
+        return await self.connect(None, host, port)
+
+    async def _make(self, place: str, upstream: str, port: str, more: Sequence[str]) -> None:
+        """A namespace whose bridge is joined to that of ``upstream``; removed again where that fails."""
+        cable = f"link add up0 type veth peer name {port} netns {upstream}"
+        try:
+            await run("ip", "netns", "add", place)
+            await ip_in(place, *_BRIDGE, cable, "link set up0 master br0 addrgenmode none up", *more)
+            await ip_in(upstream, f"link set {port} master br0 addrgenmode none up")
+        except BaseException:
+            await _remove(place)
+            raise
+
+    def _socket(self, pod: ObjectName | None) -> socket.socket:
+        if pod is None:
+            return netns.socket_in(self._switch)
+        self._place(pod)
+        return netns.socket_in(self._pod(pod))
+
+    def _place(self, pod: ObjectName) -> PodNetwork:
+        if pod not in self._plugged:
+            raise NetworkError(f"{pod} is not plugged into the network")
+        return self._plugged[pod][1]
+
+    @property
+    def _switch(self) -> str:
+        return f"{self._prefix}switch"
+
+    def _node(self, node: str) -> str:
+        return f"{self._prefix}node.{node[:60]}.{_digest(node)}"
+
+    def _pod(self, pod: ObjectName) -> str:
+        return f"{self._prefix}pod.{pod.name[:60]}.{_digest(str(pod))}"
+
+
+def _guest_side(address: str) -> Sequence[str]:
+    return (
+        f"address add {address}/{FLAT_PREFIX} dev br0",
+        "tuntap add flat0 mode tap",
+        "link set flat0 master br0 addrgenmode none up",
+        "tuntap add link0 mode tap",
+        f"link set link0 address {LINK_POD_MAC}",
+        f"address add {LINK_POD}/{LINK_PREFIX} dev link0",
+        "link set link0 addrgenmode none up",
+    )
+
+
+def _enter(namespace: str) -> Sequence[str]:
+    """``nsenter``, not ``ip netns exec``: the latter mounts another /sys, which hides the control groups."""
+    return ("nsenter", f"--net={netns.RUN / namespace}", "--")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _names(prefix: str) -> list[str]:
+    """The namespaces of a cluster, pods first, so that no cable is pulled from under a pod that still runs."""
+    if not netns.RUN.is_dir():
+        return []
+    found = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
+    return sorted(found, key=lambda name: (not name.startswith(f"{prefix}pod."), name))
+
+
+async def _remove(namespace: str) -> None:
+    """Removes one namespace and kills what runs in it; nothing where there is none. Raises ``NetworkError``."""
+    if namespace not in _names(namespace):
+        return
+    for process in (await run("ip", "netns", "pids", namespace)).split():
+        with suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+    await run("ip", "netns", "del", namespace)
+
+
+async def _fault_of_removing(namespace: str) -> str | None:
+    """Removes one namespace; one that stays must not keep the others."""
+    try:
+        await _remove(namespace)
+    except NetworkError as error:
+        return str(error)
+    return None

@@ -1,0 +1,1 @@
+"""NeonVM's Kubernetes objects: how they are read and which pods are made for them (pure, aside from an index)."""

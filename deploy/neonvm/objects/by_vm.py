@@ -1,0 +1,49 @@
+"""Which objects belong to which VM, kept up to date by a watch so that nothing is ever searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import Json, name_of
+from protocol.messages import ObjectName
+
+
+class ByVm:
+    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty where it has none.
+
+    ``on_change`` is told of every VM of which an object has changed.
+    """
+
+    def __init__(self, found: Informer, vm_of: Callable[[Json], str], on_change: Callable[[ObjectName], None]) -> None:
+        self._informer = found
+        self._vm_of = vm_of
+        self._on_change = on_change
+        self._names: dict[ObjectName, set[ObjectName]] = {}
+        found.listen(self._changed)
+
+    def of(self, vm: ObjectName) -> list[Json]:
+        """The objects of ``vm``, the oldest first."""
+        found = [each for name in self._names.get(vm, ()) if (each := self._informer.get(name)) is not None]
+        return sorted(found, key=_age)
+
+    def _changed(self, change: Change) -> None:
+        for each in (change.old, change.new):
+            if each is not None and (vm := self._vm_of(each)):
+                self._note(ObjectName(change.name.namespace, vm), change)
+
+    def _note(self, vm: ObjectName, change: Change) -> None:
+        names = self._names.setdefault(vm, set())
+        if change.new is not None and self._vm_of(change.new) == vm.name:
+            names.add(change.name)
+        else:
+            names.discard(change.name)
+        if not names:
+            del self._names[vm]
+        self._on_change(vm)
+
+
+def _age(found: Json) -> tuple[str, str]:
+    metadata = found.get("metadata")
+    created = metadata.get("creationTimestamp") if isinstance(metadata, dict) else ""
+    return str(created), name_of(found).name

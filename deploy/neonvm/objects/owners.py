@@ -1,0 +1,28 @@
+"""Who owns a pod or a migration (pure): what falls with its owner, and to whom a target's pod passes over."""
+
+from __future__ import annotations
+
+from deploy.kube.objects import MIGRATIONS, Json, Kind, items, name_of, text, uid_of
+
+
+def owner_reference(kind: Kind, owner: Json, *, controller: bool = True) -> Json:
+    """The reference that makes ``owner`` an owner; the one that runs the object where it is its ``controller``."""
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "name": name_of(owner).name,
+        "uid": uid_of(owner),
+        "controller": controller,
+        "blockOwnerDeletion": True,
+    }
+
+
+def is_owned_by(found: Json, owner: Json) -> bool:
+    """Whether ``owner`` is among the owners of ``found``."""
+    return any(text(each, "uid") == uid_of(owner) for each in items(found, "metadata", "ownerReferences"))
+
+
+def migration_of(pod: Json) -> str:
+    """The name of the migration that owns ``pod``; empty where none does."""
+    owners = [each for each in items(pod, "metadata", "ownerReferences") if each.get("controller") is True]
+    return next((text(each, "name") for each in owners if text(each, "kind") == MIGRATIONS.kind), "")

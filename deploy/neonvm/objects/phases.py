@@ -1,0 +1,35 @@
+"""The phases in the status of NeonVM's objects (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.kube.objects import Json, child, text
+from deploy.neonvm.objects.vm_spec import FINALIZER
+
+PENDING: Final = "Pending"
+RUNNING: Final = "Running"
+SCALING: Final = "Scaling"
+PRE_MIGRATING: Final = "PreMigrating"
+MIGRATING: Final = "Migrating"
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+UNFINISHED: Final = frozenset({PENDING, RUNNING})
+"""The phases of a migration that is under way."""
+ENDED: Final = frozenset({SUCCEEDED, FAILED})
+
+
+def is_under_way(migration: Json) -> bool:
+    """Whether the migration has begun and not ended."""
+    return text(migration, "status", "phase") in UNFINISHED
+
+
+def has_remains(migration: Json) -> bool:
+    """Whether the migration has ended, but something of it may be left over."""
+    return text(migration, "status", "phase") in ENDED and is_held(migration)
+
+
+def is_held(migration: Json) -> bool:
+    """Whether the migration still carries the runtime's finalizer."""
+    finalizers = child(migration, "metadata").get("finalizers")
+    return isinstance(finalizers, list) and FINALIZER in finalizers

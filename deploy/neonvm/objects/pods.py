@@ -1,0 +1,90 @@
+"""The runner pod of a VirtualMachine (pure)."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from deploy.kube.objects import (
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    items,
+    labels_of,
+    name_of,
+    text,
+)
+from deploy.neonvm.objects.owners import owner_reference
+from protocol.names import (
+    ANNOTATION_BOUNDS,
+    ANNOTATION_CONFIG,
+    ANNOTATION_USAGE,
+    LABEL_ENABLED,
+    LABEL_VM_NAME,
+    SCHEDULER_NAME,
+)
+from protocol.units import Resources
+
+RUNNER: Final = "neonvm-runner"
+AGENT: Final = "autoscaler-agent"
+MOVED: Final = "Migrated"
+"""The reason in the status of a pod whose guest has moved into another one."""
+
+_COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
+_GRACE_SECONDS: Final = 30
+
+
+def usage_annotation(size: Resources) -> str:
+    """The text of the usage annotation for a VM that has ``size``."""
+    return json.dumps({"cpu": size.cpu.quantity(), "memory": size.mem.quantity()})
+
+
+def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
+    """The pod that runs ``vm``; with the agent as a ``sidecar`` where the VM lets itself be resized (S4.3)."""
+    vm_name = name_of(vm)
+    spec = child(vm, "spec")
+    labels: Json = {**labels_of(vm), LABEL_VM_NAME: vm_name.name}
+    annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
+    annotations[ANNOTATION_USAGE] = usage_annotation(use)
+    carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name,
+            "namespace": vm_name.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(VIRTUAL_MACHINES, vm)],
+        },
+        "spec": {
+            **carried,
+            "schedulerName": text(vm, "spec", "schedulerName") or SCHEDULER_NAME,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "containers": _containers(vm, sidecar),
+        },
+    }
+
+
+def _containers(vm: Json, sidecar: bool) -> list[Json]:
+    runner: Json = {
+        "name": RUNNER,
+        "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER,
+        "ports": [
+            {"name": text(port, "name") or "port", "containerPort": port.get("port")}
+            for port in items(vm, "spec", "guest", "ports")
+        ],
+    }
+    if resources := child(vm, "spec", "podResources"):
+        runner["resources"] = resources
+    if not sidecar or labels_of(vm).get(LABEL_ENABLED) != "true":
+        return [runner]
+    agent: Json = {"name": AGENT, "image": AGENT, "ports": [{"name": "http", "containerPort": 9101}]}
+    return [runner, agent]
+
+
+def has_agent(pod: Json) -> bool:
+    """Whether the pod carries an agent of its own."""
+    return any(text(each, "name") == AGENT for each in items(pod, "spec", "containers"))

@@ -1,0 +1,291 @@
+"""What the NeonVM runtime needs of the machine it runs on: guests, and a network with nodes in it.
+
+The runtime decides with these Protocols only; QEMU, light guests, namespaces and hub ports are adapters behind them,
+so that faults can be injected here and every mode shares one code path.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Seconds
+
+
+class GuestPhase(StrEnum):
+    """Where a guest is in its life; one that receives exists, but does not run until another is sent to it."""
+
+    BOOTING = "Booting"
+    RECEIVING = "Receiving"
+    RUNNING = "Running"
+    STOPPED = "Stopped"
+
+
+class PodRole(Enum):
+    """What the guest of a pod does here."""
+
+    EMPTY = "nothing runs"
+    RECEIVING = "stands still and waits for a guest that moves in"
+    BOOTING = "boots"
+    RUNNING = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestState:
+    """What a guest really has at this moment, as the hypervisor and the guest say it."""
+
+    phase: GuestPhase
+    cpu: MilliCpu
+    mem: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PodNetwork:
+    """A pod's place in the network.
+
+    ``address`` reaches the pod from every node. ``enter`` is the command prefix that runs a program inside the pod's
+    network (empty where the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
+    guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
+    what a guest plugs its interfaces into: taps, or the hub's socket.
+    """
+
+    address: str
+    enter: Sequence[str]
+    metrics_url: str
+    api_host: str
+    attachments: Sequence[str]
+
+    @property
+    def guest_host(self) -> str:
+        """The host in ``metrics_url``: where programs in the pod reach the guest."""
+        return urlsplit(self.metrics_url).hostname or self.address
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSpec:
+    """Everything that is fixed for the life of one guest, and the size with which it starts.
+
+    ``address`` is the VM's own on the flat network (``ClusterNetwork.vm_address``): it stays with the VM wherever it
+    runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
+    the guest; a guest that starts on the same directory again has the same disk.
+    """
+
+    vm: ObjectName
+    pod: ObjectName
+    cpu_max: MilliCpu
+    cpu_use: MilliCpu
+    mem_min: Bytes
+    mem_max: Bytes
+    mem_use: Bytes
+    address: str
+    network: PodNetwork
+    state_dir: Path
+
+
+_DOUBLED_EVERY: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLimits:
+    """How a running guest may be moved (S4.12).
+
+    ``downtime`` is how long it may stand still, which the hypervisor aims at, and ``downtime_most`` what it may become
+    for a guest that changes its memory too fast for that; ``bandwidth`` is in bytes per second; after ``timeout``
+    without an end the move is given up. With ``auto_converge`` such a guest is slowed down.
+    """
+
+    downtime: Seconds
+    bandwidth: Bytes
+    timeout: Seconds
+    auto_converge: bool = True
+    downtime_most: Seconds = Seconds(0.3)
+
+    def with_downtime(self, least: Seconds) -> TransferLimits:
+        """The same for a guest that has to be allowed to stand still for ``least``."""
+        return replace(self, downtime=max(self.downtime, least))
+
+    def downtime_after(self, span: Seconds) -> Seconds:
+        """How long the guest may stand still once the move has lasted for ``span``: twice as long every 5 s."""
+        doublings = min(span // _DOUBLED_EVERY, 32.0)
+        return Seconds(max(self.downtime, min(self.downtime * 2.0**doublings, self.downtime_most)))
+
+
+class TransferStatus(StrEnum):
+    """How far a move is, in the hypervisor's words."""
+
+    SETUP = "setup"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRam:
+    """What has been done to a guest's memory: ``total`` is the guest's, ``transferred`` went over the wire.
+
+    ``duplicate`` (all the same byte) and ``normal`` count pages of ``page_size``; ``dirty_rate`` is how many pages the
+    guest changed per second in the last round; ``rounds`` is how often its memory was gone through.
+    """
+
+    total: Bytes
+    transferred: Bytes
+    remaining: Bytes
+    duplicate: int
+    normal: int
+    dirty_rate: int
+    rounds: int
+    page_size: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TransferInfo:
+    """How a move goes, or went. ``downtime`` is expected until the move is completed, and then measured."""
+
+    status: TransferStatus
+    total: Seconds
+    setup: Seconds
+    downtime: Seconds
+    ram: TransferRam
+
+
+class Survivor(StrEnum):
+    """Which guest a failed move has left."""
+
+    SOURCE = "Source"
+    """It runs as before; it may have stood still for a moment."""
+    NOBODY = "Nobody"
+    """Neither end runs: the VM has to be started anew from its disk."""
+
+
+class TransferFault(StrEnum):
+    """Why a move failed."""
+
+    TIMED_OUT = "TimedOut"
+    TARGET_LOST = "TargetLost"
+    """The receiving end died, or could not take what it was sent."""
+    SOURCE_LOST = "SourceLost"
+    REFUSED = "Refused"
+    """One end would not begin."""
+
+
+class Guest(Protocol):
+    """One guest. Every call may raise ``GuestError``; all may be repeated safely."""
+
+    async def start(self) -> None:
+        """Starts the guest; returns once it has been launched, long before it has booted."""
+
+    async def receive(self) -> None:
+        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to.
+
+        It uses the VM's disk only once it runs. ``stop`` ends it like any other.
+        """
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves this running guest into ``target``, which receives and was made by the same ``Guests``.
+
+        Returns once the target runs and this one has stopped for good. ``progress`` hears about once a second how
+        it goes. Never are both running. Raises ``TransferError``, which says who survives; what does not has stopped.
+        Cancelling stops the target and leaves this one running, unless the target had already been told to run:
+        whoever cancels asks the ``state`` of both.
+        """
+
+    async def state(self) -> GuestState:
+        """What the guest has now."""
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction."""
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
+
+    def last_words(self) -> str:
+        """What is known of why the guest has ended by itself, for people."""
+
+    async def stop(self) -> None:
+        """Ends the guest and releases all it held. Returns when nothing of it is left."""
+
+
+class GuestError(Exception):
+    """A guest could not do what was asked; the message says what and why."""
+
+
+class TransferError(GuestError):
+    """A guest could not be moved; ``survivor`` says what is left, and the message tells the story."""
+
+    def __init__(self, fault: TransferFault, survivor: Survivor, story: str) -> None:
+        super().__init__(story)
+        self.fault = fault
+        self.survivor = survivor
+
+
+class Guests(Protocol):
+    """Makes guests of one kind (QEMU, or simulated)."""
+
+    def create(self, spec: GuestSpec) -> Guest:
+        """A guest that is ready to be started. Touches nothing yet."""
+
+
+class ClusterNetwork(Protocol):
+    """A flat L2 network in which nodes hold pods; made and removed as a whole."""
+
+    @property
+    def description(self) -> str:
+        """One line for people: which kind of nodes this is, and why it was chosen."""
+
+    async def up(self) -> None:
+        """Makes the network; raises ``NetworkError`` and leaves nothing behind where it cannot."""
+
+    async def down(self) -> None:
+        """Removes everything of this network, whatever state it is in."""
+
+    async def add_node(self, node: str) -> None:
+        """Makes the place of a node. Repeating it changes nothing."""
+
+    async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
+        """Plugs a pod into its node. Repeating it returns the same place."""
+
+    async def remove_pod(self, pod: ObjectName) -> None:
+        """Unplugs a pod; nothing where it is not plugged in."""
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        """The VM's address on the flat network: the same for all its life, whatever pods come and go (S4.12)."""
+
+    async def release_vm(self, vm: ObjectName) -> None:
+        """Gives the address of a deleted VM back; nothing where it has none."""
+
+    def control_enter(self) -> Sequence[str]:
+        """The command prefix that runs a control-plane program where pods can reach it."""
+
+    async def expose(self, target: str, port: int) -> int:
+        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port."""
+
+
+class PodSockets(Protocol):
+    """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them.
+
+    A pod of None means the control plane's place in the network. Both raise ``OSError`` as sockets do, and
+    ``NetworkError`` for a pod that is not plugged in.
+    """
+
+    async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
+        """A non-blocking TCP connection to ``host:port`` as a program in the pod would make it."""
+
+    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
+        """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
+
+    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
+        """Within it, calling what it gives leads all that is sent to the VM with the flat address ``vm`` to ``pod``,
+        where it waits for the guest. The call takes no time and never fails.
+        """
+
+
+class NetworkError(Exception):
+    """The network could not be made or changed; the message says what to do about it."""

@@ -1,0 +1,1 @@
+"""Real guests in QEMU: how they are started, resized, watched and moved."""

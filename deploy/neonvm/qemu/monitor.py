@@ -1,0 +1,86 @@
+"""QEMU's monitor: every call has a time-out, and every failure is a ``GuestError`` that says what was asked.
+
+The connection is one end of a socket pair that QEMU inherits, so there is no path that can be too long, stale, or
+open to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import Final
+
+from qemu.qmp import EventListener, QMPClient, QMPError
+
+from deploy.neonvm.ports import GuestError
+
+_CALL_SECONDS: Final = 10.0
+"""An emulated guest under full load answers its monitor within a second or two; this is a hang."""
+
+_EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
+
+
+class Monitor:
+    """One QMP connection. ``who`` names the machine in errors."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._client = QMPClient(who)
+        self._listener = EventListener(_EVENTS)
+        self._client.register_listener(self._listener)
+
+    async def connect(self, end: socket.socket) -> None:
+        """Greets the QEMU at the other end. Raises ``GuestError``."""
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                await self._client.connect(end)
+        except (QMPError, OSError, EOFError, TimeoutError) as error:
+            raise GuestError(f"{self._who}: QEMU did not open its monitor: {_said(error)}") from error
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """Runs one command and returns its result. Raises ``GuestError``."""
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                return await self._client.execute(command, dict(arguments or {}))
+        except TimeoutError as error:
+            raise GuestError(f"{self._who}: QEMU did not answer {command} within {_CALL_SECONDS:.0f} s") from error
+        except (QMPError, OSError, EOFError) as error:
+            raise GuestError(f"{self._who}: QEMU refused {command}: {_said(error)}") from error
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        """Passes a socket on to QEMU, which knows it by ``name`` from now on. Raises ``GuestError``."""
+        try:
+            self._client.send_fd_scm(end.fileno())
+        except (QMPError, OSError) as error:
+            raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
+        await self.call("getfd", {"fdname": name})
+
+    async def stirred(self, seconds: float) -> None:
+        """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._listener.get()
+        except TimeoutError:
+            return
+
+    def moment(self, event: str) -> float | None:
+        """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did."""
+        for message in reversed(self._listener.history):
+            if message["event"] == event:
+                stamp = message["timestamp"]
+                if isinstance(stamp, dict):
+                    return float(stamp["seconds"]) + float(stamp["microseconds"]) / 1e6
+        return None
+
+    async def close(self) -> None:
+        """Hangs up; QEMU may already be gone."""
+        try:
+            async with asyncio.timeout(_CALL_SECONDS):
+                await self._client.disconnect()
+        except (QMPError, OSError, EOFError, TimeoutError):
+            return  # nothing is left to hang up on
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,175 @@
+"""The command line of one QEMU guest (facts: NeonVM's shape of a VM). Pure.
+
+Rules: everything that a migration must find equal on both ends comes from the VM alone (its address gives its MAC),
+never from the pod. All CPUs are plugged in from the start and switched inside the guest: hot-plugging them crashes
+an emulated machine. Memory above the minimum is one virtio-mem device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.addressing import (
+    DAEMON_PORT,
+    FLAT_PREFIX,
+    LINK_GUEST,
+    LINK_POD,
+    LINK_PREFIX,
+    METRICS_PORT,
+    flat_mac,
+)
+from deploy.neonvm.ports import GuestError, GuestSpec
+from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
+from protocol.units import Bytes
+from vm_image.build import GuestImage
+
+MEMORY_DEVICE: Final = "vmem0"
+MEMORY_BLOCK: Final = Bytes(2 * 1024**2)
+"""What virtio-mem's size is a multiple of."""
+
+_LINUX_BLOCK: Final = Bytes(128 * 1024**2)
+"""Linux on x86 adds memory in blocks of this size; the device is rounded up to it, what is asked for is not."""
+
+_FORWARD_NETWORK: Final = "10.255.255.0/24"
+"""QEMU's user-mode network wants room for addresses of its own beside the two of the link."""
+
+_LINK_MAC: Final = "02:00:0a:ff:ff:fe"
+_KERNEL: Final = (
+    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=1 reboot=t psi=1 "
+    "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a guest keeps in its state directory. While it moves two processes use disk and console: the console is
+    appended to, and what a guest said until its last boot is kept. Each pod's process has a log of its own.
+    """
+
+    disk: Path
+    console: Path
+    log: Path
+
+    @classmethod
+    def of(cls, spec: GuestSpec) -> Files:
+        """The files of a guest."""
+        folder = spec.state_dir
+        return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
+
+    def console_said(self) -> str:
+        """The console's last lines as one; "nothing" where there are none."""
+        said = self.console.read_bytes()[-400:].decode(errors="replace") if self.console.exists() else ""
+        return " / ".join(line.strip() for line in said.splitlines()[-3:] if line.strip()) or "nothing"
+
+    def begin_console(self) -> None:
+        """Puts what was said before aside: it says why the guest ended. Raises ``OSError``."""
+        if self.console.exists():
+            self.console.replace(self.console.with_name("console-before.log"))
+
+
+RECEIVING: Final = ("-incoming", "defer", "-S")
+"""What a process that receives a guest has beside its command: it waits to be filled, and then for the order to run."""
+
+
+def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
+    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``.
+
+    Raises ``GuestError`` for a size or an attachment that QEMU cannot be given.
+    """
+    files = Files.of(spec)
+    return [
+        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-name", f"guest={spec.vm.namespace}.{spec.vm.name}",
+        "-machine", MACHINE, *accelerator.arguments,
+        "-smp", str(spec.cpu_max.whole_cpus),
+        *_memory(spec),
+        "-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _kernel_line(spec, accelerator),
+        "-drive", f"if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={_escaped(str(files.disk))}",
+        "-device", "virtio-blk-pci,drive=root",
+        *_interfaces(spec),
+        "-device", "virtio-rng-pci",
+        "-chardev", f"file,id=console,append=on,path={_escaped(str(files.console))}", "-serial", "chardev:console",
+        "-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control",
+    ]  # fmt: skip
+
+
+def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
+    """How much of ``use`` the memory device has to provide, so that the guest never gets more than ``use``.
+
+    Raises ``GuestError`` where ``use`` is outside of the guest's bounds.
+    """
+    if not spec.mem_min <= use <= spec.mem_max:
+        raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
+    return (use - spec.mem_min).down_to(MEMORY_BLOCK)
+
+
+def _memory(spec: GuestSpec) -> Iterator[str]:
+    if not spec.mem_min.is_multiple_of(MEMORY_BLOCK):
+        raise GuestError(f"{spec.vm}: the least memory must be a multiple of {MEMORY_BLOCK}, not {spec.mem_min}")
+    most = (spec.mem_max - spec.mem_min).up_to(_LINUX_BLOCK)
+    initial = plugged(spec, spec.mem_use)
+    if not most:
+        yield from ("-m", f"{spec.mem_min.value}B")
+        return
+    yield from ("-m", f"{spec.mem_min.value}B,slots=8,maxmem={(spec.mem_min + most).value}B")
+    yield from ("-object", f"memory-backend-ram,id={MEMORY_DEVICE}-ram,size={most.value}B,reserve=off")
+    yield "-device"
+    yield (
+        f"virtio-mem-pci,id={MEMORY_DEVICE},memdev={MEMORY_DEVICE}-ram,node=0,"
+        f"requested-size={initial.value}B,block-size={MEMORY_BLOCK.value}B"
+    )
+
+
+def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
+    """What the kernel and our init are told. ``maxcpus`` keeps a booting guest from having more than it may use."""
+    words = [
+        _KERNEL,
+        accelerator.kernel,
+        f"maxcpus={spec.cpu_use.whole_cpus}",
+        f"autoscale.name={spec.vm.name}",
+        f"autoscale.cpu={spec.cpu_use.value}",
+        f"autoscale.flat={spec.address}/{FLAT_PREFIX}",
+    ]
+    if len(spec.network.attachments) > 1:
+        words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
+    return " ".join(word for word in words if word)
+
+
+def _interfaces(spec: GuestSpec) -> Iterator[str]:
+    """The flat network first, then the private link where there is one, in the order in which the guest sees them."""
+    for number, attachment in enumerate(spec.network.attachments):
+        mac = flat_mac(spec.address) if number == 0 else _LINK_MAC
+        yield from ("-netdev", f"{_netdev(attachment)},id=net{number}")
+        yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile=")
+
+
+def _netdev(attachment: str) -> str:
+    """The network backend of an attachment: ``tap:NAME``, ``unix:PATH`` of a hub, or ``forward:ADDRESS``.
+
+    The last is a private link without privileges: a user-mode network of this guest alone, whose metrics and daemon
+    ports are forwarded from a loopback address.
+    """
+    kind, _, place = attachment.partition(":")
+    match kind:
+        case "tap":
+            return f"tap,ifname={place},script=no,downscript=no"
+        case "unix":
+            return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
+        case "forward":
+            ports = (METRICS_PORT, DAEMON_PORT)
+            forwards = ",".join(f"hostfwd=tcp:{place}:{port}-{LINK_GUEST}:{port}" for port in ports)
+            return f"user,ipv6=off,restrict=on,net={_FORWARD_NETWORK},host={LINK_POD},{forwards}"
+    raise GuestError(f"a guest cannot be plugged into {attachment!r}")
+
+
+def _escaped(path: str) -> str:
+    """A path as an option's value: QEMU reads a doubled comma as one."""
+    return path.replace(",", ",,")
+
+
+def launcher(enter: Sequence[str]) -> list[str]:
+    """What stands before QEMU: the way into the pod's network, and the order to die together with its owner."""
+    return [*enter, "setpriv", "--pdeathsig", "KILL", "--"]

@@ -1,0 +1,271 @@
+"""A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
+
+Rules: what a guest has is always asked of the kernel and the hypervisor, never remembered; every order may be
+repeated; a guest that is still booting refuses CPU orders, because it was started with exactly what it may use.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.clock import Clock
+from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.ports import (
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    NetworkError,
+    PodSockets,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
+from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
+from deploy.neonvm.qemu.daemon import Answer, ask
+from deploy.neonvm.qemu.machine import Hypervisor, Machine, Qemu
+from deploy.neonvm.qemu.qemu_command import (
+    MEMORY_DEVICE,
+    RECEIVING,
+    Files,
+    launcher,
+    plugged,
+    qemu_command,
+)
+from deploy.neonvm.qemu.transfer import Ends, Transfer, carried_through
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from vm_image.build import GuestImage
+
+_ASK_SECONDS: Final = 5.0
+_SWITCH_SECONDS: Final = 15.0
+"""An answer about the CPU takes 0.1 s, switching CPUs up to 1.7 s; eight guests on two cores are ten times slower."""
+_READY_SECONDS: Final = 2.0
+_MEMORY_SECONDS: Final = Seconds(3.0)
+_MEMORY_PAUSE: Final = Seconds(0.05)
+_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
+
+
+@dataclass(frozen=True, slots=True)
+class QemuGuests:
+    """Makes real guests. ``description`` says aloud how fast they can be here and why."""
+
+    image: GuestImage
+    accelerator: Accelerator
+    sockets: PodSockets
+    clock: Clock
+    hypervisor: Hypervisor
+
+    @classmethod
+    async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
+        """Finds out how guests run best here. Raises ``GuestError`` where they cannot."""
+        accelerator = await choose_accelerator()
+        if shutil.which("qemu-img") is None:
+            raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
+        return cls(image, accelerator, sockets, clock, Qemu())
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return f"QEMU guests ({self.accelerator.reason})"
+
+    def create(self, spec: GuestSpec) -> Guest:
+        """A guest that is ready to be started; touches nothing yet."""
+        return QemuGuest(spec, self)
+
+
+class QemuGuest:
+    """One VM. A second ``start`` on the same state directory finds the same disk."""
+
+    def __init__(self, spec: GuestSpec, made_by: QemuGuests) -> None:
+        self._spec = spec
+        self._made_by = made_by
+        self._machine: Machine | None = None
+        self._ready = False
+        self._receives = False
+        self._is_moving = False
+
+    async def start(self) -> None:
+        """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
+        if self._alive() is None:
+            await self._launch(())
+        elif self._receives:
+            raise GuestError(f"{self._spec.vm}: the guest waits for another one to be sent to it")
+
+    async def receive(self) -> None:
+        """Launches QEMU on the VM's disk, which another process still uses. Raises ``GuestError``."""
+        if self._alive() is None:
+            await self._launch(RECEIVING)
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest to another process by QEMU's migration. Raises ``GuestError`` and ``TransferError``."""
+        with ExitStack() as held:
+            try:
+                receiver = self._receiver(target)
+                transfer = self._transfer(receiver, limits, progress, held)
+            except GuestError:
+                if isinstance(target, QemuGuest) and target._receives and not target._is_moving:
+                    await target.stop()
+                raise
+            return await carried_through(self._moved(transfer, receiver), transfer.call_off)
+
+    async def state(self) -> GuestState:
+        """What the guest has now; running means that its database accepts connections. Raises ``GuestError``."""
+        machine = self._alive()
+        if machine is None:
+            return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        if self._receives:
+            return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
+        memory = await self._memory(machine)
+        if not self._ready and not await self._has_booted():
+            return GuestState(GuestPhase.BOOTING, self._spec.cpu_use, memory)
+        self._ready = True
+        return GuestState(GuestPhase.RUNNING, await self._cpu(), memory)
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Switches CPUs in the guest and sets the quota for the fraction. Raises ``GuestError``."""
+        if not MilliCpu(0) < use <= self._spec.cpu_max:
+            raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
+        answer = await self._ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
+        if answer.status != 200:
+            raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
+
+        A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
+        """
+        wanted = plugged(self._spec, use)
+        machine = self._alive()
+        if machine is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        if self._spec.mem_max == self._spec.mem_min:
+            return
+        await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted.value})
+        clock = self._made_by.clock
+        deadline = Instant(clock.now() + _MEMORY_SECONDS)
+        while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
+            await clock.sleep(_MEMORY_PAUSE)
+
+    def last_words(self) -> str:
+        """How its process ended, and the end of what its console said."""
+        said = "nothing" if self._machine is None else self._machine.last_words()
+        return f"its process said {said}, and its console {Files.of(self._spec).console_said()}"
+
+    async def stop(self) -> None:
+        """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
+        if self._machine is not None:
+            await self._machine.end()
+            self._machine = None
+            log = Files.of(self._spec).log
+            if log.exists() and not log.stat().st_size:
+                log.unlink()
+
+    async def _launch(self, more: Sequence[str]) -> None:
+        """A machine on the VM's disk, which is made where there is none. Raises ``GuestError``."""
+        spec, made_by = self._spec, self._made_by
+        files = Files.of(spec)
+        try:
+            spec.state_dir.mkdir(parents=True, exist_ok=True)
+            if not more:
+                files.begin_console()
+            if not files.disk.exists():
+                await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
+            self._machine = await made_by.hypervisor.launch(str(spec.vm), lambda fd: self._command(fd, more), files.log)
+        except OSError as error:
+            raise GuestError(f"{spec.vm}: the guest cannot be started in {spec.state_dir}: {error}") from error
+        self._receives, self._ready = bool(more), False
+
+    def _command(self, monitor_fd: int, more: Sequence[str]) -> list[str]:
+        spec, made_by = self._spec, self._made_by
+        qemu = qemu_command(spec, made_by.image, made_by.accelerator, monitor_fd)
+        return [*launcher(spec.network.enter), *qemu, *more]
+
+    def _receiver(self, target: Guest) -> QemuGuest:
+        """``target``, where both ends are fit for a move. Raises ``GuestError`` and ``TransferError``."""
+        if self._is_moving:
+            raise GuestError(f"{self._spec.vm}: the guest is on its way already")
+        if not isinstance(target, QemuGuest) or not target._receives:
+            raise self._refused("the other end does not receive")
+        if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
+            raise self._refused(f"the other end is {target._spec.vm}'s")
+        return target
+
+    def _transfer(
+        self, target: QemuGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None], held: ExitStack
+    ) -> Transfer:
+        """The move to ``target``. Raises ``GuestError`` and ``TransferError``."""
+        source, receiver = self._alive(), target._alive()
+        if source is None or self._receives:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        if receiver is None:
+            story = f"{self._spec.vm}: the other end is gone"
+            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
+        try:
+            leads = [held.enter_context(each._announcing()) for each in (self, target)]
+        except NetworkError as error:
+            raise self._refused(str(error)) from error
+        limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
+        return Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress)
+
+    async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
+        """Runs the move to its end; afterwards both guests know who they are."""
+        self._is_moving = target._is_moving = True
+        try:
+            info = await transfer.run()
+            target._receives, target._ready = False, self._ready
+        finally:
+            self._is_moving = target._is_moving = False
+        return info
+
+    def _refused(self, why: str) -> TransferError:
+        return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
+
+    def _announcing(self) -> AbstractContextManager[Callable[[], None]]:
+        return self._made_by.sockets.announcing(self._spec.pod, self._spec.address)
+
+    def _alive(self) -> Machine | None:
+        return self._machine if self._machine is not None and self._machine.alive else None
+
+    async def _memory(self, machine: Machine) -> Bytes:
+        """The memory the guest was started with and what virtio-mem has plugged; the event for it is rate-limited."""
+        if self._spec.mem_max == self._spec.mem_min:
+            return self._spec.mem_min
+        size = await machine.call("qom-get", _SIZE)
+        if not isinstance(size, int):
+            raise GuestError(f"{self._spec.vm}: QEMU's memory device has the size {size!r}")
+        return self._spec.mem_min + Bytes(size)
+
+    async def _has_booted(self) -> bool:
+        """Whether the database is up. Before that the daemon may be unreachable: that is what booting looks like."""
+        try:
+            return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
+        except GuestError:
+            return False
+
+    async def _cpu(self) -> MilliCpu:
+        answer = await self._ask("GET", "/cpu")
+        if answer.status != 200 or not answer.text.isdigit():
+            raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
+        return MilliCpu(int(answer.text))
+
+    async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> Answer:
+        """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""
+        if self._alive() is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        try:
+            return await ask(self._dial, method, path, body, seconds)
+        except NetworkError as error:
+            raise GuestError(f"{self._spec.vm}: {error}") from error
+
+    async def _dial(self) -> socket.socket:
+        return await self._made_by.sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)

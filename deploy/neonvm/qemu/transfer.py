@@ -1,0 +1,264 @@
+"""Carries out the move of a guest between two QEMU processes, as ``handover`` decides (S4.12).
+
+Rules that hold here:
+
+- Both ends are asked again and again, and each look alone decides what is next; nothing is concluded from an order's
+  answer. An end that does not answer is silent, which is neither alive nor dead.
+- A move is always carried to an end in which it is known who runs. Being cancelled only calls it off.
+- The two processes talk through a pair of sockets that they are given: there is nothing to find, to clean up or to
+  be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from deploy.clock import Clock
+from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
+from deploy.neonvm.qemu.handover import (
+    Resumption,
+    SourceSays,
+    Step,
+    TargetSays,
+    View,
+    next_step,
+    resumption,
+    source_says,
+    target_says,
+)
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.transfer_report import Report, completed_info, parse_report, parse_run_state, transfer_info
+from protocol.units import Instant, Seconds
+
+_Result = TypeVar("_Result")
+
+_LOOK: Final = 0.2
+"""Seconds between two looks where no event asks for one."""
+
+_REPORT: Final = 1.0
+_PATIENCE: Final = Seconds(60.0)
+"""How long a released target or a source that is taken back may be silent before it counts as lost. Until then nothing
+else can run, and an emulated guest on a busy machine may well leave some calls unanswered.
+"""
+
+_ENDS: Final = "transfer"
+_ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
+"""Milliseconds: how soon and how often the network is told where the guest is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The machines of a move, and the name of the VM for messages.
+
+    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on.
+    """
+
+    vm: str
+    source: Machine
+    target: Machine
+    clock: Clock
+    lead_to_source: Callable[[], None]
+    lead_to_target: Callable[[], None]
+
+
+class Transfer:
+    """One move. ``run`` ends with the source or the target running, or with neither."""
+
+    def __init__(self, ends: Ends, limits: TransferLimits, progress: Callable[[TransferInfo], None]) -> None:
+        self._ends = ends
+        self._limits = limits
+        self._progress = progress
+        self._report = Report()
+        self._began = ends.clock.now()
+        self._reported = Instant(self._began - _REPORT)
+        self._downtime = limits.downtime
+        self._stopped_before = ends.source.moment("STOP")
+        self._is_led_away = False
+        self._released: Instant | None = None
+        self._is_called_off = False
+
+    def call_off(self) -> None:
+        """From now on nobody wants the move any more."""
+        self._is_called_off = True
+
+    async def run(self) -> TransferInfo:
+        """Moves the guest. Raises ``TransferError``."""
+        try:
+            await self._begin()
+        except GuestError as error:
+            raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
+        while True:
+            self._lead_away()
+            view = await self._look()
+            match next_step(view):
+                case Step.WAIT:
+                    await self._relax()
+                    await self._ends.source.stirred(_LOOK)
+                case Step.RELEASE:
+                    await self._release()
+                case Step.FINISH:
+                    return await self._finish()
+                case Step.TAKE_BACK:
+                    raise await self._taken_back(*self._blame(view))
+                case Step.GIVE_UP:
+                    raise await self._given_up(view)
+
+    async def _begin(self) -> None:
+        """Prepares both ends and tells them to start. Raises ``GuestError`` where one will not."""
+        source, target, limits = self._ends.source, self._ends.target, self._limits
+        await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
+        brake = ("auto-converge",) if limits.auto_converge else ()
+        await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
+        rates = {**_stands_still(limits.downtime), "max-bandwidth": limits.bandwidth.value}
+        await source.call("migrate-set-parameters", rates)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            await target.give(_ENDS, theirs)
+            await source.give(_ENDS, ours)
+        await target.call("migrate-incoming", {"uri": f"fd:{_ENDS}"})
+        await source.call("migrate", {"uri": f"fd:{_ENDS}"})
+
+    async def _relax(self) -> None:
+        """Lets the guest stand still for longer where it has not come to its end for long."""
+        downtime = self._limits.downtime_after(Seconds(self._ends.clock.now() - self._began))
+        if downtime != self._downtime:
+            self._downtime = downtime
+            await _tried(self._ends.source, "migrate-set-parameters", _stands_still(downtime))
+
+    def _lead_away(self) -> None:
+        """What is sent to the guest from the moment at which it stops on waits for it at its new place."""
+        if not self._is_led_away and self._ends.source.moment("STOP") != self._stopped_before:
+            self._is_led_away = True
+            self._ends.lead_to_target()
+
+    async def _look(self) -> View:
+        """What both ends say now."""
+        source = await self._source()
+        target = await self._target()
+        now = self._ends.clock.now()
+        return View(
+            source,
+            target,
+            is_released=self._released is not None,
+            is_called_off=self._is_called_off or now - self._began >= self._limits.timeout,
+            is_hopeless=self._released is not None and now - self._released >= _PATIENCE,
+        )
+
+    async def _source(self) -> SourceSays:
+        source = self._ends.source
+        try:
+            self._report = parse_report(await source.call("query-migrate"))
+        except GuestError:
+            return SourceSays.SILENT if source.alive else SourceSays.GONE
+        now = self._ends.clock.now()
+        if now - self._reported >= _REPORT:
+            self._reported = now
+            self._progress(transfer_info(self._report))
+        return source_says(self._report.status)
+
+    async def _target(self) -> TargetSays:
+        target = self._ends.target
+        try:
+            return target_says(parse_run_state(await target.call("query-status")))
+        except GuestError:
+            return TargetSays.SILENT if target.alive else TargetSays.GONE
+
+    async def _release(self) -> None:
+        """From here on the source is never continued; whether the target obeyed is seen by looking."""
+        self._lead_away()
+        self._released = self._ends.clock.now()
+        await _tried(self._ends.target, "cont")
+        await _tried(self._ends.target, "announce-self", _ANNOUNCE)
+        self._released = self._ends.clock.now()  # it may be silent from now on, however long the orders took
+
+    async def _finish(self) -> TransferInfo:
+        await self._ends.source.end()
+        stopped, resumed = self._ends.source.moment("STOP"), self._ends.target.moment("RESUME")
+        stood = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
+        info = completed_info(self._report, stood)
+        self._progress(info)
+        return info
+
+    async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
+        """Ends the target for good, and then sees that the source runs."""
+        source, target, clock = self._ends.source, self._ends.target, self._ends.clock
+        await target.kill()
+        if self._is_led_away:
+            self._ends.lead_to_source()
+        await _tried(source, "migrate_cancel")
+        deadline = clock.now() + _PATIENCE
+        while source.alive and clock.now() < deadline:
+            if await self._runs_again():
+                return TransferError(fault, Survivor.SOURCE, f"{self._ends.vm}: {story}; it goes on where it was")
+            await source.stirred(_LOOK)
+        await source.kill()
+        return TransferError(fault, Survivor.NOBODY, f"{self._ends.vm}: {story}; and its source did not go on")
+
+    async def _runs_again(self) -> bool:
+        """Continues the source where it needs that; whether it runs."""
+        source = self._ends.source
+        says = await self._source()
+        try:
+            needs = resumption(says, parse_run_state(await source.call("query-status")))
+        except GuestError:
+            return False
+        if needs is Resumption.CONTINUE:
+            await _tried(source, "cont")
+        return needs is Resumption.DONE
+
+    async def _given_up(self, view: View) -> TransferError:
+        source, target = self._ends.source, self._ends.target
+        await target.kill()
+        await source.kill()
+        if view.source is SourceSays.GONE and not view.is_released:
+            fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
+        else:
+            fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
+        return TransferError(fault, Survivor.NOBODY, f"{self._ends.vm}: {story}; nothing runs any more")
+
+    def _blame(self, view: View) -> tuple[TransferFault, str]:
+        """Why the guest stays where it is."""
+        if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
+            said = [self._ends.target.last_words(), self._report.error_desc]
+            return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, said))}"
+        if view.is_released:
+            return TransferFault.TARGET_LOST, "its target had everything and would not run"
+        if self._is_called_off:
+            return TransferFault.REFUSED, "the move was called off"
+        return TransferFault.TIMED_OUT, f"it could not be sent within {self._limits.timeout:g} s"
+
+
+async def carried_through(work: Coroutine[object, object, _Result], call_off: Callable[[], None]) -> _Result:
+    """The result of ``work``, which always runs to its end: being cancelled calls it off, and is passed on after it."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+            call_off()
+    if cancelled is not None:
+        task.exception()  # whoever cancels asks the guests, not this
+        raise cancelled
+    return task.result()
+
+
+def _stands_still(downtime: Seconds) -> dict[str, int]:
+    return {"downtime-limit": round(downtime * 1000)}
+
+
+def _capabilities(*names: str) -> dict[str, object]:
+    return {"capabilities": [{"capability": name, "state": True} for name in names]}
+
+
+async def _tried(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
+    """An order whose effect is seen by looking, not in its answer."""
+    try:
+        await machine.call(command, arguments)
+    except GuestError:
+        return

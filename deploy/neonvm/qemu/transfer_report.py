@@ -1,0 +1,91 @@
+"""What QEMU says about a migration, as the port's figures. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from deploy.neonvm.ports import GuestError, TransferInfo, TransferRam, TransferStatus
+from protocol.units import Bytes, Seconds
+
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+
+
+class _Ram(msgspec.Struct, rename="kebab"):
+    total: int = 0
+    transferred: int = 0
+    remaining: int = 0
+    duplicate: int = 0
+    normal: int = 0
+    dirty_pages_rate: int = 0
+    dirty_sync_count: int = 0
+    page_size: int = 4096
+
+
+class Report(msgspec.Struct, rename="kebab"):
+    """The answer to ``query-migrate``: times in milliseconds; no status before the first migration."""
+
+    status: str = ""
+    total_time: int = 0
+    setup_time: int = 0
+    downtime: int = 0
+    expected_downtime: int = 0
+    error_desc: str = ""
+    ram: _Ram = msgspec.field(default_factory=_Ram)
+
+
+class RunState(msgspec.Struct):
+    """The answer to ``query-status``."""
+
+    status: str
+
+
+def parse_report(answer: object) -> Report:
+    """Raises ``GuestError`` where the answer makes no sense."""
+    return _converted(answer, Report)
+
+
+def parse_run_state(answer: object) -> str:
+    """The name of QEMU's run state. Raises ``GuestError`` where the answer makes no sense."""
+    return _converted(answer, RunState).status
+
+
+def transfer_info(report: Report) -> TransferInfo:
+    """The port's figures of a migration under way."""
+    ram = report.ram
+    return TransferInfo(
+        status=TransferStatus.SETUP if report.status in {"", "none", "setup"} else TransferStatus.ACTIVE,
+        total=Seconds(report.total_time / 1000),
+        setup=Seconds(report.setup_time / 1000),
+        downtime=Seconds((report.downtime or report.expected_downtime) / 1000),
+        ram=TransferRam(
+            total=Bytes(ram.total),
+            transferred=Bytes(ram.transferred),
+            remaining=Bytes(ram.remaining),
+            duplicate=ram.duplicate,
+            normal=ram.normal,
+            dirty_rate=ram.dirty_pages_rate,
+            rounds=ram.dirty_sync_count,
+            page_size=Bytes(ram.page_size),
+        ),
+    )
+
+
+def completed_info(report: Report, standstill: Seconds | None) -> TransferInfo:
+    """The figures of a move that is over. ``standstill`` is how long the guest really did not run, where that is
+    known: QEMU's own figure ends before the target is told to run.
+    """
+    info = replace(transfer_info(report), status=TransferStatus.COMPLETED)
+    if standstill is None:
+        return info
+    late = max(0.0, standstill - info.downtime)
+    return replace(info, downtime=standstill, total=Seconds(info.total + late))
+
+
+def _converted(answer: object, kind: type[_Answer]) -> _Answer:
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError as error:
+        raise GuestError(f"QEMU answered nothing usable: {error}") from error

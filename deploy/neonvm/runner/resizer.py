@@ -1,0 +1,187 @@
+"""Brings one running guest to the size that is wanted, and keeps saying what it has.
+
+Rules that hold here:
+
+- CPU and memory follow on their own: memory that comes off slowly never delays a CPU.
+- A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after a pause
+  of 1 s, doubled up to 10 s, and at once when the wish changes.
+- A guest that is held is not resized at all, from the moment it is quiet until there is a wish again: it is moved.
+- What the guest has is asked, never concluded: every half second while it boots, every two seconds after that, and
+  after every resize.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.clock import Clock
+from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
+
+_BOOT_POLL: Final = Seconds(0.5)
+_POLL: Final = Seconds(2.0)
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """One resource: how it is brought one step nearer, and what wakes its follower."""
+
+    name: str
+    step: Callable[[], Awaitable[None]]
+    stir: asyncio.Event
+
+
+class Resizer:
+    """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
+
+    ``phase`` is how the guest begins: it boots, or it receives, and is then held until it has arrived.
+    """
+
+    def __init__(
+        self,
+        guest: Guest,
+        starting: Resources,
+        clock: Clock,
+        on_change: Callable[[], None],
+        phase: GuestPhase = GuestPhase.BOOTING,
+    ) -> None:
+        self._guest = guest
+        self._clock = clock
+        self._on_change = on_change
+        self._wanted = starting
+        self._is_held = phase is GuestPhase.RECEIVING
+        self._steps = 0
+        self._turns = 0  # how often the state was told; an answer asked for before that is old
+        self._followed = (
+            _Followed("cpu", self._step_cpu, asyncio.Event()),
+            _Followed("memory", self._step_memory, asyncio.Event()),
+        )
+        self.state = GuestState(phase, starting.cpu, starting.mem)
+        self._faults: dict[str, str] = {}
+
+    @property
+    def fault(self) -> str:
+        """What the guest last refused and has not done since; empty where there is nothing."""
+        return "; ".join(self._faults.values())
+
+    def want(self, size: Resources) -> None:
+        """From now on the guest should have ``size``; it is held no more."""
+        if size != self._wanted or self._is_held:
+            self._wanted = size
+            self._is_held = False
+            self._stir()
+
+    def hold(self) -> None:
+        """From now on the guest is left as it is; a resize in progress ends first (see ``is_quiet``)."""
+        if not self._is_held:
+            self._is_held = True
+            self._on_change()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the guest is held and no resize is in progress."""
+        return self._is_held and not self._steps
+
+    def arrive(self, state: GuestState) -> None:
+        """A guest that received runs now, and has what it had where it came from."""
+        self._turns += 1
+        self.state = state
+        self._on_change()
+
+    def leave(self) -> None:
+        """The guest runs elsewhere now."""
+        self._turns += 1
+        self.state = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+        self._on_change()
+
+    async def run(self) -> None:
+        """Works until the guest has ended, then returns."""
+        async with asyncio.TaskGroup() as tasks:
+            followers = [tasks.create_task(self._follow(each)) for each in self._followed]
+            await self._poll()
+            for follower in followers:
+                follower.cancel()
+
+    async def _poll(self) -> None:
+        await self._look()
+        while self.state.phase is not GuestPhase.STOPPED:
+            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
+            await self._look()
+
+    async def _look(self) -> None:
+        turns = self._turns
+        try:
+            state = await self._guest.state()
+        except GuestError as error:
+            self._say("state", str(error))
+            return
+        self._say("state", "")
+        if state != self.state and turns == self._turns:
+            booted = self.state.phase is GuestPhase.BOOTING
+            self.state = state
+            if booted:
+                self._stir()
+            self._on_change()
+
+    async def _follow(self, followed: _Followed) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            self._steps += 1
+            try:
+                await followed.step()
+                self._say(followed.name, "")
+            except GuestError as error:
+                self._say(followed.name, str(error))
+            finally:
+                self._steps -= 1
+            if self.is_quiet:
+                self._on_change()
+            stirred = await self._stirred(followed.stir, Seconds(pause))
+            pause = _FIRST_PAUSE if stirred else min(pause * 2, _LONGEST_PAUSE)
+
+    async def _stirred(self, stir: asyncio.Event, pause: Seconds) -> bool:
+        """Whether the wish changed before ``pause`` was over."""
+        sleep = asyncio.ensure_future(self._clock.sleep(pause))
+        wait = asyncio.ensure_future(stir.wait())
+        try:
+            await asyncio.wait((sleep, wait), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            wait.cancel()
+        stirred = stir.is_set()
+        stir.clear()
+        return stirred
+
+    @property
+    def _may_step(self) -> bool:
+        return self.state.phase is GuestPhase.RUNNING and not self._is_held
+
+    async def _step_cpu(self) -> None:
+        wanted: MilliCpu = self._wanted.cpu
+        if self._may_step and self.state.cpu != wanted:
+            await self._guest.set_cpu(wanted)
+            await self._look()
+
+    async def _step_memory(self) -> None:
+        wanted: Bytes = self._wanted.mem
+        if self._may_step and self.state.mem != wanted:
+            await self._guest.set_memory(wanted)
+            await self._look()
+
+    def _say(self, about: str, fault: str) -> None:
+        if fault == self._faults.get(about, ""):
+            return
+        if fault:
+            self._faults[about] = fault
+        else:
+            del self._faults[about]
+        self._on_change()
+
+    def _stir(self) -> None:
+        for followed in self._followed:
+            followed.stir.set()

@@ -1,0 +1,1 @@
+"""Simulated guests, which play a load behind the same port as real ones."""

@@ -1,0 +1,250 @@
+"""Light guests behind the guest port: hundreds in one process, playing a load instead of running a database (B.2).
+
+Everything outside of the guest is unchanged: the agent scrapes the same addresses, the runtime resizes by the same
+calls. The model is exact for any moment, so nothing ticks: a guest computes itself when somebody looks. One that is
+moved takes its kernel along, so its counters and its place in the load go on.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.clock import Clock
+from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT
+from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.ports import (
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    NetworkError,
+    PodSockets,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
+from deploy.neonvm.simulated.simulated_load import Demand, Load
+from deploy.neonvm.simulated.simulated_model import LightKernel
+from deploy.neonvm.simulated.simulated_server import Face
+from deploy.neonvm.simulated.simulated_transfer import Burden, Course
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+
+_STOPPED: Final = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+_REPORT: Final = Seconds(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGuests:
+    """Makes light guests; ``load_of`` says what each VM plays."""
+
+    sockets: PodSockets
+    clock: Clock
+    load_of: Callable[[ObjectName], Load]
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return "simulated guests (they play a load and answer like node_exporter)"
+
+    def create(self, spec: GuestSpec) -> Guest:
+        """A guest that is ready to be started; touches nothing yet."""
+        return SimulatedGuest(spec, self)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What a guest has from its start to its stop; all but its ports moves with it."""
+
+    since: Instant
+    boot_time: float
+    kernel: LightKernel
+    faces: list[Serving]
+
+
+class SimulatedGuest:
+    """One light guest. It runs from the moment it is started, or sent here."""
+
+    def __init__(self, spec: GuestSpec, made_by: SimulatedGuests) -> None:
+        self._spec = spec
+        self._made_by = made_by
+        self._running: _Running | None = None
+        self._receives = False
+        self._is_moving = False
+
+    async def start(self) -> None:
+        """Opens the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
+        if self._running is not None:
+            return
+        if self._receives:
+            raise GuestError(f"{self._spec.vm}: the guest waits for another one to be sent to it")
+        size = Resources(self._spec.cpu_use, self._spec.mem_use)
+        kernel = LightKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
+        with ExitStack() as held:
+            listeners = await self._listeners(held)
+            held.pop_all()
+        await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, []), listeners)
+
+    async def receive(self) -> None:
+        """Waits for another guest; until then it has no ports."""
+        self._receives = self._running is None
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Takes the time that sending its memory would take, and then goes on at the target."""
+        if self._is_moving:
+            raise GuestError(f"{self._spec.vm}: the guest is on its way already")
+        self._is_moving = True
+        try:
+            return await self._moved(target, limits, progress)
+        except BaseException:
+            if isinstance(target, SimulatedGuest) and target._receives:
+                await target.stop()
+            raise
+        finally:
+            self._is_moving = False
+
+    async def state(self) -> GuestState:
+        """What the guest has now."""
+        if self._receives:
+            return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
+        if self._running is None:
+            return _STOPPED
+        size = self._now().size
+        return GuestState(GuestPhase.RUNNING, size.cpu, size.mem)
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Resizes at once. Raises ``GuestError`` for a size outside of the VM's bounds."""
+        if not MilliCpu(0) < use <= self._spec.cpu_max:
+            raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
+        kernel = self._now()
+        self._replace(kernel.resized(Resources(use, kernel.asked.mem)))
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Resizes at once, as far down as memory is not in use. Raises ``GuestError`` for a size out of bounds."""
+        if not self._spec.mem_min <= use <= self._spec.mem_max:
+            bounds = f"between {self._spec.mem_min} and {self._spec.mem_max}"
+            raise GuestError(f"{self._spec.vm}: memory must be {bounds}, not {use}")
+        kernel = self._now()
+        self._replace(kernel.resized(Resources(kernel.asked.cpu, use)))
+
+    def last_words(self) -> str:
+        """Light guests end only when they are told to."""
+        return "nothing is known"
+
+    async def stop(self) -> None:
+        """Closes its ports and every connection to them."""
+        self._receives = False
+        running, self._running = self._running, None
+        if running is not None:
+            await _closed(running.faces)
+
+    @property
+    def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
+        """What both ends of a move must have alike."""
+        spec = self._spec
+        return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
+
+    def _burden(self) -> Burden:
+        kernel = self._now()
+        return Burden(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
+
+    async def _moved(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        self._runs()
+        if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
+            story = f"{self._spec.vm}: the other end is not of the same hardware"
+            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, story)
+        info = await self._passed(target, limits, progress)
+        await self._goes_on_at(target)
+        return info
+
+    async def _passed(
+        self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Returns when all has been sent. Raises ``TransferError`` where an end is lost or time is up."""
+        clock, course = self._made_by.clock, Course.of(self._burden(), limits)
+        began = clock.now()
+        end = limits.timeout if course.end is None else course.end
+        while True:
+            self._both_are_there(target)
+            elapsed = Seconds(clock.now() - began)
+            info = course.at(elapsed)
+            progress(info)
+            if elapsed >= end:
+                break
+            await clock.sleep(Seconds(min(_REPORT, end - elapsed)))
+        if course.end is None:
+            story = f"{self._spec.vm}: it could not be sent within {limits.timeout:g} s"
+            raise TransferError(TransferFault.TIMED_OUT, Survivor.SOURCE, story)
+        return info
+
+    def _both_are_there(self, target: SimulatedGuest) -> None:
+        if self._running is None:
+            story = f"{self._spec.vm}: the guest ended on its way"
+            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NOBODY, story)
+        if not target._receives:
+            story = f"{self._spec.vm}: the other end is gone"
+            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
+
+    async def _goes_on_at(self, target: SimulatedGuest) -> None:
+        """From one instant to the next the target runs, and this one does not."""
+        with ExitStack() as held:
+            try:
+                listeners = await target._listeners(held)
+            except GuestError as error:
+                raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, str(error)) from error
+            self._both_are_there(target)
+            held.pop_all()
+        running, self._running = self._runs(), None
+        old, running.faces = running.faces, []
+        await target._run(running, listeners)
+        await _closed(old)
+
+    async def _listeners(self, held: ExitStack) -> list[socket.socket]:
+        """The guest's ports, at which nobody is heard yet; ``held`` closes them. Raises ``GuestError``."""
+        listen, pod = self._made_by.sockets.listen, self._spec.pod
+        try:
+            return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]
+        except (OSError, NetworkError) as error:
+            place = self._spec.network.address
+            raise GuestError(f"{self._spec.vm}: the light guest cannot listen at {place}: {error}") from error
+
+    async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
+        """Runs from this instant on, and answers at ``listeners``."""
+        self._receives, self._running = False, running
+        face = Face(self._now, self._press, running.boot_time)
+        for listener in listeners:
+            running.faces.append(await Serving.on(listener, face.serve))
+
+    def _press(self, demand: Demand | None) -> None:
+        self._replace(self._now().under(demand))
+
+    def _now(self) -> LightKernel:
+        """The guest at this moment. Raises ``GuestError`` where it does not run."""
+        running = self._runs()
+        running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
+        return running.kernel
+
+    def _replace(self, kernel: LightKernel) -> None:
+        self._runs().kernel = kernel
+
+    def _runs(self) -> _Running:
+        if self._running is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        return self._running
+
+
+async def _closed(faces: list[Serving]) -> None:
+    for face in faces:
+        await face.close()

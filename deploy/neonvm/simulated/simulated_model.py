@@ -1,0 +1,110 @@
+"""The kernel of a light guest: what its counters show when so much is asked of so little. Pure.
+
+Rules, each as the Linux kernel has it:
+
+- busy CPU time grows by what is asked for, but never by more than the guest has;
+- tasks that could run but do not get a CPU wait, and somebody waits a part of the time that grows with what is missing,
+  until at twice the CPU it is all of the time (PSI ``some``); the same for memory;
+- the load average follows the number of tasks that could run, waiting ones included, exponentially with 1, 5 and 15
+  minutes;
+- memory is given back only as far as it is not in use; the rest follows when the use falls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import exp
+from typing import Final
+
+from deploy.neonvm.simulated.simulated_load import Demand, Load
+from protocol.units import Bytes, Resources, Seconds
+
+_MINUTES: Final = (1, 5, 15)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the kernel counts, in seconds since the guest's start; CPUs by number, offline ones stand still."""
+
+    busy: tuple[float, ...]
+    idle: tuple[float, ...]
+    load: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    cpu_waiting: float = 0.0
+    mem_waiting: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LightKernel:
+    """A light guest at one age. ``asked`` is the size it was told to have, ``size`` the one it has.
+
+    ``pressed`` is a demand that replaces the load's until it is lifted.
+    """
+
+    load: Load
+    asked: Resources
+    size: Resources
+    counters: Counters
+    age: Seconds = field(default=Seconds(0.0))
+    pressed: Demand | None = None
+
+    @classmethod
+    def booted(cls, load: Load, size: Resources, most_cpus: int) -> LightKernel:
+        """A guest that starts now with ``size`` and may get up to ``most_cpus``."""
+        return cls(load, size, size, Counters((0.0,) * most_cpus, (0.0,) * most_cpus))
+
+    @property
+    def demand(self) -> Demand:
+        """What is asked of it now."""
+        return self.pressed if self.pressed is not None else self.load.at(self.age)
+
+    @property
+    def mem_used(self) -> Bytes:
+        """The memory in use: what is asked for, as far as there is any."""
+        return min(self.demand.mem, self.size.mem)
+
+    def resized(self, asked: Resources) -> LightKernel:
+        """The same guest told to have another size; memory in use stays as it is."""
+        return replace(self, asked=asked, size=Resources(asked.cpu, max(asked.mem, self.mem_used)))
+
+    def under(self, pressed: Demand | None) -> LightKernel:
+        """The same guest under another demand than its load's; None gives it back to its load."""
+        return replace(self, pressed=pressed).resized(self.asked)
+
+    def advanced(self, age: Seconds) -> LightKernel:
+        """The same guest at a later ``age``; exact, because demand only changes at steps."""
+        kernel = self
+        while kernel.age < age:
+            change = None if kernel.pressed is not None else kernel.load.next_change(kernel.age)
+            until = age if change is None else min(age, change)
+            counters = _counted(kernel.counters, kernel.size, kernel.demand, until - kernel.age)
+            kernel = replace(kernel, counters=counters, age=Seconds(until))
+            kernel = kernel.resized(kernel.asked)
+        return kernel
+
+
+def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
+    """The counters after ``span`` seconds of a constant size and demand."""
+    cores, online = size.cpu.as_cores, size.cpu.whole_cpus
+    each = min(demand.cpu, cores) / online if online else 0.0
+    return Counters(
+        busy=tuple(spent + (each * span if number < online else 0.0) for number, spent in enumerate(before.busy)),
+        idle=tuple(rest + ((1 - each) * span if number < online else 0.0) for number, rest in enumerate(before.idle)),
+        load=_decayed(before.load, demand.cpu, span),
+        cpu_waiting=before.cpu_waiting + _waiting(demand.cpu, cores) * span,
+        mem_waiting=before.mem_waiting + _waiting(demand.mem.value, size.mem.value) * span,
+    )
+
+
+def _waiting(wanted: float, have: float) -> float:
+    """The part of the time in which somebody waits: what is missing in relation to what there is, at most all."""
+    if wanted <= have:
+        return 0.0
+    return min(1.0, (wanted - have) / have) if have else 1.0
+
+
+def _decayed(load: tuple[float, float, float], tasks: float, span: float) -> tuple[float, float, float]:
+    one, five, fifteen = (
+        average * exp(-span / (60 * minutes)) + tasks * (1 - exp(-span / (60 * minutes)))
+        for average, minutes in zip(load, _MINUTES, strict=True)
+    )
+    return one, five, fifteen

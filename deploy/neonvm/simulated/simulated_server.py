@@ -1,0 +1,132 @@
+"""The network face of a light guest: the addresses and answers of a real one, and a way to put load on it.
+
+    GET /metrics[?collect[]=NAME…]   node_exporter's page (port 9100)
+    GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
+    GET /demand                      what is asked of the guest now: {"cpu": cores, "mem": quantity}
+    PUT /demand                      asks this of it until further notice; DELETE /demand gives it back to its load
+
+Every path is answered on both ports. One request at a time on a connection, which may be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from deploy.neonvm.simulated.simulated_load import Demand
+from deploy.neonvm.simulated.simulated_metrics import exposition
+from deploy.neonvm.simulated.simulated_model import LightKernel
+from protocol.units import Bytes, QuantityError
+
+_LARGEST_BODY: Final = 4096
+
+
+class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
+    """A demand as it is put: ``cpu`` in cores, ``mem`` a quantity."""
+
+    cpu: float
+    mem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer."""
+
+    status: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """How requests see and change a guest. ``kernel`` looks at it now, ``press`` changes its demand."""
+
+    kernel: Callable[[], LightKernel]
+    press: Callable[[Demand | None], None]
+    boot_time: float
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers requests until the peer hangs up or says something that is not HTTP."""
+        while (request := await _read(reader)) is not None:
+            reply = self.answer(*request)
+            body = reply.text.encode()
+            head = f"HTTP/1.1 {reply.status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}"
+            writer.write(f"{head}\r\n\r\n".encode() + body)
+            await writer.drain()
+
+    def answer(self, method: str, target: str, body: bytes) -> Reply:
+        """The answer to one request."""
+        url = urlsplit(target)
+        route = _ROUTES.get((method, url.path))
+        if route is None:
+            return Reply("404 Not Found", "there is GET /metrics, /cpu, /ready and GET, PUT, DELETE /demand\n")
+        return route(self, parse_qs(url.query).get("collect[]", []), body)
+
+    def metrics(self, collectors: list[str], _: bytes) -> Reply:
+        """node_exporter's page; 400 for a collector that there is not, as the real one has it."""
+        try:
+            return Reply("200 OK", exposition(self.kernel(), self.boot_time, collectors))
+        except KeyError as error:
+            return Reply("400 Bad Request", f"missing collector: {error.args[0]}\n")
+
+    def cpu(self, _: list[str], __: bytes) -> Reply:
+        """The CPU in thousandths."""
+        return Reply("200 OK", f"{self.kernel().size.cpu.value}\n")
+
+    def ready(self, _: list[str], __: bytes) -> Reply:
+        """A light guest is ready as long as it runs."""
+        return Reply("200 OK", "ready\n")
+
+    def demand(self, _: list[str], __: bytes) -> Reply:
+        """What is asked of the guest now."""
+        return Reply("200 OK", _written(self.kernel().demand))
+
+    def put_demand(self, _: list[str], body: bytes) -> Reply:
+        """Puts load on the guest."""
+        try:
+            wire = msgspec.json.decode(body, type=WireDemand)
+            demand = Demand(wire.cpu, Bytes.parse(wire.mem))
+        except (msgspec.DecodeError, QuantityError) as error:
+            return Reply("400 Bad Request", f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n')
+        if demand.cpu < 0:
+            return Reply("400 Bad Request", "cpu must be zero or more\n")
+        self.press(demand)
+        return Reply("200 OK", _written(demand))
+
+    def lift_demand(self, nothing: list[str], body: bytes) -> Reply:
+        """Gives the guest back to its load."""
+        self.press(None)
+        return self.demand(nothing, body)
+
+
+_ROUTES: Final[Mapping[tuple[str, str], Callable[[Face, list[str], bytes], Reply]]] = {
+    ("GET", "/metrics"): Face.metrics,
+    ("GET", "/cpu"): Face.cpu,
+    ("GET", "/ready"): Face.ready,
+    ("GET", "/demand"): Face.demand,
+    ("PUT", "/demand"): Face.put_demand,
+    ("DELETE", "/demand"): Face.lift_demand,
+}
+
+
+def _written(demand: Demand) -> str:
+    return msgspec.json.encode(WireDemand(demand.cpu, demand.mem.quantity())).decode() + "\n"
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[str, str, bytes] | None:
+    """Method, target and body of the next request; None where there is none that can be understood."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return None
+    first, *headers = head.split("\r\n")
+    words = first.split(" ")
+    named = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
+    length = named.get("content-length", "0")
+    if len(words) != 3 or not length.isdigit() or int(length) > _LARGEST_BODY:
+        return None
+    return words[0], words[1], await reader.readexactly(int(length))

@@ -1,0 +1,129 @@
+"""How the move of a light guest goes: rounds, each of which sends what changed during the one before. Pure.
+
+Rules, each as QEMU has it:
+
+- the first round sends all memory in use; what holds nothing but zeros is only counted;
+- once the rest can be sent within the allowed downtime, the guest stands still until it has been sent;
+- a guest that changes its memory faster than it can be sent never gets there, unless it may be slowed down: by 20 %
+  after the second round, and by 10 % more with every other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.neonvm.ports import TransferInfo, TransferLimits, TransferRam, TransferStatus
+from protocol.units import Bytes, Seconds
+
+PAGE: Final = Bytes(4096)
+WIRE: Final = Bytes(512 * 1024**2)
+"""What goes over the wire per second at most: an emulated guest sends no faster."""
+
+_DIRTIED_PER_CORE: Final = 48 * 1024**2
+"""Bytes per second that a busy core of a database changes."""
+
+_SETUP: Final = Seconds(0.04)
+_SWITCH: Final = Seconds(0.02)
+"""What stopping at one end and running at the other takes, whatever there is to send."""
+
+_FIRST_BRAKE, _BRAKE, _STRONGEST_BRAKE = 0.2, 0.1, 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Burden:
+    """What is to be moved: the guest's memory, how much of it is in use, and how many cores are busy changing it."""
+
+    total: Bytes
+    used: Bytes
+    busy_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Sends ``size`` bytes from ``since`` on; before it, ``sent`` had been."""
+
+    since: Seconds
+    size: float
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The whole move, known from its beginning. ``end`` is None where it does not end in time."""
+
+    burden: Burden
+    rate: float
+    rounds: tuple[_Round, ...]
+    end: Seconds | None
+    downtime: Seconds
+
+    @classmethod
+    def of(cls, burden: Burden, limits: TransferLimits) -> Course:
+        """The move of ``burden`` under ``limits``."""
+        rate = float(min(WIRE, limits.bandwidth).value)
+        rounds = tuple(_rounds(burden, rate, limits))
+        last = rounds[-1]
+        rest = last.size / rate
+        end = last.since + rest + _SWITCH
+        converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
+        return cls(burden, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
+
+    def at(self, elapsed: Seconds) -> TransferInfo:
+        """How it goes after ``elapsed`` seconds (>= 0), as far as its end."""
+        number = max(0, bisect_right(self.rounds, elapsed, key=lambda each: each.since) - 1)
+        now = self.rounds[number]
+        sent = min(now.size, max(0.0, elapsed - now.since) * self.rate)
+        done = self.end is not None and elapsed >= self.end
+        return TransferInfo(
+            status=_status(elapsed, done=done),
+            total=elapsed if self.end is None else min(elapsed, self.end),
+            setup=_SETUP,
+            downtime=self.downtime,
+            ram=self._ram(now.sent + sent, now.size - sent, number + 1),
+        )
+
+    def _ram(self, sent: float, remaining: float, rounds: int) -> TransferRam:
+        span = self.rounds[rounds - 1].size / self.rate
+        return TransferRam(
+            total=self.burden.total,
+            transferred=Bytes(int(sent)),
+            remaining=Bytes(int(remaining)),
+            duplicate=(self.burden.total - self.burden.used).value // PAGE.value,
+            normal=int(sent) // PAGE.value,
+            dirty_rate=int(_dirtied(self.burden, span) / span / PAGE.value) if span else 0,
+            rounds=rounds,
+            page_size=PAGE,
+        )
+
+
+def _rounds(burden: Burden, rate: float, limits: TransferLimits) -> Iterator[_Round]:
+    """Every round up to the one that fits into the allowed downtime, or to the time-out."""
+    each = _Round(_SETUP, float(burden.used.value), 0.0)
+    number = 0
+    while True:
+        yield each
+        number += 1
+        span = each.size / rate
+        since = Seconds(each.since + span)
+        if (number > 1 and span <= limits.downtime_after(each.since)) or since >= limits.timeout:
+            return
+        changed = _dirtied(burden, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
+        each = _Round(since, changed, each.sent + each.size)
+
+
+def _dirtied(burden: Burden, span: float) -> float:
+    """How many bytes change in ``span`` seconds: never more than there are in use."""
+    return min(float(burden.used.value), burden.busy_cores * _DIRTIED_PER_CORE * span)
+
+
+def _brake(rounds: int) -> float:
+    return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))
+
+
+def _status(elapsed: float, *, done: bool) -> TransferStatus:
+    if done:
+        return TransferStatus.COMPLETED
+    return TransferStatus.SETUP if elapsed < _SETUP else TransferStatus.ACTIVE

@@ -1,0 +1,117 @@
+"""The API client: what it sends, and what becomes of refusals, silence and nonsense."""
+
+import json
+
+import httpx
+import pytest
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.informer import Change, Informer
+from deploy.kube.objects import NODES, PODS, VIRTUAL_MACHINES, Json, flag, items, text, texts, whole
+from protocol.messages import ObjectName
+from tests.local.clock import FakeClock
+
+POD = ObjectName("default", "a")
+
+
+def client(answer: httpx.Response | Exception, sent: list[httpx.Request] | None = None) -> ApiClient:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if sent is not None:
+            sent.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://api"))
+
+
+async def test_every_call_goes_where_kubernetes_expects_it() -> None:
+    sent: list[httpx.Request] = []
+    api = client(httpx.Response(200, json={}), sent)
+    await api.get(PODS, POD)
+    await api.list(VIRTUAL_MACHINES)
+    await api.list(PODS, "default", "app=x")
+    await api.create(NODES, "", {"kind": "Node"})
+    await api.merge_patch(VIRTUAL_MACHINES, POD, {"status": {}}, "status")
+    await api.delete(PODS, POD, "uid", grace=0)
+    assert [f"{each.method} {each.url.raw_path.decode()}" for each in sent] == [
+        "GET /api/v1/namespaces/default/pods/a",
+        "GET /apis/vm.neon.tech/v1/virtualmachines",
+        "GET /api/v1/namespaces/default/pods?labelSelector=app%3Dx",
+        "POST /api/v1/nodes",
+        "PATCH /apis/vm.neon.tech/v1/namespaces/default/virtualmachines/a/status",
+        "DELETE /api/v1/namespaces/default/pods/a",
+    ]
+    assert sent[4].headers["content-type"] == "application/merge-patch+json"
+    options = json.loads(sent[5].content)
+    assert (options["preconditions"], options["gracePeriodSeconds"]) == ({"uid": "uid"}, 0)
+
+
+async def test_a_refusal_carries_the_servers_reason() -> None:
+    with pytest.raises(ApiError, match=r"no such pod \(404\)") as refused:
+        await client(httpx.Response(404, json={"reason": "NotFound", "message": "no such pod"})).get(PODS, POD)
+    assert (refused.value.status, refused.value.reason) == (404, "NotFound")
+
+
+async def test_a_refusal_that_is_not_json_is_shown_as_it_is() -> None:
+    with pytest.raises(ApiError, match=r"proxy says no \(502\)"):
+        await client(httpx.Response(502, text="proxy says no")).get(PODS, POD)
+
+
+@pytest.mark.parametrize("answer", [httpx.ConnectError("refused"), httpx.Response(200, text="nonsense")])
+async def test_silence_and_nonsense_are_no_answer(answer: httpx.Response | Exception) -> None:
+    with pytest.raises(ApiUnavailableError):
+        await client(answer).get(PODS, POD)
+
+
+def lines(*events: Json) -> httpx.Response:
+    return httpx.Response(200, content=b"".join(json.dumps(each).encode() + b"\n" for each in events))
+
+
+async def test_a_watch_yields_every_event() -> None:
+    pod: Json = {"metadata": {"name": "a", "resourceVersion": "7"}}
+    got = [each async for each in client(lines({"type": "ADDED", "object": pod})).watch(PODS, "5")]
+    assert [(each.type, each.object) for each in got] == [("ADDED", pod)]
+
+
+async def test_a_watch_that_is_too_old_is_a_410() -> None:
+    gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+    with pytest.raises(ApiError) as expired:
+        _ = [each async for each in client(lines(gone)).watch(PODS, "5")]
+    assert expired.value.status == 410
+
+
+def test_accessors_never_surprise() -> None:
+    strange: Json = {"a": None, "b": [1, {"c": "d"}], "n": True, "labels": {"x": "y", "z": 1}}
+    assert (text(strange, "a", "b"), items(strange, "b"), whole(strange, "n")) == ("", [{"c": "d"}], 0)
+    assert (flag(strange, "n"), texts(strange, "labels"), items(strange, "a")) == (True, {"x": "y"}, [])
+
+
+class Lists:
+    """An API that lists what a test says."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, str] = {}
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        found = [{"metadata": {"name": name, "namespace": "d", "resourceVersion": v}} for name, v in self.pods.items()]
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "9"}, "items": found})
+
+
+async def test_a_relist_reports_what_came_changed_and_went_and_nothing_else() -> None:
+    lists, heard = Lists(), list[tuple[str, bool, bool]]()
+
+    def note(change: Change) -> None:
+        heard.append((change.name.name, change.old is not None, change.new is not None))
+
+    api = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(lists), base_url="http://api"))
+    informer = Informer(api, PODS, FakeClock())
+    informer.listen(note)
+    lists.pods = {"stays": "1", "changes": "1", "goes": "1"}
+    assert await informer.refresh() == "9"
+    heard.clear()
+    lists.pods = {"stays": "1", "changes": "2", "comes": "1"}
+    await informer.refresh()
+    assert sorted(heard) == [("changes", True, True), ("comes", False, True), ("goes", True, False)]
+    assert sorted(name.name for name in informer.objects) == ["changes", "comes", "stays"]
+    assert informer.synced.is_set()

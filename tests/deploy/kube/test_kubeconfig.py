@@ -1,0 +1,67 @@
+"""Kubeconfigs as people have them."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.kube.kubeconfig import KubeconfigError, client_from_kubeconfig
+from deploy.local.apiserver.server import write_kubeconfig
+
+
+def write(tmp_path: Path, user: dict[str, object], server: str = "http://127.0.0.1:1") -> Path:
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server, "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def sent_token(file: Path) -> str | None:
+    token: str | None = client_from_kubeconfig(file)._http.headers.get("authorization")
+    return token
+
+
+def test_a_token_is_sent(tmp_path: Path) -> None:
+    assert sent_token(write(tmp_path, {"token": "abc"})) == "Bearer abc"
+
+
+def test_a_token_file_is_read_beside_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from-file\n")
+    assert sent_token(write(tmp_path, {"tokenFile": "token"}, "https://127.0.0.1:1")) == "Bearer from-file"
+
+
+def test_a_plugin_program_is_asked(tmp_path: Path) -> None:
+    program = tmp_path / "plugin"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps({'status': {'token': 'from-plugin'}})}'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    assert sent_token(write(tmp_path, {"exec": {"command": str(program), "args": ["x"]}})) == "Bearer from-plugin"
+
+
+def test_without_credentials_none_are_sent(tmp_path: Path) -> None:
+    assert sent_token(write(tmp_path, {})) is None
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KubeconfigError, match="cannot read"):
+        client_from_kubeconfig(tmp_path / "missing")
+    with pytest.raises(KubeconfigError, match="no context named 'other'"):
+        client_from_kubeconfig(write(tmp_path, {}), "other")
+    with pytest.raises(KubeconfigError, match="the credential program '/no/such' failed"):
+        client_from_kubeconfig(write(tmp_path, {"exec": {"command": "/no/such"}}))
+
+
+def test_the_api_servers_kubeconfig_is_replaced_at_once_so_that_nobody_reads_half_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    write_kubeconfig(file, "http://127.0.0.1:1", "first", None)
+    with file.open() as reader:
+        write_kubeconfig(file, "http://127.0.0.1:1", "second", None)
+        assert yaml.safe_load(reader)["users"] == [{"name": "admin", "user": {"token": "first"}}]
+    assert (sent_token(file), stat.S_IMODE(file.stat().st_mode)) == ("Bearer second", 0o600)
+    assert list(tmp_path.iterdir()) == [file]

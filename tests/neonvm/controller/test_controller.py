@@ -1,0 +1,208 @@
+"""The controller against the API server's own application: what becomes of a VirtualMachine."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+import yaml
+
+from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.events import Events
+from deploy.kube.informer import Informer
+from deploy.kube.objects import (
+    CRDS,
+    MIGRATIONS,
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    annotations_of,
+    child,
+    items,
+    text,
+    uid_of,
+)
+from deploy.local.apiserver.apimachinery.environment import system_environment
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
+from deploy.local.apiserver.server import admin_tokens, build
+from deploy.neonvm.controller.controller import NeonVmController
+from deploy.neonvm.dependencies import Means
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.runner.resizer import Resizer
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_USAGE
+from protocol.units import Bytes, MilliCpu, Resources
+from tests.local.clock import FakeClock
+from tests.neonvm.runner.test_resizer import ObedientGuest
+from tests.neonvm.sample_objects import WANTED, virtual_machine
+
+CRDS_HERE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
+DB = ObjectName("default", "db")
+
+
+class Room:
+    """The kubelet's side: guests by pod."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.guests: dict[ObjectName, Resizer] = {}
+        self.released: list[str] = []
+
+    def run(self, pod: ObjectName, cpu: str, mem: str) -> None:
+        resizer = Resizer(ObedientGuest(), Resources.parse(cpu, mem), self._clock, lambda: None)
+        resizer.state = GuestState(GuestPhase.RUNNING, MilliCpu.parse(cpu), Bytes.parse(mem))
+        self.guests[pod] = resizer
+
+    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
+        return self.guests.get(pod) if uid else None
+
+    def seat(self, pod: ObjectName, uid: str) -> PodRole:
+        return PodRole.RUNNING if self.guest(pod, uid) else PodRole.EMPTY
+
+    async def send(
+        self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        raise GuestError("nothing is moved here")
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        return "10.1.0.1"
+
+    async def release_vm(self, vm: ObjectName, uid: str) -> None:
+        self.released.append(str(vm))
+
+
+class Site:
+    """An API server in this process, a controller, and watches that a test drives by hand."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self.client, self.clock = client, FakeClock()
+        self.room = Room(self.clock)
+        self._vms = Informer(client, VIRTUAL_MACHINES, self.clock)
+        self._pods = Informer(client, PODS, self.clock)
+        self._migrations = Informer(client, MIGRATIONS, self.clock)
+        names = iter("abcdefgh")
+        self._controller = NeonVmController(
+            Means(
+                client=client,
+                vms=self._vms,
+                pods=self._pods,
+                migrations=self._migrations,
+                room=self.room,
+                events=Events(client, "test", self.clock),
+                clock=self.clock,
+                suffix=lambda: next(names),
+                sidecars=True,
+            )
+        )
+
+    async def turn(self, times: int = 1) -> Json:
+        """The watches bring what is new, the controller looks; returns the VM afterwards."""
+        for _ in range(times):
+            await self._vms.refresh()
+            await self._pods.refresh()
+            await self._migrations.refresh()
+            await self._controller.reconcile(DB)
+        return await self.vm()
+
+    async def vm(self) -> Json:
+        return await self.client.get(VIRTUAL_MACHINES, DB)
+
+    async def pods(self) -> list[Json]:
+        return items(await self.client.list(PODS), "items")
+
+    async def run_pod(self, cpu: str = "2", mem: str = "2Gi") -> ObjectName:
+        """The pod of the VM runs, and its guest has that size."""
+        (pod,) = await self.pods()
+        name = ObjectName("default", text(pod, "metadata", "name"))
+        status = {"phase": "Running", "podIP": "10.0.0.9"}
+        await self.client.merge_patch(PODS, name, {"status": status}, "status")
+        self.room.run(name, cpu, mem)
+        return name
+
+    async def fail_pod(self, name: ObjectName) -> None:
+        del self.room.guests[name]
+        status = {"phase": "Failed", "reason": "GuestEnded", "message": "QEMU died"}
+        await self.client.merge_patch(PODS, name, {"status": status}, "status")
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
+    http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(server.app), base_url="http://api", headers={"Authorization": "Bearer secret"}
+    )
+    async with ApiClient(http) as client:
+        for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+            await client.create(CRDS, "", cast("Json", yaml.safe_load((CRDS_HERE / name).read_text())))
+        made = virtual_machine()
+        await client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": {"name": "db", "labels": {"a": "b"}}})
+        yield Site(client)
+    server.close()
+
+
+async def test_a_vm_becomes_one_pod_however_often_it_is_looked_at(site: Site) -> None:
+    await site.turn(6)
+    (pod,) = await site.pods()
+    vm = await site.vm()
+    assert text(vm, "status", "podName") == text(pod, "metadata", "name") == "db-a"
+    assert child(pod, "metadata", "labels") == {"a": "b", "vm.neon.tech/name": "db"}
+    assert [text(each, "uid") for each in items(pod, "metadata", "ownerReferences")] == [uid_of(vm)]
+    assert text(pod, "spec", "schedulerName") == "autoscale-scheduler"
+
+
+async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
+    await site.turn(1)
+    await site._vms.refresh()
+    await site._controller.reconcile(DB)
+    with pytest.raises(ApiError) as stale:
+        await site._controller.reconcile(DB)
+    assert stale.value.status == 409
+    assert text(await site.vm(), "status", "podName") == "db-a"
+
+
+async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) -> None:
+    await site.turn(3)
+    name = await site.run_pod("1", "2Gi")
+    vm = await site.turn(2)
+    status = {key: text(vm, "status", key) for key in ("phase", "cpus", "memorySize", "podIP", "extraNetIP")}
+    assert status == {
+        "phase": "Scaling",
+        "cpus": "1",
+        "memorySize": "2Gi",
+        "podIP": "10.0.0.9",
+        "extraNetIP": "10.1.0.1",
+    }
+    assert site.room.guests[name]._wanted == WANTED
+    assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
+
+
+async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> None:
+    await site.turn(3)
+    name = await site.run_pod()
+    await site.turn(2)
+    await site.fail_pod(name)
+    assert text(await site.turn(2), "status", "phase") == "Failed"
+    assert await site.pods() == []
+    assert text(await site.turn(2), "status", "podName") == "db-a"
+    await site.clock.pass_time(1.1)
+    vm = await site.turn(2)
+    assert (text(vm, "status", "podName"), child(vm, "status")["restartCount"]) == ("db-b", 1)
+
+
+async def test_a_deleted_vm_takes_its_pod_with_it_and_gives_everything_back(site: Site) -> None:
+    await site.turn(3)
+    await site.client.delete(VIRTUAL_MACHINES, DB)
+    await site.turn(1)
+    assert await site.pods() == []
+    await site._pods.refresh()
+    await site._controller.reconcile(DB)
+    with pytest.raises(ApiError) as gone:
+        await site.vm()
+    assert (gone.value.status, site.room.released) == (404, ["default/db"])
+
+
+async def test_a_use_outside_of_its_bounds_is_refused_by_the_api(site: Site) -> None:
+    with pytest.raises(ApiError) as refused:
+        await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})
+    assert refused.value.status == 422

@@ -1,0 +1,236 @@
+"""The controller's judgement: for every situation of a VM, the whole plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from deploy.kube.objects import Json, child, items
+from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
+from deploy.neonvm.ports import GuestPhase
+from protocol.messages import ObjectName
+from tests.neonvm.sample_objects import WANTED, facts, has, runner, virtual_machine
+
+NO_GUEST = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+NAMED: Json = {"phase": "Pending", "podName": "db-x"}
+LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def conditions(made: Plan) -> list[tuple[object, object, object]]:
+    return [(each["status"], each["reason"], each["message"]) for each in items(made.status, "conditions")]
+
+
+def bare(made: Plan) -> Json:
+    return {key: value for key, value in made.status.items() if key != "conditions"}
+
+
+def test_a_new_vm_is_held_before_anything_is_made_for_it() -> None:
+    assert plan(facts(virtual_machine(finalizers=[]))) == Plan({}, add_finalizer=True)
+
+
+def test_a_pods_name_is_written_down_before_the_pod_is_made() -> None:
+    expected = Plan({"phase": "Pending", "podName": "db-new", **NO_GUEST})
+    assert plan(facts(virtual_machine())) == expected
+
+
+def test_the_pod_is_made_under_the_name_that_was_written_down() -> None:
+    assert plan(facts(virtual_machine(NAMED))) == Plan({}, create_pod=True)
+
+
+def test_a_pod_that_waits_for_a_node_leaves_the_vm_pending() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner("Pending")))
+    assert bare(made) == {"phase": "Pending", "node": "n1"}
+    assert made.want is None
+
+
+def test_a_running_vm_reports_what_the_guest_has_and_is_held_to_what_is_asked() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")))
+    assert bare(made) == {
+        "phase": "Running",
+        "node": "n1",
+        "podIP": "10.0.0.9",
+        "extraNetIP": "10.1.0.1",
+        "cpus": "2",
+        "memorySize": "2Gi",
+    }
+    assert (made.want, conditions(made)) == (WANTED, [("True", "GuestRuns", "")])
+
+
+@pytest.mark.parametrize(("cpu", "mem"), [("1", "2Gi"), ("2", "2560Mi")])
+def test_a_guest_that_is_not_yet_as_asked_is_scaling_and_its_real_size_is_reported(cpu: str, mem: str) -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has(cpu, mem)))
+    assert (made.status["phase"], made.status["cpus"], made.status["memorySize"]) == ("Scaling", cpu, mem)
+
+
+def test_a_refused_resize_is_said() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("1", "2Gi"), refused="no daemon"))
+    assert conditions(made) == [("True", "ResizeRefused", "no daemon")]
+
+
+def test_a_booting_guest_is_running_but_not_available() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("1", "1Gi", GuestPhase.BOOTING)))
+    assert (made.status["phase"], conditions(made)) == ("Running", [("False", "Booting", "the guest boots")])
+
+
+def test_a_guest_that_has_stopped_is_not_reported_as_having_anything() -> None:
+    made = plan(facts(virtual_machine(NAMED), runner(), has("0", "0", GuestPhase.STOPPED)))
+    assert bare(made) == {"phase": "Pending", "node": "n1"}
+
+
+ENDED: Json = {"reason": "GuestEnded", "message": "QEMU died"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "phase", "again"),
+    [
+        ("Always", "Failed", True),
+        ("Always", "Succeeded", True),
+        ("OnFailure", "Failed", True),
+        ("OnFailure", "Succeeded", False),
+        ("Never", "Failed", False),
+    ],
+)
+def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: str, phase: str, again: bool) -> None:
+    made = plan(facts(virtual_machine(NAMED, policy), runner(phase, ENDED)))
+    assert bare(made) == {"phase": phase, **NO_GUEST}
+    assert (conditions(made), made.delete_pod) == ([("False", "GuestEnded", "QEMU died")], again)
+    after = plan(facts(virtual_machine({"phase": phase, "podName": "db-x", "restartCount": 2}, policy)))
+    fresh = Plan({"phase": "Pending", "podName": "db-new", "restartCount": 3, **NO_GUEST})
+    assert after == (fresh if again else Plan({}))
+
+
+@pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
+def test_a_vm_that_still_names_the_pod_from_which_its_guest_moved_has_lost_its_guest(policy: str, again: bool) -> None:
+    moved: Json = {"reason": "Migrated", "message": "the guest has moved to pod db-y"}
+    made = plan(facts(virtual_machine(NAMED, policy), runner("Succeeded", moved)))
+    assert bare(made) == {"phase": "Failed", **NO_GUEST}
+    lost = ("False", "GuestLost", "the guest has moved to pod db-y, and was lost there")
+    assert (conditions(made), made.delete_pod) == ([lost], again)
+
+
+def test_a_restart_waits_for_its_pause() -> None:
+    vm = virtual_machine({"phase": "Failed", "podName": "db-x"})
+    assert plan(facts(vm, due=False)) == Plan({}, wait_for_restart=True)
+
+
+def test_a_pod_that_vanished_while_it_ran_counts_as_failed() -> None:
+    made = plan(facts(virtual_machine({"phase": "Running", "podName": "db-x"})))
+    assert bare(made) == {"phase": "Failed", **NO_GUEST}
+    assert conditions(made) == [("False", "PodGone", "pod db-x is gone")]
+
+
+def test_a_pod_that_is_leaving_is_waited_for() -> None:
+    assert plan(facts(virtual_machine(NAMED), runner(leaving=True), has("2", "2Gi"))) == Plan({})
+
+
+def test_an_unusable_spec_is_said_and_nothing_is_done() -> None:
+    found = replace(facts(virtual_machine(NAMED), runner()), machine=None, fault="spec.guest.cpus: expected …")
+    made = plan(found)
+    assert conditions(made) == [("False", "InvalidSpec", "spec.guest.cpus: expected …")]
+    assert made == Plan(made.status)
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (runner(), Plan({}, delete_pod=True)),
+        (runner(leaving=True), Plan({})),
+        (None, Plan({}, remove_finalizer=True)),
+    ],
+)
+def test_a_deleted_vm_goes_after_its_pod(pod: Json | None, expected: Plan) -> None:
+    assert plan(facts(virtual_machine(NAMED, **LEAVING), pod)) == expected
+
+
+def test_a_deleted_vm_that_others_hold_is_none_of_our_business() -> None:
+    assert plan(facts(virtual_machine(NAMED, finalizers=["other"], **LEAVING))) == Plan({})
+
+
+def test_a_condition_keeps_its_time_while_it_stays() -> None:
+    old = [{"type": "Available", "status": "True", "lastTransitionTime": "then"}]
+    vm = virtual_machine({**NAMED, "conditions": old})
+    stays = plan(facts(vm, runner(), has("2", "2Gi")))
+    turns = plan(facts(vm, runner(), has("2", "2Gi", GuestPhase.BOOTING)))
+    assert [each.get("lastTransitionTime") for each in items(stays.status, "conditions")] == ["then"]
+    assert [each.get("lastTransitionTime") for each in items(turns.status, "conditions")] == [None]
+
+
+TARGET: Json = {
+    "metadata": {"name": "db-y", "namespace": "default", "uid": "target-uid"},
+    "spec": {"nodeName": "n2"},
+    "status": {"phase": "Running", "podIP": "10.0.0.10"},
+}
+WHERE: Json = {"node": "n1", "podIP": "10.0.0.9", "extraNetIP": "10.1.0.1", "cpus": "2", "memorySize": "2Gi"}
+THERE: Json = {**WHERE, "node": "n2", "podIP": "10.0.0.10"}
+
+
+def moving(
+    pod: Json | None, state: GuestPhase | None, under_way: UnderWay, /, name: str = "db-x", **metadata: object
+) -> Facts:
+    vm = virtual_machine({"phase": "Running", "podName": name}, **metadata)
+    guest = has("2", "2Gi", state) if state is not None else None
+    return replace(facts(vm, pod, guest), under_way=under_way, others=(TARGET,))
+
+
+PREPARES = UnderWay("db-x", "db-y", is_transferring=False, target_pod=TARGET, target_guest=None)
+TRANSFERS = replace(PREPARES, is_transferring=True)
+ARRIVED = replace(TRANSFERS, target_guest=has("2", "2Gi"))
+
+
+@pytest.mark.parametrize(("under_way", "phase"), [(PREPARES, "PreMigrating"), (TRANSFERS, "Migrating")])
+def test_a_vm_that_is_being_moved_is_held_and_reported(under_way: UnderWay, phase: str) -> None:
+    made = plan(moving(runner(), GuestPhase.RUNNING, under_way))
+    assert bare(made) == {"phase": phase, **WHERE}
+    assert conditions(made) == [("True", "GuestRuns", "the guest is being moved")]
+    assert replace(made, status={}) == Plan({}, hold=True)
+
+
+@pytest.mark.parametrize(
+    ("pod", "state"),
+    [(None, None), (runner("Failed"), None), (runner(), GuestPhase.STOPPED), (runner(leaving=True), None)],
+)
+def test_the_end_of_the_source_ends_nothing_while_the_guest_may_have_moved(
+    pod: Json | None, state: GuestPhase | None
+) -> None:
+    assert plan(moving(pod, state, TRANSFERS)) == Plan({"phase": "Migrating"}, hold=True)
+
+
+def test_a_vm_whose_guest_has_arrived_is_there_whatever_becomes_of_the_source() -> None:
+    for pod, state in ((runner(), GuestPhase.STOPPED), (None, None)):
+        made = plan(moving(pod, state, ARRIVED))
+        assert bare(made) == {"phase": "Running", "podName": "db-y", **THERE}
+        assert (conditions(made), replace(made, status={})) == ([("True", "GuestRuns", "")], Plan({}))
+
+
+def test_an_unusable_spec_does_not_keep_a_vm_from_arriving() -> None:
+    found = replace(moving(None, None, ARRIVED), machine=None, fault="nonsense")
+    assert plan(found).status["podName"] == "db-y"
+
+
+def test_a_vm_that_has_arrived_lives_on_before_the_migration_has_ended() -> None:
+    found = moving(TARGET, GuestPhase.RUNNING, ARRIVED, name="db-y")
+    made = plan(replace(found, others=(owned("db-x"),)))
+    assert (bare(made), made.want) == ({"phase": "Running", **THERE}, WANTED)
+    assert made.strays == ()
+
+
+def owned(name: str, *, leaving: bool = False) -> Json:
+    """A pod that the VM owns."""
+    made = runner(leaving=leaving)
+    return {**made, "metadata": {**child(made, "metadata"), "name": name, "ownerReferences": [{"uid": "vm-uid"}]}}
+
+
+def test_pods_that_nothing_needs_any_more_go_but_never_another_owners() -> None:
+    others = (owned("db-old"), owned("db-older", leaving=True), TARGET)
+    made = plan(replace(facts(virtual_machine(NAMED), runner(), has("2", "2Gi")), others=others))
+    assert made.strays == (ObjectName("default", "db-old"),)
+
+
+@pytest.mark.parametrize(("other", "makes"), [(TARGET, False), ({**TARGET, "status": {"phase": "Failed"}}, True)])
+def test_no_pod_is_made_while_another_one_may_have_the_disk(other: Json, makes: bool) -> None:
+    assert plan(replace(facts(virtual_machine(NAMED)), others=(other,))) == Plan({}, create_pod=makes)
+
+
+def test_a_deleted_vm_waits_for_all_of_its_pods() -> None:
+    gone = facts(virtual_machine(NAMED, **LEAVING))
+    assert plan(replace(gone, others=(TARGET,))) == Plan({})
+    assert plan(replace(gone, others=(owned("db-old"),))) == Plan({}, strays=(ObjectName("default", "db-old"),))

@@ -1,0 +1,95 @@
+"""The API server in the test's own event loop, watches included, without a socket; it can be away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+
+from deploy.kube.client import ApiClient
+from deploy.local.apiserver.apimachinery.environment import Environment, system_environment
+from deploy.local.apiserver.registry.api import Target
+from deploy.local.apiserver.registry.watching import Watch, WatchOptions
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
+from deploy.local.apiserver.server import ApiServer, admin_tokens, build
+
+_PLURALS = {
+    "pods": "pods",
+    "nodes": "nodes",
+    "virtualmachines": "virtualmachines.vm.neon.tech",
+    "virtualmachinemigrations": "virtualmachinemigrations.vm.neon.tech",
+}
+
+
+class _Lines(httpx.AsyncByteStream):
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        self._lines = lines
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for each in self._lines:
+            yield each
+
+
+class InProcess(httpx.AsyncBaseTransport):
+    """A transport to one API server. ``busy`` counts requests that have not been answered.
+
+    Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
+    ``failing`` has it answered with the status ``fault``, and nothing done.
+    """
+
+    def __init__(self, environment: Environment | None = None) -> None:
+        self.server: ApiServer = build(
+            None, admin_tokens("secret"), environment or system_environment(), ApiServerSettings()
+        )
+        self._asgi = httpx.ASGITransport(self.server.app)
+        self._closing = asyncio.Event()
+        self.busy = 0
+        self.is_away = False
+        self.unanswered = ""
+        self.lost = ""
+        self.failing = ""
+        self.fault = 503
+
+    def client(self) -> ApiClient:
+        headers = {"Authorization": "Bearer secret"}
+        return ApiClient(httpx.AsyncClient(transport=self, base_url="http://api", headers=headers))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_away:
+            raise httpx.ConnectError("the API server is away")
+        if request.url.params.get("watch") in {"1", "true"}:
+            return httpx.Response(200, stream=_Lines(self._watch(request)))
+        if self.lost and f"{request.method} {request.url.path}".endswith(self.lost):
+            self.lost = ""
+            raise httpx.ConnectError("the request was lost")
+        if self.failing and f"{request.method} {request.url.path}".endswith(self.failing):
+            self.failing = ""
+            return httpx.Response(self.fault, json={"reason": "Injected", "message": "not now"})
+        self.busy += 1
+        try:
+            answer = await self._asgi.handle_async_request(request)
+        finally:
+            self.busy -= 1
+        if self.unanswered and f"{request.method} {request.url.path}".endswith(self.unanswered):
+            self.unanswered = ""
+            raise httpx.ReadError("the answer was lost")
+        return answer
+
+    def go_away(self) -> None:
+        """From now on nobody is answered, and watches break."""
+        self.is_away = True
+        closing, self._closing = self._closing, asyncio.Event()
+        closing.set()
+        self.server.api.store.wake_all()
+
+    def come_back(self) -> None:
+        self.is_away = False
+
+    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        resource = self.server.api.catalog.by_key(_PLURALS[request.url.path.rsplit("/", 1)[-1]])
+        assert resource is not None
+        options = WatchOptions(resource_version=request.url.params["resourceVersion"])
+        watch = Watch(self.server.api.store, Target(resource), options, None)
+        async for chunk in watch.lines(self._closing):
+            yield chunk

@@ -1,0 +1,340 @@
+"""The judgement about moving a VM: for every situation, the whole plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from deploy.kube.objects import Json, child, items
+from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, Transfer
+from deploy.neonvm.migration.migration_plan import plan_migration
+from deploy.neonvm.objects.vm_spec import FINALIZER
+from deploy.neonvm.ports import PodRole
+from tests.neonvm.sample_objects import runner, virtual_machine
+
+LEAVING: Json = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+SOURCE = runner()
+TARGET: Json = {
+    "metadata": {
+        "name": "db-new",
+        "namespace": "default",
+        "ownerReferences": [{"kind": "VirtualMachineMigration", "uid": "move-uid", "controller": True}],
+    },
+    "spec": {"nodeName": "n2"},
+    "status": {"phase": "Running", "podIP": "10.0.0.10"},
+}
+ADMITTED: Json = {
+    "phase": "Pending",
+    "sourcePodName": "db-x",
+    "sourcePodIP": "10.0.0.9",
+    "sourceNode": "n1",
+    "targetPodName": "db-new",
+}
+PLACED: Json = {**ADMITTED, "targetNode": "n2"}
+SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
+INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
+ACTIVE, DONE = Transfer(Sending.ACTIVE), Transfer(Sending.DONE, info=INFO)
+REFUSED = Transfer(Sending.FAILED, "Refused", "devices differ")
+
+
+def migration(status: Json | None = None, /, **metadata: object) -> Json:
+    return {
+        "metadata": {"name": "move", "namespace": "default", "uid": "move-uid", "finalizers": [FINALIZER], **metadata},
+        "spec": {"vmName": "db", "completionTimeout": 60},
+        "status": status or {},
+    }
+
+
+def vm(phase: str = "PreMigrating", pod: str = "db-x", /, **metadata: object) -> Json:
+    return virtual_machine({"phase": phase, "podName": pod}, **metadata)
+
+
+def facts(found: Json, /, **known: object) -> MigrationFacts:
+    usual = MigrationFacts(
+        migration=found,
+        fault="",
+        vm=vm("Migrating"),
+        rival="",
+        has_remains=False,
+        source=SOURCE,
+        target=TARGET,
+        source_seat=PodRole.RUNNING,
+        target_seat=PodRole.RECEIVING,
+        is_quiet=True,
+        transfer=Transfer(),
+        is_overdue=False,
+        new_pod_name=lambda: "db-new",
+    )
+    return replace(usual, **known)  # type: ignore[arg-type]  # the names are its fields
+
+
+def fresh(found: Json | None = None, /, **known: object) -> MigrationFacts:
+    usual: Json = {"vm": vm("Running"), "target": None, "target_seat": PodRole.EMPTY, "is_quiet": False, **known}
+    return facts(found or migration(), **usual)
+
+
+def pending(status: Json = ADMITTED, /, **known: object) -> MigrationFacts:
+    usual: Json = {"vm": vm(), "target": None, "target_seat": PodRole.EMPTY, **known}
+    return facts(migration(status), **usual)
+
+
+def status(made: MigrationPlan) -> Json:
+    return {key: value for key, value in made.status if key != "conditions"}
+
+
+def says(made: MigrationPlan) -> tuple[object, object, object]:
+    (said,) = items(dict(made.status), "conditions")
+    return said["status"], said["reason"], said["message"]
+
+
+def rest(made: MigrationPlan) -> MigrationPlan:
+    return replace(made, status=())
+
+
+NOTHING = MigrationPlan()
+
+
+@pytest.mark.parametrize("known", [{}, {"vm": None}, {"rival": "other"}, {"has_remains": True}])
+def test_a_new_migration_is_held_before_anything_is_said_or_done_about_it(known: Json) -> None:
+    assert plan_migration(fresh(migration(finalizers=[]), **known)) == MigrationPlan(add_finalizer=True)
+
+
+def test_it_begins_by_naming_both_ends() -> None:
+    made = plan_migration(fresh())
+    assert (status(made), rest(made)) == (ADMITTED, NOTHING)
+    assert says(made) == ("Unknown", "Preparing", "waits for a place for the guest of pod db-x")
+
+
+@pytest.mark.parametrize(
+    ("known", "reason", "story"),
+    [
+        ({"fault": "spec.maxBandwidth: …"}, "InvalidSpec", "spec.maxBandwidth: …"),
+        ({"vm": None}, "VMGone", "there is no VM db"),
+        ({"vm": vm("Running", **LEAVING)}, "VMGone", "there is no VM db"),
+        ({"rival": "other"}, "AlreadyMigrating", "other is moving the VM already"),
+        ({"vm": vm("Pending")}, "VMNotRunning", "the VM must run to be moved; it is Pending"),
+        ({"vm": vm("")}, "VMNotRunning", "the VM must run to be moved; it is new"),
+        ({"source_seat": PodRole.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
+        ({"source_seat": PodRole.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
+    ],
+)
+def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:
+    made = plan_migration(fresh(**known))
+    assert (status(made), says(made), rest(made)) == ({"phase": "Failed"}, ("False", reason, story), NOTHING)
+
+
+def test_one_that_could_not_begin_is_let_go_only_when_that_has_been_told() -> None:
+    refused = fresh(migration({"phase": "Failed"}), vm=None, source=None)
+    assert plan_migration(refused) == MigrationPlan(tell=True, remove_finalizer=True)
+
+
+@pytest.mark.parametrize("known", [{"has_remains": True}, {"vm": vm("Migrating")}, {"vm": vm("PreMigrating")}])
+def test_one_that_follows_another_waits_until_that_is_cleared_away(known: Json) -> None:
+    assert plan_migration(fresh(**known)) == NOTHING
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_one_that_is_deleted_before_it_began_is_let_go(held: bool) -> None:
+    found = migration(finalizers=[FINALIZER] if held else ["other"], **LEAVING)
+    assert plan_migration(fresh(found)) == MigrationPlan(remove_finalizer=held)
+
+
+def test_the_target_is_made_once_the_vm_is_held() -> None:
+    assert plan_migration(pending(vm=vm("Running"))) == NOTHING
+    assert plan_migration(pending()) == MigrationPlan(create_target=True)
+
+
+def test_a_target_without_a_node_is_waited_for() -> None:
+    unplaced: Json = {**TARGET, "spec": {}, "status": {"phase": "Pending"}}
+    assert plan_migration(pending(target=unplaced)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"target": {**TARGET, "status": {"phase": "Pending"}}},
+        {"target_seat": PodRole.EMPTY},
+        {"is_quiet": False},
+    ],
+)
+def test_a_target_that_gets_ready_is_reported_with_its_node(known: Json) -> None:
+    made = plan_migration(pending(**{"target": TARGET, "target_seat": PodRole.RECEIVING, **known}))
+    assert (status(made), rest(made)) == ({"targetNode": "n2"}, NOTHING)
+    assert says(made) == ("Unknown", "Preparing", "the target gets ready on n2")
+
+
+def test_the_guest_is_sent_when_both_ends_are_ready() -> None:
+    made = plan_migration(pending(target=TARGET, target_seat=PodRole.RECEIVING))
+    begun = {"phase": "Running", "targetNode": "n2", "targetPodIP": "10.0.0.10"}
+    assert (status(made), rest(made)) == (begun, MigrationPlan(send=True))
+    assert says(made) == ("Unknown", "Transferring", "the guest moves to n2")
+
+
+def test_a_move_of_which_only_the_beginning_was_not_written_goes_on() -> None:
+    assert plan_migration(pending(PLACED, transfer=ACTIVE, target=TARGET, target_seat=PodRole.RECEIVING)) == NOTHING
+    assert plan_migration(facts(migration(SENT))) == MigrationPlan(send=True)
+    assert plan_migration(facts(migration(SENT), is_quiet=False)) == NOTHING
+
+
+def test_progress_is_reported() -> None:
+    made = plan_migration(facts(migration(SENT), transfer=Transfer(Sending.ACTIVE, info=INFO)))
+    assert made == MigrationPlan(status=(("info", dict(INFO)),))
+
+
+def test_the_hold_is_taken_again_where_somebody_removed_it() -> None:
+    assert plan_migration(facts(migration(SENT, finalizers=[]))) == MigrationPlan(add_finalizer=True)
+    assert plan_migration(facts(migration(SENT, finalizers=["other"], **LEAVING))) == NOTHING
+
+
+BREAKS: list[tuple[Json, str, str]] = [
+    ({"migration": migration(SENT, **LEAVING)}, "Cancelled", "the migration was deleted"),
+    ({"vm": None}, "VMGone", "the VM was deleted"),
+    ({"vm": vm("Migrating", **LEAVING)}, "VMGone", "the VM was deleted"),
+    ({"target": None}, "TargetLost", "pod db-new is gone"),
+    (
+        {"target": {**TARGET, "metadata": {**child(TARGET, "metadata"), **LEAVING}}},
+        "TargetLost",
+        "pod db-new is being deleted",
+    ),
+    (
+        {"target": {**TARGET, "status": {"phase": "Failed", "message": "QEMU died"}}},
+        "TargetLost",
+        "pod db-new has ended: QEMU died",
+    ),
+    ({"is_overdue": True}, "TimedOut", "not done within 60 s"),
+]
+
+
+@pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
+def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothing_is_sent(
+    known: Json, reason: str, story: str
+) -> None:
+    known = {"migration": migration(SENT), **known}
+    found = cast("Json", known.pop("migration"))
+    assert plan_migration(facts(found, transfer=ACTIVE, **known)) == MigrationPlan(cancel=True)
+    cancelled = Transfer(Sending.FAILED, "Cancelled", "the move was cancelled")
+    made = plan_migration(facts(found, transfer=cancelled, **known))
+    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
+    assert rest(made) == NOTHING
+
+
+@pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
+def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str) -> None:
+    prepared: Json = {"target": TARGET, "target_seat": PodRole.RECEIVING, "vm": vm(), **known}
+    leaving = prepared.pop("migration", None) is not None
+    made = plan_migration(facts(migration(PLACED, **(LEAVING if leaving else {})), **prepared))
+    assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
+
+
+def test_one_that_found_no_node_in_time_says_so() -> None:
+    made = plan_migration(pending(is_overdue=True))
+    assert says(made) == ("False", "TimedOut", "not done within 60 s; no node had room for it")
+
+
+@pytest.mark.parametrize(
+    ("known", "reason", "story"),
+    [
+        ({"transfer": REFUSED}, "Refused", "devices differ"),
+        ({"transfer": REFUSED, "source_seat": PodRole.EMPTY}, "Refused", "devices differ"),
+        ({"transfer": REFUSED, "target": runner("Failed", {"message": "it went too"})}, "Refused", "devices differ"),
+        ({"transfer": DONE, "target_seat": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
+        ({"target_seat": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
+        (
+            {"source_seat": PodRole.EMPTY},
+            "RuntimeRestarted",
+            "the runtime was restarted, and the guest was lost with it",
+        ),
+        ({"vm": vm("Running", "db-y")}, "SourceLost", "the VM runs in pod db-x no more"),
+        ({"fault": "nonsense"}, "InvalidSpec", "nonsense"),
+    ],
+)
+def test_a_move_that_is_over_without_an_arrival_fails_the_migration(known: Json, reason: str, story: str) -> None:
+    made = plan_migration(facts(migration(SENT), **known))
+    assert (says(made), rest(made)) == (("False", reason, story), NOTHING)
+    assert status(made)["phase"] == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("source", "story"),
+    [
+        (runner("Failed", {"message": "QEMU died"}), "the guest in pod db-x has ended: QEMU died"),
+        (None, "the guest in pod db-x has ended"),
+    ],
+)
+def test_a_source_that_ends_before_the_move_fails_the_migration(source: Json | None, story: str) -> None:
+    made = plan_migration(pending(source=source, source_seat=PodRole.EMPTY))
+    assert says(made) == ("False", "SourceLost", story)
+
+
+LATE: list[Json] = [{}, {"is_overdue": True}, {"migration": migration(SENT, **LEAVING)}]
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("transfer", [DONE, Transfer(Sending.FAILED, "Cancelled", "…")])
+def test_once_the_guest_runs_in_the_target_the_vm_must_say_so_before_anything_else(
+    late: Json, transfer: Transfer
+) -> None:
+    late = {"migration": migration(SENT), **late}
+    found = cast("Json", late.pop("migration"))
+    arrived: Json = {"target_seat": PodRole.RUNNING, "source_seat": PodRole.EMPTY, "transfer": transfer, **late}
+    assert plan_migration(facts(found, **arrived)) == NOTHING
+    made = plan_migration(facts(found, **{**arrived, "vm": vm("Running", "db-new")}))
+    assert rest(made) == MigrationPlan(adopt_target=True)
+    assert status(made)["phase"] == "Succeeded"
+    figures = " in 1200 ms, standing still for 57 ms, 3 MiB sent" if transfer is DONE else ""
+    assert says(made) == ("True", "Migrated", f"moved from n1 to n2{figures}")
+
+
+def test_a_target_that_is_the_vms_already_is_not_given_to_it_again() -> None:
+    owned: Json = {**TARGET, "metadata": {"name": "db-new", "ownerReferences": [{"uid": "vm-uid"}]}}
+    known: Json = {"vm": vm("Running", "db-new"), "target_seat": PodRole.RUNNING, "transfer": DONE}
+    for target in (owned, None):
+        made = plan_migration(facts(migration(SENT), **known, target=target))
+        assert (rest(made), status(made)["phase"]) == (NOTHING, "Succeeded")
+
+
+def test_a_restart_after_the_vm_was_given_to_the_target_ends_in_success() -> None:
+    known: Json = {"vm": vm("Failed", "db-new"), "target_seat": PodRole.EMPTY, "source_seat": PodRole.EMPTY}
+    assert status(plan_migration(facts(migration(SENT), **known)))["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [(None, "VMGone"), (vm("Migrating", **LEAVING), "VMGone"), (vm("Running", "db-y"), "SourceLost")],
+)
+def test_an_arrival_that_nobody_waits_for_any_more_fails(found: Json | None, reason: str) -> None:
+    made = plan_migration(facts(migration(SENT), vm=found, target_seat=PodRole.RUNNING, transfer=DONE))
+    assert (status(made)["phase"], says(made)[1]) == ("Failed", reason)
+
+
+def test_after_success_the_source_is_waited_for_and_then_the_migration_is_let_go() -> None:
+    found = migration({**SENT, "phase": "Succeeded"})
+    assert plan_migration(facts(found)) == NOTHING
+    assert plan_migration(facts(found, source=None)) == MigrationPlan(tell=True, remove_finalizer=True)
+
+
+def test_after_a_failure_the_target_goes_and_then_the_migration_is_let_go() -> None:
+    found = migration({**SENT, "phase": "Failed"})
+    leaving: Json = {**TARGET, "metadata": {**child(TARGET, "metadata"), **LEAVING}}
+    assert plan_migration(facts(found)) == MigrationPlan(delete_target=True)
+    assert plan_migration(facts(found, target=leaving)) == NOTHING
+    assert plan_migration(facts(found, target=None)) == MigrationPlan(tell=True, remove_finalizer=True)
+    assert plan_migration(facts(found, transfer=ACTIVE)) == MigrationPlan(cancel=True)
+
+
+def test_after_a_failure_a_target_in_which_the_vm_runs_stays() -> None:
+    found = facts(migration({**SENT, "phase": "Failed"}), vm=vm("Running", "db-new"))
+    assert plan_migration(found) == MigrationPlan(tell=True, remove_finalizer=True)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_one_that_has_been_let_go_is_left_alone(phase: str) -> None:
+    let_go = facts(migration({**SENT, "phase": phase}, finalizers=[]), target=None)
+    assert plan_migration(let_go) == NOTHING
+
+
+def test_a_target_that_is_seen_only_after_the_migration_was_let_go_still_goes() -> None:
+    found = migration({**SENT, "phase": "Failed"}, finalizers=[])
+    assert plan_migration(facts(found)) == MigrationPlan(delete_target=True)

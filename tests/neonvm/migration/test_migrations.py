@@ -1,0 +1,155 @@
+"""A VM is moved by the whole runtime: what everybody sees of it, what waits for it, and what is left of it."""
+
+import asyncio
+
+from deploy.kube.objects import NODES, PODS, Json, child, items, node_of, text
+from protocol.messages import ObjectName
+from tests.neonvm.puppets import progress_of
+from tests.neonvm.stage import Stage
+
+
+async def test_a_vm_is_moved_and_everybody_is_told(stage: Stage) -> None:
+    old = await stage.run_vm()
+    source, target = await stage.begin_to_move()
+    new = target.spec.pod.name
+    status = await stage.status()
+    assert (status["phase"], status["podName"], status["node"]) == ("Migrating", old, "n1")
+    source.arrive()
+    await stage.settle()
+    assert await stage.outcome() == ("Succeeded", "Migrated")
+    found = child(await stage.migration() or {}, "status")
+    ends = ("sourcePodName", "sourcePodIP", "sourceNode", "targetPodName", "targetPodIP", "targetNode")
+    assert [found[end] for end in ends] == [old, "10.1.0.1", "n1", new, "10.1.0.2", "n2"]
+    info = child(found, "info")
+    assert (info["status"], info["totalTimeMs"], info["downtimeMs"]) == ("completed", 1250, 57)
+    story = "move: moved from n1 to n2 in 1250 ms, standing still for 57 ms, 100 MiB sent"
+    begun = f"move: the guest moves from pod {old} on n1 to pod {new} on n2"
+    for name in ("db", "move"):
+        assert sorted(await stage.said(name)) == [("Migrated", story), ("Migrating", begun)]
+    await stage.assert_well(new)
+
+
+async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source(stage: Stage) -> None:
+    old = await stage.run_vm()
+    source, target = await stage.begin_to_move()
+    steps: list[str] = []
+
+    def follow(change: object) -> None:
+        body: Json = change.now.body  # type: ignore[attr-defined]  # the store's own type
+        name, kind = text(body, "metadata", "name"), text(body, "kind")
+        owners = [text(each, "kind") for each in items(body, "metadata", "ownerReferences")]
+        if kind == "VirtualMachine" and text(body, "status", "podName") == target.spec.pod.name:
+            steps.append("the VM names the target")
+        elif kind == "VirtualMachineMigration" and text(body, "status", "phase") == "Succeeded":
+            steps.append("the migration has succeeded")
+        elif name == target.spec.pod.name and owners == ["VirtualMachine"]:
+            steps.append("the target is the VM's")
+        elif name == old and text(body, "metadata", "deletionTimestamp"):
+            steps.append("the source goes")
+
+    stage.api.server.api.store.observe(follow)
+    source.arrive()
+    await stage.settle()
+    assert list(dict.fromkeys(steps)) == [
+        "the VM names the target",
+        "the target is the VM's",
+        "the migration has succeeded",
+        "the source goes",
+    ]
+
+
+async def test_nothing_is_resized_while_the_guest_moves_and_all_is_done_afterwards(stage: Stage) -> None:
+    await stage.run_vm()
+    source, target = await stage.begin_to_move()
+    await stage.resize(3)
+    await stage.pass_time(5)
+    assert (source.orders, (await stage.status())["cpus"]) == ([], "2")
+    source.arrive()
+    await stage.settle()
+    await stage.pass_time(1)
+    assert (target.orders, (await stage.status())["cpus"]) == (["cpu 3"], "3")
+    await stage.assert_well(target.spec.pod.name)
+
+
+async def test_a_resize_that_is_in_progress_ends_before_the_guest_moves(stage: Stage) -> None:
+    old = await stage.run_vm()
+    puppet = stage.puppets.by_pod[old]
+    puppet.stops = asyncio.Event()
+    await stage.resize(3)
+    await stage.ask_to_move()
+    await stage.pass_time(2)
+    assert (puppet.orders, puppet.move) == (["cpu 3"], None)
+    puppet.stops.set()
+    await stage.settle()
+    assert puppet.move is not None
+    puppet.arrive()
+    await stage.settle()
+    await stage.assert_well((await stage.status())["podName"])  # type: ignore[arg-type]
+
+
+async def test_progress_is_written_once_a_second(stage: Stage) -> None:
+    await stage.run_vm()
+    source, _ = await stage.begin_to_move()
+    seen = []
+    for tenth in range(1, 31):
+        assert source.move is not None
+        source.move.progress(progress_of(tenth / 10))
+        await stage.pass_time(0.1)
+        seen.append(child(await stage.migration() or {}, "status", "info").get("totalTimeMs"))
+    assert list(dict.fromkeys(seen)) == [100, 1100, 2100]
+    await stage.cancel()
+
+
+async def test_a_target_that_waits_is_placed_when_room_is_freed(stage: Stage) -> None:
+    await stage.run_vm()
+    stage.full = {"n2"}
+    await stage.ask_to_move()
+    await stage.pass_time(5)
+    stage.full = set()
+    touched: Json = {"metadata": {"annotations": {"autoscaling.neon.tech/room-freed": "1"}}}
+    await stage.client.merge_patch(NODES, ObjectName("", "n2"), touched)
+    await stage.pass_time(3)
+    target = stage.puppets.moving.move.target  # type: ignore[union-attr]  # it is being moved
+    stage.puppets.moving.arrive()
+    await stage.settle()
+    await stage.assert_well(target.spec.pod.name)
+
+
+async def test_a_migration_within_one_node_must_be_asked_for(stage: Stage) -> None:
+    await stage.run_vm()
+    stage.full = {"n2"}
+    await stage.ask_to_move(preventMigrationToSameHost=False)
+    target = stage.puppets.moving.move.target  # type: ignore[union-attr]  # it is being moved
+    assert node_of((await stage.pods())[target.spec.pod.name]) == "n1"
+    stage.puppets.moving.arrive()
+    await stage.settle()
+    await stage.assert_well(target.spec.pod.name)
+
+
+async def test_a_migration_may_follow_another_one_at_once(stage: Stage) -> None:
+    old = await stage.run_vm()
+    source, _ = await stage.begin_to_move()
+    source.arrive()
+    await stage.settle()
+    await stage.ask_to_move("back")
+    stage.puppets.moving.arrive()
+    await stage.settle()
+    status = await stage.status()
+    assert (status["node"], status["podName"] == old) == ("n1", False)
+    await stage.assert_well(str(status["podName"]))
+
+
+async def test_pods_of_the_vm_that_nothing_needs_are_deleted(stage: Stage) -> None:
+    old = await stage.run_vm()
+    pod = (await stage.pods())[old]
+    owners = child(pod, "metadata")["ownerReferences"]
+    labels = {"vm.neon.tech/name": "db"}
+    stray: Json = {
+        "metadata": {"name": "stray", "labels": labels, "ownerReferences": owners},
+        "spec": child(pod, "spec"),
+    }
+    stray["spec"] = {**child(stray, "spec"), "nodeName": None}
+    stage.full = {"n1", "n2"}
+    await stage.client.create(PODS, "default", stray)
+    await stage.pass_time(1)
+    await stage.assert_well(old)

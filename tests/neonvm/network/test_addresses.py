@@ -1,0 +1,54 @@
+"""Addresses: one owner each, kept until released, reused late."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.neonvm.network.addresses import AddressPool
+from deploy.neonvm.ports import NetworkError
+
+
+def test_a_key_keeps_its_address_until_it_is_released() -> None:
+    pool = AddressPool("pods", "10.0.0.1", "10.0.0.9")
+    first = pool.take("a")
+    pool.take("b")
+    assert (first, pool.take("a"), pool.number("a")) == ("10.0.0.1", "10.0.0.1", 0)
+
+
+def test_a_released_address_comes_back_only_after_all_others() -> None:
+    pool = AddressPool("pods", "10.0.0.1", "10.0.0.3")
+    pool.take("a")
+    pool.release("a")
+    assert [pool.take(key) for key in "bcd"] == ["10.0.0.2", "10.0.0.3", "10.0.0.1"]
+
+
+def test_addresses_that_are_still_owned_are_passed_over() -> None:
+    pool = AddressPool("pods", "10.0.0.1", "10.0.0.3")
+    for key in "abc":
+        pool.take(key)
+    pool.release("c")
+    assert pool.take("d") == "10.0.0.3"
+
+
+def test_a_full_pool_says_of_what_there_is_no_more() -> None:
+    pool = AddressPool("pods", "10.0.0.1", "10.0.0.1")
+    pool.take("a")
+    with pytest.raises(NetworkError, match="all 1 addresses for pods are taken"):
+        pool.take("b")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=60))
+def test_no_two_keys_ever_share_an_address(orders: list[tuple[bool, int]]) -> None:
+    pool = AddressPool("pods", "10.0.0.1", "10.0.0.8")
+    owned: dict[int, str] = {}
+    for take, key in orders:
+        if take:
+            address = pool.take(key)
+            assert owned.get(key, address) == address
+            owned[key] = address
+        else:
+            pool.release(key)
+            owned.pop(key, None)
+        assert len(set(owned.values())) == len(owned)

@@ -1,0 +1,41 @@
+"""Commands that change the network: their output, their faults, and that none outlives its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.network.commands import run
+from deploy.neonvm.ports import NetworkError
+
+
+async def test_a_command_reads_its_lines_and_returns_what_it_printed() -> None:
+    assert await run("cat", lines=("one", "two")) == "one\ntwo\n"
+
+
+async def test_a_command_that_fails_is_quoted_with_its_complaint() -> None:
+    with pytest.raises(NetworkError, match=r"`sh -c echo no >&2; exit 3` failed: no"):
+        await run("sh", "-c", "echo no >&2; exit 3")
+
+
+async def test_a_missing_program_is_reported_with_the_remedy() -> None:
+    with pytest.raises(
+        NetworkError, match="no-such-program is not installed; on Debian: sudo apt-get install iproute2"
+    ):
+        await run("no-such-program")
+
+
+async def test_a_cancelled_call_has_ended_its_command_when_it_returns(tmp_path: Path) -> None:
+    """The command says its process number through a named pipe, so that the test knows when it runs."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    task = asyncio.create_task(run("sh", "-c", f"echo $$ >{pipe}; exec tail -f /dev/null"))
+    process = int(await asyncio.to_thread(pipe.read_text))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)

@@ -1,0 +1,70 @@
+"""Forwarded ports: bytes both ways, half-closed ends, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+import pytest
+
+from deploy.neonvm.network.forwarder import Forwarder
+from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+
+
+async def dial(host: str, port: int) -> socket.socket:
+    return await connected(tcp_socket(), host, port)
+
+
+async def echo_backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers only once the peer has said all: it needs the end of the stream to be forwarded too."""
+    said = await reader.read()
+    writer.write(said[::-1])
+    await writer.drain()
+
+
+async def test_bytes_travel_both_ways_and_so_does_the_end_of_the_stream() -> None:
+    echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
+    forwarder = Forwarder(dial)
+    port = await forwarder.open("127.0.0.1", echo.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"stressed" * 50_000)
+    writer.write_eof()
+    assert await reader.read() == b"desserts" * 50_000
+    writer.close()
+    await forwarder.close()
+    await echo.close()
+
+
+async def test_the_same_target_has_the_same_port_and_another_has_another() -> None:
+    forwarder = Forwarder(dial)
+    ports = [await forwarder.open("127.0.0.1", target) for target in (1, 2, 1)]
+    assert ports[0] == ports[2] != ports[1]
+    await forwarder.close()
+
+
+async def test_a_target_where_nobody_listens_ends_the_connection() -> None:
+    with listening(tcp_socket(), "127.0.0.1", 0) as free:
+        nobody = free.getsockname()[1]
+    forwarder = Forwarder(dial)
+    reader, writer = await asyncio.open_connection("127.0.0.1", await forwarder.open("127.0.0.1", nobody))
+    assert await reader.read() == b""
+    writer.close()
+    await forwarder.close()
+
+
+async def test_closing_ends_connections_that_are_still_open_and_frees_the_port() -> None:
+    echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
+    forwarder = Forwarder(dial)
+    port = await forwarder.open("127.0.0.1", echo.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"unfinished")
+    await writer.drain()
+    await forwarder.close()
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await echo.close()

@@ -1,0 +1,118 @@
+"""The network of loopback addresses: one block a cluster, one address a pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deploy.neonvm.network.block import LoopbackBlock
+from deploy.neonvm.network.chooser import NetworkKind, choose_network
+from deploy.neonvm.network.loopback import LoopbackNetwork
+from deploy.neonvm.ports import NetworkError, PodNetwork
+from protocol.messages import ObjectName
+
+POD = ObjectName("default", "vm-1-pod")
+VM = ObjectName("default", "vm-1")
+
+
+@pytest.fixture
+async def network() -> AsyncIterator[LoopbackNetwork]:
+    made = LoopbackNetwork("test-loopback", "a test")
+    await made.up()
+    await made.add_node("a")
+    yield made
+    await made.down()
+
+
+async def test_a_pod_has_one_place_for_as_long_as_it_is_plugged_in(network: LoopbackNetwork) -> None:
+    place = await network.add_pod("a", POD)
+    block = place.address.rsplit(".", 2)[0]
+    assert place == PodNetwork(
+        address=f"{block}.1.0",
+        enter=(),
+        metrics_url=f"http://{block}.1.0:9100/metrics",
+        api_host=f"{block}.0.1",
+        attachments=(),
+    )
+    assert await network.add_pod("a", POD) == place
+    assert place.guest_host == place.address
+    assert (await network.add_pod("a", VM)).address == f"{block}.1.1"
+    assert await network.vm_address(VM) == await network.vm_address(VM) == f"{block}.128.0"
+
+
+async def test_a_released_vm_gives_its_address_back(network: LoopbackNetwork) -> None:
+    first = await network.vm_address(VM)
+    await network.release_vm(VM)
+    assert await network.vm_address(VM) != first
+
+
+async def test_a_pod_listens_on_its_own_address_and_is_reached_from_outside(network: LoopbackNetwork) -> None:
+    place = await network.add_pod("a", POD)
+    listener = await network.listen(POD, 0)
+    port = listener.getsockname()[1]
+    with await network.connect(None, place.address, port) as caller:
+        accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+        with accepted:
+            assert accepted.getpeername() == caller.getsockname()
+    exposed = await network.expose(place.address, port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", exposed)
+    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+    accepted.send(b"hello")
+    accepted.close()
+    assert await reader.read() == b"hello"
+    writer.close()
+    listener.close()
+
+
+async def test_the_control_plane_listens_where_pods_look_for_it(network: LoopbackNetwork) -> None:
+    place = await network.add_pod("a", POD)
+    with await network.listen(None, 0) as listener:
+        assert listener.getsockname()[0] == place.api_host
+    assert network.control_enter() == ()
+
+
+async def test_what_is_not_plugged_in_is_refused_by_name(network: LoopbackNetwork) -> None:
+    for attempt in (network.connect(POD, "127.0.0.1", 1), network.listen(POD, 0)):
+        with pytest.raises(NetworkError, match="default/vm-1-pod is not plugged into the network"):
+            await attempt
+    with pytest.raises(NetworkError, match="cannot be plugged into b: there is no such node"):
+        await network.add_pod("b", POD)
+    await network.remove_pod(POD)
+
+
+async def test_a_removed_pod_comes_back_at_another_address(network: LoopbackNetwork) -> None:
+    first = await network.add_pod("a", POD)
+    await network.remove_pod(POD)
+    assert (await network.add_pod("a", POD)).address != first.address
+
+
+async def test_a_network_that_is_not_up_says_so() -> None:
+    with pytest.raises(NetworkError, match="not up"):
+        await LoopbackNetwork("test-loopback", "a test").vm_address(VM)
+
+
+def test_two_clusters_of_one_name_have_different_blocks_and_a_closed_one_is_free_again() -> None:
+    first, second = LoopbackBlock.claim("same"), LoopbackBlock.claim("same")
+    taken = first.address("0.1")
+    assert second.address("0.1") != taken
+    second.close()
+    first.close()
+    again = LoopbackBlock.claim("same")
+    assert again.address("0.1") == taken
+    again.close()
+
+
+async def test_light_guests_get_loopback_addresses_and_people_are_told_why() -> None:
+    chosen = await choose_network(NetworkKind.AUTO, real_guests=False, cluster="test")
+    assert chosen.description == (
+        "nodes are names and pods are loopback addresses (light guests need no network of their own)"
+    )
+    asked = await choose_network(NetworkKind.LOOPBACK, real_guests=False, cluster="test")
+    assert asked.description.endswith("(as asked)")
+
+
+async def test_real_guests_cannot_be_plugged_into_loopback_addresses() -> None:
+    with pytest.raises(NetworkError, match="choose namespaces, hub or auto"):
+        await choose_network(NetworkKind.LOOPBACK, real_guests=True, cluster="test")

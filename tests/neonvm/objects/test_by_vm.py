@@ -1,0 +1,41 @@
+"""Objects are found by their VM, however they come, change and go."""
+
+from deploy.kube.informer import Informer
+from deploy.kube.objects import PODS, Json, labels_of, name_of
+from deploy.neonvm.objects.by_vm import ByVm
+from protocol.messages import ObjectName
+from tests.local.clock import FakeClock
+from tests.neonvm.in_process import InProcess
+
+
+def pod(name: str, vm: str, created: str = "2026-01-01T00:00:00Z") -> Json:
+    metadata = {"name": name, "namespace": "default", "labels": {"vm": vm}, "creationTimestamp": created}
+    return {"metadata": metadata}
+
+
+class SchedulerInformers(Informer):
+    """A cache that a test fills."""
+
+    def become(self, name: str, new: Json | None) -> None:
+        key = ObjectName("default", name)
+        self._store(key, new)
+
+
+async def test_objects_are_listed_by_vm_with_the_oldest_first() -> None:
+    api = InProcess()
+    async with api.client() as client:
+        cache, told = SchedulerInformers(client, PODS, FakeClock()), list[ObjectName]()
+        index = ByVm(cache, lambda each: labels_of(each).get("vm", ""), told.append)
+        db, other = ObjectName("default", "db"), ObjectName("default", "other")
+        cache.become("young", pod("young", "db", "2026-01-02T00:00:00Z"))
+        cache.become("b", pod("b", "db"))
+        cache.become("a", pod("a", "db"))
+        cache.become("foreign", pod("foreign", ""))
+        assert [name_of(each).name for each in index.of(db)] == ["a", "b", "young"]
+        told.clear()
+        cache.become("a", pod("a", "other"))
+        assert (set(told), [name_of(each).name for each in index.of(other)]) == ({db, other}, ["a"])
+        for name in ("a", "b", "young", "foreign"):
+            cache.become(name, None)
+        assert (index.of(db), index.of(other)) == ([], [])
+    api.server.close()

@@ -1,0 +1,103 @@
+"""The pod into which a VM moves: the VM's own, elsewhere, and with what the migration demands in addition."""
+
+from typing import cast
+
+import pytest
+
+from deploy.kube.objects import Json, child, items, text
+from deploy.local.scheduling.predicates import refusal
+from deploy.neonvm.objects.owners import migration_of
+from deploy.neonvm.objects.pods import runner_pod
+from deploy.neonvm.objects.target_pod import target_pod
+from tests.neonvm.sample_objects import WANTED, virtual_machine
+
+ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def migration(**spec: object) -> Json:
+    return {
+        "metadata": {"name": "move", "namespace": "default", "uid": "move-uid"},
+        "spec": {"vmName": "db", **spec},
+        "status": {"targetPodName": "db-y", "sourceNode": "n1"},
+    }
+
+
+def vm(**spec: object) -> Json:
+    made = virtual_machine()
+    return {**made, "spec": {**child(made, "spec"), **spec}}
+
+
+def zone(name: str) -> Json:
+    return {"key": "zone", "operator": "In", "values": [name]}
+
+
+def needs(*terms: Json) -> Json:
+    return {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [each]} for each in terms]}}
+
+
+def terms_of(pod: Json) -> list[Json]:
+    return items(pod, "spec", "affinity", "nodeAffinity", REQUIRED, "nodeSelectorTerms")
+
+
+def node(name: str, **labels: str) -> Json:
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": ready}
+
+
+def test_it_is_the_vms_pod_under_the_name_that_was_written_down_and_the_migration_owns_it() -> None:
+    made, own = target_pod(migration(), vm(), WANTED, sidecar=True), runner_pod(vm(), "db-y", WANTED, sidecar=True)
+    assert migration_of(made) == "move"
+    assert (migration_of(own), text(made, "metadata", "name")) == ("", "db-y")
+    for part in ("labels", "annotations"):
+        assert child(made, "metadata", part) == child(own, "metadata", part)
+    assert {**child(made, "spec"), "affinity": None} == {**child(own, "spec"), "affinity": None}
+
+
+def test_it_goes_anywhere_but_to_the_source() -> None:
+    made = target_pod(migration(), vm(), WANTED, sidecar=False)
+    assert terms_of(made) == [{"matchFields": [ELSEWHERE]}]
+    assert [refusal(made, node(name)) is None for name in ("n1", "n2")] == [False, True]
+
+
+def test_it_may_stay_on_its_node_where_that_is_asked_for() -> None:
+    made = target_pod(migration(preventMigrationToSameHost=False), vm(), WANTED, sidecar=False)
+    assert "affinity" not in child(made, "spec")
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_vm", "takes"),
+    [
+        ({"nodeSelector": {"disk": "fast"}}, {}, ["fast-a", "fast-b"]),
+        ({"nodeAffinity": needs(zone("a"))}, {}, ["fast-a", "slow-a"]),
+        ({"nodeAffinity": needs(zone("a"), zone("b"))}, {}, ["fast-a", "fast-b", "slow-a"]),
+        ({}, {"affinity": {"nodeAffinity": needs(zone("b"))}}, ["fast-b"]),
+        ({"nodeSelector": {"disk": "fast"}, "nodeAffinity": needs(zone("a"), zone("b"))}, {}, ["fast-a", "fast-b"]),
+        (
+            {"nodeAffinity": needs(zone("a"), zone("b"))},
+            {"affinity": {"nodeAffinity": needs(zone("b"), zone("c"))}},
+            ["fast-b"],
+        ),
+        ({"nodeAffinity": needs(zone("a"))}, {"affinity": {"nodeAffinity": needs(zone("b"))}}, []),
+        ({"nodeSelector": {"disk": "slow"}}, {"nodeSelector": {"disk": "fast"}}, []),
+    ],
+)
+def test_both_what_the_vm_and_what_the_migration_demand_must_hold(spec: Json, of_vm: Json, takes: list[str]) -> None:
+    made = target_pod(migration(**spec), vm(**of_vm), WANTED, sidecar=False)
+    nodes = {
+        "n1": node("n1", disk="fast", zone="a"),
+        "fast-a": node("fast-a", disk="fast", zone="a"),
+        "fast-b": node("fast-b", disk="fast", zone="b"),
+        "slow-a": node("slow-a", disk="slow", zone="a"),
+    }
+    assert [name for name, each in nodes.items() if refusal(made, each) is None] == takes
+
+
+def test_what_either_side_only_prefers_is_kept_and_so_is_other_affinity() -> None:
+    theirs, ours = {"weight": 1}, {"weight": 2}
+    affinity = {"nodeAffinity": {PREFERRED: [theirs]}, "podAffinity": {PREFERRED: []}}
+    made = target_pod(migration(nodeAffinity={PREFERRED: [ours]}), vm(affinity=affinity), WANTED, sidecar=False)
+    found = child(made, "spec", "affinity")
+    assert cast("Json", found["nodeAffinity"])[PREFERRED] == [theirs, ours]
+    assert found["podAffinity"] == {PREFERRED: []}

@@ -1,0 +1,211 @@
+"""Guests on strings: they run, receive and move when a test says so, and count how often two ran at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from deploy.neonvm.ports import (
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    PodNetwork,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+    TransferRam,
+    TransferStatus,
+)
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Seconds
+
+_GONE = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+
+
+def progress_of(total: float, status: TransferStatus = TransferStatus.ACTIVE) -> TransferInfo:
+    """A move after ``total`` seconds."""
+    mi = 1024**2
+    ram = TransferRam(Bytes(512 * mi), Bytes(100 * mi), Bytes(3 * mi), 1000, 25600, 7, 2, Bytes(4096))
+    return TransferInfo(status, Seconds(total), Seconds(0.01), Seconds(0.057), ram)
+
+
+class Puppets:
+    """All guests of a test, the latest of every pod by its name."""
+
+    def __init__(self) -> None:
+        self.by_pod: dict[str, Puppet] = {}
+        self.doubled: list[str] = []
+        self.refuse_to_receive = ""
+
+    def create(self, spec: GuestSpec) -> Guest:
+        puppet = Puppet(spec, self)
+        self.by_pod[spec.pod.name] = puppet
+        return puppet
+
+    @property
+    def running(self) -> list[str]:
+        """The pods in which a guest runs."""
+        return sorted(name for name, each in self.by_pod.items() if each.has.phase is GuestPhase.RUNNING)
+
+    @property
+    def is_anyone_moving(self) -> bool:
+        """Whether a guest is being sent."""
+        return any(each.move is not None for each in self.by_pod.values())
+
+    @property
+    def moving(self) -> Puppet:
+        """The one guest that is being sent."""
+        (found,) = [each for each in self.by_pod.values() if each.move is not None]
+        return found
+
+    def note(self) -> None:
+        """Called whenever a guest has begun to run."""
+        if len(self.running) > 1:
+            self.doubled.append(" and ".join(self.running))
+
+
+@dataclass
+class _Move:
+    target: Puppet
+    limits: TransferLimits
+    progress: Callable[[TransferInfo], None]
+    end: asyncio.Future[TransferError | None] = field(default_factory=asyncio.Future)
+
+
+@dataclass
+class Puppet:
+    """One guest."""
+
+    spec: GuestSpec
+    flock: Puppets
+    has: GuestState = _GONE
+    move: _Move | None = None
+    orders: list[str] = field(default_factory=list)
+    switches_when_cancelled: bool = False
+    is_mute: bool = False
+    stops: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        self._run(GuestState(GuestPhase.RUNNING, self.spec.cpu_use, self.spec.mem_use))
+
+    def last_words(self) -> str:
+        return "its strings were cut"
+
+    async def receive(self) -> None:
+        if self.flock.refuse_to_receive:
+            raise GuestError(self.flock.refuse_to_receive)
+        self.has = GuestState(GuestPhase.RECEIVING, self.spec.cpu_use, self.spec.mem_use)
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        assert isinstance(target, Puppet)
+        if target.has.phase is not GuestPhase.RECEIVING:
+            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, "the other end is gone")
+        self.move = _Move(target, limits, progress)
+        try:
+            error = await self.move.end
+        except asyncio.CancelledError:
+            if self.switches_when_cancelled:
+                self._switch(target)
+            else:
+                await target.stop()
+            raise
+        finally:
+            self.move = None
+        if error is None:
+            self._switch(target)
+            return progress_of(1.25, TransferStatus.COMPLETED)
+        await target.stop()
+        if error.survivor is Survivor.NOBODY:
+            self.has = _GONE
+        raise error
+
+    def arrive(self) -> None:
+        """The move succeeds."""
+        assert self.move is not None
+        self.move.end.set_result(None)
+
+    def fail(self, fault: TransferFault, survivor: Survivor = Survivor.SOURCE) -> None:
+        """The move fails."""
+        assert self.move is not None
+        self.move.end.set_result(TransferError(fault, survivor, f"injected: {fault}"))
+
+    async def state(self) -> GuestState:
+        if self.is_mute:
+            raise GuestError("no answer")
+        return self.has
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        self.orders.append(f"cpu {use}")
+        if self.stops is not None:
+            await self.stops.wait()
+        self.has = GuestState(self.has.phase, use, self.has.mem)
+
+    async def set_memory(self, use: Bytes) -> None:
+        self.orders.append(f"memory {use}")
+        self.has = GuestState(self.has.phase, self.has.cpu, use)
+
+    async def stop(self) -> None:
+        self.die()
+
+    def die(self) -> None:
+        """The process ends; a move that it is a part of fails."""
+        self.has = _GONE
+        if self.move is not None and not self.move.end.done():
+            self.fail(TransferFault.SOURCE_LOST, Survivor.NOBODY)
+        for other in self.flock.by_pod.values():
+            if other.move is not None and other.move.target is self and not other.move.end.done():
+                other.fail(TransferFault.TARGET_LOST)
+
+    def _switch(self, target: Puppet) -> None:
+        had, self.has = self.has, _GONE
+        target._run(had)
+
+    def _run(self, state: GuestState) -> None:
+        self.has = state
+        self.flock.note()
+
+
+class PlainNetwork:
+    """Addresses, and nothing behind them; what is plugged in and what was released is written down."""
+
+    description = "addresses"
+
+    def __init__(self) -> None:
+        self.plugged: dict[ObjectName, str] = {}
+        self.released: list[ObjectName] = []
+        self._count = 0
+
+    async def up(self) -> None: ...
+
+    async def down(self) -> None: ...
+
+    async def add_node(self, node: str) -> None: ...
+
+    async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
+        if pod not in self.plugged:
+            self._count += 1
+            self.plugged[pod] = f"10.1.0.{self._count}"
+        address = self.plugged[pod]
+        return PodNetwork(address, (), f"http://{address}:9100/metrics", "10.1.255.1", ())
+
+    async def remove_pod(self, pod: ObjectName) -> None:
+        self.plugged.pop(pod, None)
+
+    async def vm_address(self, vm: ObjectName) -> str:
+        return "10.9.0.1"
+
+    async def release_vm(self, vm: ObjectName) -> None:
+        self.released.append(vm)
+
+    def control_enter(self) -> Sequence[str]:
+        return ()
+
+    async def expose(self, target: str, port: int) -> int:
+        return port

@@ -1,0 +1,74 @@
+"""The conversation with the daemon in the guest, and what counts as no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from deploy.neonvm.network.serving import Serve, Serving
+from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.daemon import Answer, ask
+
+
+async def conversation(serve: Serve, seconds: float = 5.0) -> Answer:
+    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+
+    async def dial() -> socket.socket:
+        return await connected(tcp_socket(), "127.0.0.1", serving.port)
+
+    try:
+        return await ask(dial, "PUT", "/cpu", "250", seconds)
+    finally:
+        await serving.close()
+
+
+async def test_the_request_carries_its_length_and_the_answer_ends_with_the_connection() -> None:
+    heard: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heard.append((head + await reader.readexactly(3)).decode())
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await writer.drain()
+        writer.write(b"250\n")
+
+    assert await conversation(serve) == Answer(200, "250")
+    assert heard == ["PUT /cpu HTTP/1.1\r\nHost: guest\r\nContent-Length: 3\r\nConnection: close\r\n\r\n250"]
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"HTTP/1.1", b"SSH-2.0-OpenSSH 200 OK", b"HTTP/1.1 fine\r\n\r\n"])
+async def test_an_answer_that_is_not_http_is_a_fault_of_the_guest(nonsense: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"250")
+        writer.write(nonsense)
+
+    with pytest.raises(GuestError, match="nothing usable"):
+        await conversation(serve)
+
+
+async def test_an_endless_answer_is_cut_short() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"250")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * 5000)
+        await reader.read()
+
+    assert (await conversation(serve)).status == 200
+
+
+async def test_silence_ends_with_the_time_out() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    with pytest.raises(GuestError, match=r"did not answer PUT /cpu within 0\.01 s"):
+        await conversation(serve, seconds=0.01)
+
+
+async def test_a_guest_that_does_not_listen_is_reported_with_the_reason() -> None:
+    async def dial() -> socket.socket:
+        raise ConnectionRefusedError("connection refused")
+
+    with pytest.raises(GuestError, match="cannot be reached for GET /ready: connection refused"):
+        await ask(dial, "GET", "/ready", "", 1.0)

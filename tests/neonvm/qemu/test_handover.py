@@ -1,0 +1,172 @@
+"""Who may run while a guest moves: the table as it is written down, and every course that a move can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import pytest
+
+from deploy.neonvm.qemu import handover
+from deploy.neonvm.qemu.handover import (
+    Resumption,
+    SourceSays,
+    Step,
+    TargetSays,
+    View,
+    next_step,
+    resumption,
+    source_says,
+    target_says,
+)
+
+
+def written_table() -> dict[str, dict[TargetSays, str]]:
+    """The table in the module's docstring, by row."""
+    lines = [line[4:] for line in (handover.__doc__ or "").splitlines() if line.startswith("    ")]
+    head, *rows = (line for line in lines if line[:18].strip() and line.count("  ") > 4)
+    starts = {target: head.index(target.name) for target in TargetSays}
+    ends = [*list(starts.values())[1:], None]
+    return {
+        row[:20].strip(): {
+            target: row[start:end].strip() for (target, start), end in zip(starts.items(), ends, strict=True)
+        }
+        for row in rows
+    }
+
+
+def test_the_table_that_is_written_down_is_the_one_that_holds() -> None:
+    table = written_table()
+    for source, target in product(SourceSays, TargetSays):
+        assert next_step(View(source, target)).value == table[source.name][target]
+        called_off = next_step(View(source, target, is_called_off=True)).value
+        released = next_step(View(source, target, is_released=True)).value
+        hopeless = next_step(View(source, target, is_released=True, is_called_off=True, is_hopeless=True)).value
+        assert released == table["any, released"][target].partition(",")[0]
+        assert hopeless == ("give up" if released == "wait" else released)
+        is_lost = source is SourceSays.GONE and target is not TargetSays.RUNS
+        assert called_off == ("give up" if is_lost else table["any, called off"][target].partition("  ")[0])
+
+
+@dataclass(frozen=True)
+class Course:
+    """The truth about both ends at one moment of a move."""
+
+    source: SourceSays = SourceSays.SENDING
+    source_runs: bool = True
+    target: TargetSays = TargetSays.FILLING
+    target_ran: bool = False
+    released: bool = False
+    over: bool = False
+
+    def events(self) -> Iterator[Course]:
+        """All that can happen next by itself."""
+        yield self
+        if self.source is not SourceSays.GONE:
+            yield replace(self, source=SourceSays.GONE, source_runs=False)
+        if self.target is not TargetSays.GONE:
+            yield replace(self, target=TargetSays.GONE)
+        if self.source is SourceSays.SENDING:
+            yield replace(self, source_runs=False)
+            yield replace(self, source=SourceSays.KEPT, source_runs=True)
+            yield replace(self, source=SourceSays.KEPT, source_runs=False)
+            if self.target is TargetSays.FILLING:
+                yield replace(self, source_runs=False, target=TargetSays.READY)
+            if self.target is TargetSays.READY:
+                yield replace(self, source=SourceSays.SENT, source_runs=False)
+
+    def views(self) -> Iterator[tuple[View, Course]]:
+        """All that can be seen of it, the source first and the target a moment later, and the truth by then."""
+        for later in self.events():
+            for source in {self.source, SourceSays.SILENT}:
+                for target in {later.target, TargetSays.SILENT}:
+                    for called_off, hopeless in product((False, True), repeat=2):
+                        yield View(source, target, self.released, called_off, hopeless and self.released), later
+
+    def after(self, step: Step) -> Iterator[Course]:
+        """What a step can lead to."""
+        match step:
+            case Step.WAIT:
+                yield from self.events()
+            case Step.RELEASE:
+                assert self.target in {TargetSays.READY, TargetSays.GONE}
+                yield replace(self, released=True)
+                if self.target is TargetSays.READY:
+                    yield replace(self, released=True, target=TargetSays.RUNS, target_ran=True)
+                    yield replace(self, released=True, target=TargetSays.GONE, target_ran=True)
+            case Step.FINISH:
+                yield replace(self, source=SourceSays.GONE, source_runs=False, over=True)
+            case Step.TAKE_BACK:
+                lives = self.source is not SourceSays.GONE
+                yield replace(self, target=TargetSays.GONE, source_runs=lives, over=True)
+            case Step.GIVE_UP:
+                yield replace(
+                    self, source=SourceSays.GONE, source_runs=False, target=TargetSays.GONE, released=True, over=True
+                )
+
+
+def test_no_course_of_events_ever_has_two_running_guests_or_continues_one_that_was_left_behind() -> None:
+    seen, todo = {Course()}, [Course()]
+    while todo:
+        course = todo.pop()
+        assert not (course.source_runs and course.target is TargetSays.RUNS), course
+        assert not (course.source_runs and course.target_ran), course
+        if course.over:
+            continue
+        for view, truth in course.views():
+            for following in truth.after(next_step(view)):
+                if following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+    ends = {(course.source_runs, course.target is TargetSays.RUNS) for course in seen if course.over}
+    assert ends == {(True, False), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("", SourceSays.SENDING),
+        ("setup", SourceSays.SENDING),
+        ("active", SourceSays.SENDING),
+        ("device", SourceSays.SENDING),
+        ("cancelling", SourceSays.SENDING),
+        ("completed", SourceSays.SENT),
+        ("failed", SourceSays.KEPT),
+        ("cancelled", SourceSays.KEPT),
+    ],
+)
+def test_only_completed_means_that_all_has_arrived(status: str, says: SourceSays) -> None:
+    assert source_says(status) is says
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("inmigrate", TargetSays.FILLING),
+        ("paused", TargetSays.READY),
+        ("prelaunch", TargetSays.READY),
+        ("running", TargetSays.RUNS),
+        ("io-error", TargetSays.RUNS),
+        ("guest-panicked", TargetSays.RUNS),
+    ],
+)
+def test_a_target_in_a_state_that_only_a_running_guest_gets_into_has_run(state: str, says: TargetSays) -> None:
+    assert target_says(state) is says
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "needs"),
+    [
+        (SourceSays.SENDING, "running", Resumption.DONE),
+        (SourceSays.SENDING, "finish-migrate", Resumption.WAIT),
+        (SourceSays.SILENT, "paused", Resumption.WAIT),
+        (SourceSays.SENT, "postmigrate", Resumption.CONTINUE),
+        (SourceSays.KEPT, "paused", Resumption.CONTINUE),
+        (SourceSays.KEPT, "guest-panicked", Resumption.DONE),
+    ],
+)
+def test_a_source_is_continued_once_its_move_is_over_and_only_where_the_move_stopped_it(
+    source: SourceSays, state: str, needs: Resumption
+) -> None:
+    assert resumption(source, state) is needs

@@ -1,0 +1,124 @@
+"""The command line of a guest: what a migration must find equal, sizes, and attachments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.neonvm.addressing import flat_mac
+from deploy.neonvm.ports import GuestError, GuestSpec
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.qemu_command import plugged, qemu_command
+from protocol.units import Bytes, MilliCpu
+from tests.neonvm.qemu.fakes import MIB, spec_in
+from vm_image.build import GuestImage
+
+IMAGE = GuestImage(Path("/image/vmlinuz"), Path("/image/initrd"), Path("/image/rootfs.raw"))
+TCG = Accelerator("tcg", ("-accel", "tcg"), "tsc=reliable", "a test")
+
+
+def options(spec: GuestSpec) -> list[tuple[str, str]]:
+    """The command as pairs of option and value; an option without a value has an empty one."""
+    words = qemu_command(spec, IMAGE, TCG, monitor_fd=7)[1:]
+    return [
+        (word, "" if after.startswith("-") else after)
+        for word, after in zip(words, [*words[1:], "-"], strict=True)
+        if word.startswith("-")
+    ]
+
+
+def values(spec: GuestSpec, option: str) -> list[str]:
+    return [value for name, value in options(spec) if name == option]
+
+
+def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
+    assert options(spec_in(tmp_path)) == [
+        ("-nodefaults", ""),
+        ("-no-user-config", ""),
+        ("-no-reboot", ""),
+        ("-display", "none"),
+        ("-name", "guest=default.db"),
+        ("-machine", "pc-q35-7.2"),
+        ("-accel", "tcg"),
+        ("-smp", "4"),
+        ("-m", f"{256 * MIB}B,slots=8,maxmem={2048 * MIB}B"),
+        ("-object", f"memory-backend-ram,id=vmem0-ram,size={1792 * MIB}B,reserve=off"),
+        (
+            "-device",
+            f"virtio-mem-pci,id=vmem0,memdev=vmem0-ram,node=0,requested-size={256 * MIB}B,block-size={2 * MIB}B",
+        ),
+        ("-kernel", "/image/vmlinuz"),
+        ("-initrd", "/image/initrd"),
+        (
+            "-append",
+            "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=1 reboot=t psi=1 "
+            "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce tsc=reliable maxcpus=1 "
+            "autoscale.name=db autoscale.cpu=1000 autoscale.flat=10.100.128.1/16 autoscale.link=10.255.255.254/30",
+        ),
+        ("-drive", f"if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={tmp_path}/disk.qcow2"),
+        ("-device", "virtio-blk-pci,drive=root"),
+        ("-netdev", "tap,ifname=flat0,script=no,downscript=no,id=net0"),
+        ("-device", "virtio-net-pci,netdev=net0,mac=52:54:00:64:80:01,romfile="),
+        ("-netdev", "tap,ifname=link0,script=no,downscript=no,id=net1"),
+        ("-device", "virtio-net-pci,netdev=net1,mac=02:00:0a:ff:ff:fe,romfile="),
+        ("-device", "virtio-rng-pci"),
+        ("-chardev", f"file,id=console,append=on,path={tmp_path}/console.log"),
+        ("-serial", "chardev:console"),
+        ("-chardev", "socket,id=monitor,fd=7"),
+        ("-mon", "chardev=monitor,mode=control"),
+    ]
+
+
+def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path)
+    hub = replace(spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0")))
+    assert values(hub, "-netdev") == [
+        "stream,server=off,addr.type=unix,addr.path=/run/a,,b/c0,id=net0",
+        "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,"
+        "hostfwd=tcp:127.70.1.0:9100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
+    ]
+
+
+def test_a_guest_without_a_private_link_is_not_told_of_one(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path)
+    flat = replace(spec, network=replace(spec.network, attachments=("tap:flat0",)))
+    assert "autoscale.link" not in values(flat, "-append")[0]
+
+
+def test_an_attachment_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path)
+    with pytest.raises(GuestError, match="cannot be plugged into 'wifi:home'"):
+        qemu_command(replace(spec, network=replace(spec.network, attachments=("wifi:home",))), IMAGE, TCG, 7)
+
+
+def test_a_fraction_of_a_cpu_boots_one_whole_and_is_held_to_its_quota(tmp_path: Path) -> None:
+    line = values(spec_in(tmp_path, cpu_use=MilliCpu(1250), cpu_max=MilliCpu(3500)), "-append")[0]
+    assert "maxcpus=2 " in line
+    assert "autoscale.cpu=1250 " in line
+    assert values(spec_in(tmp_path, cpu_max=MilliCpu(3500)), "-smp") == ["4"]
+
+
+def test_the_device_is_a_multiple_of_linux_blocks_and_what_is_asked_for_is_not(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path, mem_max=Bytes(400 * MIB), mem_use=Bytes(301 * MIB))
+    assert values(spec, "-m") == [f"{256 * MIB}B,slots=8,maxmem={512 * MIB}B"]
+    assert plugged(spec, spec.mem_use) == Bytes(44 * MIB)
+
+
+def test_fixed_memory_needs_no_device(tmp_path: Path) -> None:
+    same = Bytes(512 * MIB)
+    spec = spec_in(tmp_path, mem_min=same, mem_max=same, mem_use=same)
+    assert values(spec, "-m") == [f"{512 * MIB}B"]
+    assert values(spec, "-object") == []
+
+
+def test_memory_that_qemu_cannot_take_is_refused_with_the_reason(tmp_path: Path) -> None:
+    odd = Bytes(255 * MIB)
+    with pytest.raises(GuestError, match="must be a multiple of 2Mi, not 255Mi"):
+        qemu_command(spec_in(tmp_path, mem_min=odd), IMAGE, TCG, 7)
+
+
+def test_the_mac_is_the_vms_alone() -> None:
+    macs = {flat_mac(f"10.100.{third}.{last}") for third in (128, 129) for last in range(256)}
+    assert len(macs) == 512

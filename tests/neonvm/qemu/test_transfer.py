@@ -1,0 +1,247 @@
+"""A move between two scripted machines: who is told what, in which order, and who runs when one is lost or silent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from deploy.neonvm.ports import (
+    GuestError,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+    TransferStatus,
+)
+from deploy.neonvm.qemu.transfer import Ends, Transfer, carried_through
+from protocol.units import Bytes, Seconds
+from tests.neonvm.qemu.fakes import FakeClock
+
+CALL = 10.0
+"""So long a silent machine keeps a caller waiting."""
+
+LIMITS = TransferLimits(downtime=Seconds(0.02), bandwidth=Bytes(2**30), timeout=Seconds(300.0))
+
+
+@dataclass
+class Scripted:
+    """A QEMU that migrates by what a test says.
+
+    ``at`` maps seconds to what happens then. Until ``silent_until`` a call takes ``CALL`` seconds and fails, though
+    what it asks for is done. ``on_cont`` happens when it is told to run.
+    """
+
+    who: str
+    clock: FakeClock
+    story: list[str]
+    run_state: str = "running"
+    migration: str = ""
+    alive: bool = True
+    silent_until: float = 0.0
+    stopped_at: float | None = None
+    at: dict[float, Callable[[], None]] = field(default_factory=dict)
+    obeys: bool = True
+    on_cont: Callable[[], None] = lambda: None
+
+    def let_time_do(self) -> None:
+        for when in sorted(self.at):
+            if when <= self.clock.instant:
+                self.at.pop(when)()
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        self.let_time_do()
+        if not self.alive:
+            raise GuestError(f"{self.who}: gone")
+        if not command.startswith("query-"):
+            self.story.append(f"{self.who}: {command}")
+        answer = self._do(command)
+        if self.clock.instant < self.silent_until:
+            self.clock.instant += CALL
+            raise GuestError(f"{self.who}: QEMU did not answer {command} within 10 s")
+        return answer
+
+    def dies(self) -> None:
+        self.alive = False
+
+    def falls_silent(self, seconds: float) -> None:
+        self.silent_until = self.clock.instant + seconds
+
+    def _do(self, command: str) -> object:
+        if command == "cont":
+            self.run_state = "running" if self.obeys else self.run_state
+            self.on_cont()
+        if command == "migrate":
+            self.migration = "active"
+        if command == "migrate_cancel" and self.migration == "active":
+            self.migration = "cancelled"
+        answers = {"query-migrate": {"status": self.migration or "none"}, "query-status": {"status": self.run_state}}
+        return answers.get(command, {})
+
+    def has_sent(self) -> None:
+        self.migration, self.run_state, self.stopped_at = "completed", "postmigrate", self.clock.instant
+
+    async def give(self, name: str, end: socket.socket) -> None:
+        await self.call("getfd")
+
+    async def stirred(self, seconds: float) -> None:
+        self.clock.instant += seconds
+        await asyncio.sleep(0)
+
+    def moment(self, event: str) -> float | None:
+        return self.stopped_at if event == "STOP" else None
+
+    def last_words(self) -> str:
+        return f"the last words of {self.who}"
+
+    async def kill(self) -> None:
+        if self.alive:
+            self.story.append(f"{self.who} is killed")
+        self.alive = False
+
+    async def end(self) -> None:
+        self.story.append(f"{self.who} ends")
+        self.alive = False
+
+
+class Move:
+    """A source that has sent everything after two seconds, and a target that has it then."""
+
+    def __init__(self) -> None:
+        self.clock, self.story = FakeClock(), list[str]()
+        self.progress: list[TransferInfo] = []
+        self.source = Scripted("source", self.clock, self.story)
+        self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")
+        self.source.at[2.0] = self._sent
+        lead = [
+            lambda: self.story.append("frames go to the source"),
+            lambda: self.story.append("frames go to the target"),
+        ]
+        self.transfer = Transfer(Ends("vm", self.source, self.target, self.clock, *lead), LIMITS, self.progress.append)
+
+    def _sent(self) -> None:
+        self.source.has_sent()
+        self.target.run_state = "paused"
+
+    async def fails(self) -> tuple[TransferFault, Survivor]:
+        with pytest.raises(TransferError) as caught:
+            await self.transfer.run()
+        return caught.value.fault, caught.value.survivor
+
+    def since(self, what: str) -> list[str]:
+        """What happened from there on."""
+        return self.story[self.story.index(what) :]
+
+
+@pytest.fixture
+def move() -> Move:
+    return Move()
+
+
+async def test_the_target_runs_only_after_the_source_has_sent_all_and_then_the_source_ends(move: Move) -> None:
+    info = await move.transfer.run()
+    assert move.since("source: migrate") == [
+        "source: migrate",
+        "frames go to the target",
+        "target: cont",
+        "target: announce-self",
+        "source ends",
+    ]
+    assert (info.status, move.target.run_state) == (TransferStatus.COMPLETED, "running")
+    assert [each.status for each in move.progress] == [TransferStatus.ACTIVE] * 3 + [TransferStatus.COMPLETED]
+
+
+async def test_a_target_that_refuses_to_run_gives_the_guest_back(move: Move) -> None:
+    move.target.obeys = False
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert move.since("target is killed") == [
+        "target is killed",
+        "frames go to the source",
+        "source: migrate_cancel",
+        "source: cont",
+    ]
+
+
+async def test_a_target_that_dies_on_the_way_leaves_the_source_running(move: Move) -> None:
+    move.target.at[1.0] = move.target.dies
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert "source: cont" not in move.story
+
+
+async def test_a_target_that_dies_after_it_was_told_to_run_takes_the_guest_with_it(move: Move) -> None:
+    move.target.on_cont = move.target.dies
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NOBODY)
+    assert "source: cont" not in move.story
+    assert move.story[-1] == "source is killed"
+
+
+async def test_a_source_that_dies_before_all_was_sent_takes_the_guest_with_it(move: Move) -> None:
+    move.source.at = {1.0: move.source.dies}
+    assert await move.fails() == (TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    assert move.story[-1] == "target is killed"
+
+
+SILENCES = pytest.mark.parametrize("silence", [5.0, 15.0, 25.0, 35.0])
+
+
+@SILENCES
+async def test_a_source_that_does_not_answer_for_a_while_is_not_killed_for_it(move: Move, silence: float) -> None:
+    move.source.at = {1.0: lambda: move.source.falls_silent(silence)}
+    move.target.at = {1.0: move.target.dies}
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert (move.source.alive, move.source.run_state) == (True, "running")
+
+
+@SILENCES
+async def test_a_target_that_is_silent_for_a_while_after_it_was_told_to_run_is_waited_for(
+    move: Move, silence: float
+) -> None:
+    move.target.on_cont = lambda: move.target.falls_silent(silence)
+    info = await move.transfer.run()
+    assert (info.status, move.target.alive, move.source.alive) == (TransferStatus.COMPLETED, True, False)
+
+
+async def test_a_source_that_is_silent_for_good_is_given_up(move: Move) -> None:
+    move.source.at = {1.0: lambda: move.source.falls_silent(1e9)}
+    move.target.at = {1.0: move.target.dies}
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NOBODY)
+    assert move.story[-1] == "source is killed"
+    assert move.clock.instant < 120
+
+
+async def test_a_move_that_takes_too_long_is_called_off(move: Move) -> None:
+    move.source.at = {}
+    assert await move.fails() == (TransferFault.TIMED_OUT, Survivor.SOURCE)
+    assert move.since("target is killed") == ["target is killed", "source: migrate_cancel"]
+    assert 300 <= move.clock.instant < 302
+
+
+async def test_a_cancelled_move_is_carried_to_an_end_in_which_it_is_known_who_runs(move: Move) -> None:
+    task = asyncio.create_task(carried_through(move.transfer.run(), move.transfer.call_off))
+    move.source.at = {1.0: lambda: _cancel(task)}
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (move.source.alive, move.source.run_state, move.target.alive) == (True, "running", False)
+
+
+def _cancel(task: asyncio.Task[TransferInfo]) -> None:
+    task.cancel()
+
+
+async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_longer_bit_by_bit(move: Move) -> None:
+    move.source.at = {}
+    allowed: list[tuple[int, object]] = []
+    ask = move.source.call
+
+    async def heard(command: str, arguments: Mapping[str, object] | None = None) -> object:
+        if arguments is not None and "downtime-limit" in arguments:
+            allowed.append((int(move.clock.instant), arguments["downtime-limit"]))
+        return await ask(command, arguments)
+
+    move.source.call = heard  # type: ignore[method-assign]  # the same, overheard
+    await move.fails()
+    assert allowed == [(0, 20), (5, 40), (10, 80), (15, 160), (20, 300)]

@@ -1,0 +1,237 @@
+"""A guest is brought to the wanted size, whatever it answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
+from deploy.neonvm.runner.resizer import Resizer
+from protocol.units import Bytes, MilliCpu, Resources
+from tests.local.clock import FakeClock, settle
+
+GI = 1024**3
+SMALL, LARGE = Resources(MilliCpu(1000), Bytes(GI)), Resources(MilliCpu(2000), Bytes(2 * GI))
+
+
+class ObedientGuest:
+    """Does as it is told, except for what a test makes it refuse."""
+
+    def __init__(self) -> None:
+        self.has = GuestState(GuestPhase.BOOTING, SMALL.cpu, SMALL.mem)
+        self.orders: list[str] = []
+        self.refusals: dict[str, int] = {}
+        self.slow_memory: asyncio.Event | None = None
+        self.least = Bytes(0)
+
+    async def start(self) -> None: ...
+
+    async def receive(self) -> None: ...
+    def last_words(self) -> str:
+        return "nothing"
+
+    async def send(
+        self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        raise GuestError("it stays")
+
+    async def stop(self) -> None: ...
+
+    async def state(self) -> GuestState:
+        self._refuse("state")
+        return self.has
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        self.orders.append(f"cpu {use}")
+        self._refuse("cpu")
+        self.has = GuestState(self.has.phase, use, self.has.mem)
+
+    async def set_memory(self, use: Bytes) -> None:
+        self.orders.append(f"memory {use}")
+        self._refuse("memory")
+        if self.slow_memory is not None:
+            await self.slow_memory.wait()
+        self.has = GuestState(self.has.phase, self.has.cpu, max(use, self.least))
+
+    def _refuse(self, what: str) -> None:
+        if self.refusals.get(what):
+            self.refusals[what] -= 1
+            raise GuestError(f"no {what} now")
+
+
+class Bench:
+    def __init__(self, guest: ObedientGuest, resizer: Resizer, clock: FakeClock, changes: list[None]) -> None:
+        self.guest, self.resizer, self.clock = guest, resizer, clock
+        self._changes = changes
+
+    @property
+    def changes(self) -> int:
+        return len(self._changes)
+
+    async def boot(self) -> None:
+        self.guest.has = GuestState(GuestPhase.RUNNING, self.guest.has.cpu, self.guest.has.mem)
+        await self.clock.pass_time(0.5)
+
+
+@asynccontextmanager
+async def resizing(guest: ObedientGuest) -> AsyncIterator[Bench]:
+    clock = FakeClock()
+    changes: list[None] = []
+    resizer = Resizer(guest, SMALL, clock, lambda: changes.append(None))
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    try:
+        yield Bench(guest, resizer, clock, changes)
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_a_booting_guest_is_left_alone_and_resized_once_it_runs() -> None:
+    async with resizing(ObedientGuest()) as bench:
+        bench.resizer.want(LARGE)
+        await bench.clock.pass_time(0.4)
+        assert bench.guest.orders == []
+        await bench.boot()
+        assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
+        assert bench.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
+
+
+async def test_a_wish_is_followed_at_once_and_only_once() -> None:
+    async with resizing(ObedientGuest()) as bench:
+        await bench.boot()
+        bench.resizer.want(LARGE)
+        bench.resizer.want(LARGE)
+        await settle()
+        await bench.clock.pass_time(30)
+        assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
+
+
+async def test_memory_that_comes_off_slowly_does_not_delay_a_cpu() -> None:
+    guest = ObedientGuest()
+    guest.slow_memory = asyncio.Event()
+    async with resizing(guest) as bench:
+        await bench.boot()
+        bench.resizer.want(LARGE)
+        await settle()
+        assert (bench.resizer.state.cpu, bench.resizer.state.mem) == (LARGE.cpu, SMALL.mem)
+        guest.slow_memory.set()
+        await settle()
+        assert bench.resizer.state.mem == LARGE.mem
+
+
+async def test_a_refused_resize_is_said_and_tried_again() -> None:
+    guest = ObedientGuest()
+    guest.refusals = {"cpu": 2}
+    async with resizing(guest) as bench:
+        await bench.boot()
+        bench.resizer.want(LARGE)
+        await settle()
+        assert bench.resizer.fault == "no cpu now"
+        await bench.clock.pass_time(1)
+        await bench.clock.pass_time(2)
+        assert guest.orders.count("cpu 2") == 3
+        assert (bench.resizer.fault, bench.resizer.state.cpu) == ("", LARGE.cpu)
+
+
+async def test_memory_that_came_off_in_part_is_reported_as_it_is_and_asked_for_again() -> None:
+    guest = ObedientGuest()
+    guest.has = GuestState(GuestPhase.BOOTING, LARGE.cpu, LARGE.mem)
+    guest.least = Bytes(GI + GI // 2)
+    async with resizing(guest) as bench:
+        await bench.boot()
+        assert bench.resizer.state.mem == guest.least
+        await bench.clock.pass_time(1)
+        guest.least = Bytes(0)
+        await bench.clock.pass_time(10)
+        assert bench.resizer.state.mem == SMALL.mem
+
+
+async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
+    guest = ObedientGuest()
+    async with resizing(guest) as bench:
+        await bench.boot()
+        guest.refusals = {"state": 1}
+        await bench.clock.pass_time(2)
+        assert bench.resizer.fault == "no state now"
+        await bench.clock.pass_time(10)
+        assert bench.resizer.state.phase is GuestPhase.RUNNING
+
+
+async def test_it_ends_with_the_guest() -> None:
+    guest, clock = ObedientGuest(), FakeClock()
+    resizer = Resizer(guest, SMALL, clock, lambda: None)
+    guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    await clock.pass_time(2)
+    await asyncio.wait_for(task, 1)
+    assert resizer.state.phase is GuestPhase.STOPPED
+
+
+async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again() -> None:
+    async with resizing(ObedientGuest()) as bench:
+        await bench.boot()
+        bench.resizer.hold()
+        bench.resizer.hold()
+        assert bench.resizer.is_quiet
+        await bench.clock.pass_time(30)
+        bench.resizer.want(LARGE)
+        await settle()
+        assert (sorted(bench.guest.orders), bench.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
+
+
+async def test_a_resize_in_progress_ends_before_a_held_guest_is_quiet_and_no_other_begins() -> None:
+    guest = ObedientGuest()
+    guest.slow_memory = asyncio.Event()
+    async with resizing(guest) as bench:
+        await bench.boot()
+        bench.resizer.want(LARGE)
+        await settle()
+        bench.resizer.hold()
+        before = bench.resizer.is_quiet, bench.changes
+        guest.slow_memory.set()
+        await settle()
+        assert (before[0], bench.resizer.is_quiet) == (False, True)
+        assert bench.changes > before[1]
+        assert (sorted(guest.orders), bench.resizer.state.mem) == (["cpu 2", "memory 2Gi"], LARGE.mem)
+
+
+async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> None:
+    guest, clock = ObedientGuest(), FakeClock()
+    guest.has = GuestState(GuestPhase.RECEIVING, SMALL.cpu, SMALL.mem)
+    resizer = Resizer(guest, LARGE, clock, lambda: None, GuestPhase.RECEIVING)
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    await clock.pass_time(10)
+    assert (guest.orders, resizer.state.phase) == ([], GuestPhase.RECEIVING)
+    guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    resizer.arrive(guest.has)
+    resizer.want(LARGE)
+    await settle()
+    assert sorted(guest.orders) == ["cpu 2", "memory 2Gi"]
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
+    class SlowToAnswer(ObedientGuest):
+        async def state(self) -> GuestState:
+            asked = self.has
+            await answers.wait()
+            return asked
+
+    answers, guest, clock = asyncio.Event(), SlowToAnswer(), FakeClock()
+    guest.has = GuestState(GuestPhase.RECEIVING, SMALL.cpu, SMALL.mem)
+    resizer = Resizer(guest, SMALL, clock, lambda: None, GuestPhase.RECEIVING)
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    arrived = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    resizer.arrive(arrived)
+    answers.set()
+    await settle()
+    assert resizer.state == arrived
+    resizer.leave()
+    await clock.pass_time(2)
+    guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+    await clock.pass_time(2)
+    assert task.done()

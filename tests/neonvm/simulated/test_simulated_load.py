@@ -1,0 +1,82 @@
+"""Loads over time: steps, repetition, recordings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, Step, parse_recording
+from protocol.units import Bytes, Seconds
+
+
+def step(at: float, cpu: float) -> Step:
+    return Step(Seconds(at), Demand(cpu, Bytes(100)))
+
+
+def test_a_constant_load_never_changes() -> None:
+    load = Load.constant(2.5, Bytes(7))
+    assert (load.at(Seconds(0)), load.at(Seconds(1e6)), load.next_change(Seconds(3))) == (
+        Demand(2.5, Bytes(7)),
+        Demand(2.5, Bytes(7)),
+        None,
+    )
+
+
+def test_each_step_holds_until_the_next_and_the_first_also_before_its_time() -> None:
+    load = Load((step(10, 1), step(20, 2)))
+    assert [load.at(Seconds(age)).cpu for age in (0, 10, 19.9, 20, 500)] == [1, 1, 1, 2, 2]
+    changes = [Seconds(10), Seconds(20), Seconds(20), None]
+    assert [load.next_change(Seconds(age)) for age in (0, 10, 19.5, 20)] == changes
+
+
+def test_a_load_with_a_period_starts_over() -> None:
+    load = Load((step(0, 1), step(20, 2)), Seconds(30))
+    assert [load.at(Seconds(age)).cpu for age in (0, 20, 29, 30, 50, 60)] == [1, 2, 2, 1, 2, 1]
+    changes = [Seconds(20), Seconds(30), Seconds(50), Seconds(60)]
+    assert [load.next_change(Seconds(age)) for age in (0, 25, 30, 50)] == changes
+
+
+@given(st.floats(0, 1e9), st.floats(0.1, 100))
+def test_the_next_change_is_always_later(age: float, period: float) -> None:
+    change = Load((step(0, 1), step(period / 3, 2)), Seconds(period)).next_change(Seconds(age))
+    assert change is not None
+    assert change > age
+
+
+@pytest.mark.parametrize("steps", [(), (step(1, 1), step(1, 2)), (step(2, 1), step(1, 2))])
+def test_steps_out_of_order_are_no_load(steps: tuple[Step, ...]) -> None:
+    with pytest.raises(LoadError, match="at least one step"):
+        Load(steps)
+
+
+def test_a_period_that_ends_before_its_last_step_is_refused() -> None:
+    with pytest.raises(LoadError, match="its last step is at 20 s"):
+        Load((step(0, 1), step(20, 2)), Seconds(20))
+
+
+def test_a_recording_is_read_and_repeats_after_the_length_of_its_last_step() -> None:
+    text = "seconds,cpu,mem,comment\n0,0.5,256Mi,idle\n60,3,1Gi,busy\n"
+    steps = (
+        Step(Seconds(0), Demand(0.5, Bytes(256 * 1024**2))),
+        Step(Seconds(60), Demand(3, Bytes(1024**3))),
+    )
+    assert parse_recording(text, repeat=False) == Load(list(steps))
+    assert parse_recording(text, repeat=True) == Load(list(steps), Seconds(120))
+    assert parse_recording("seconds,cpu,mem\n0,1,1Gi\n", repeat=True).period is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,cpu\n", "has the columns seconds, cpu and mem, not time, cpu"),
+        ("seconds,cpu,mem\n0,1,1Gi\n5,much,1Gi\n", "line 3 of the recording: could not convert"),
+        ("seconds,cpu,mem\n0,1,lots\n", "line 2 of the recording: expected a quantity"),
+        ("seconds,cpu,mem\n0,1\n", "line 2 of the recording: expected a quantity"),
+        ("seconds,cpu,mem\n0,-1,1Gi\n", "line 2 of the recording: seconds and cpu must be zero or more"),
+        ("seconds,cpu,mem\nnan,1,1Gi\n", "line 2 of the recording: seconds and cpu must be zero or more"),
+    ],
+)
+def test_a_recording_that_cannot_be_read_is_refused_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(LoadError, match=message):
+        parse_recording(text, repeat=False)

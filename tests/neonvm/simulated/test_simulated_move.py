@@ -1,0 +1,265 @@
+"""A light guest moves to another pod: it goes on there where it was, or stays where it is (S4.12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.neonvm.network.loopback import LoopbackNetwork
+from deploy.neonvm.ports import (
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestSpec,
+    GuestState,
+    PodNetwork,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+    TransferStatus,
+)
+from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
+from deploy.neonvm.simulated.simulated_load import Load
+from protocol.messages import ObjectName
+from protocol.units import Bytes, MilliCpu, Seconds
+from tests.local.clock import FakeClock, settle
+from tests.neonvm.qemu.fakes import MIB, spec_in
+from tests.neonvm.simulated.faulty import FaultyGuests
+
+LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(64 * MIB), timeout=Seconds(60.0))
+SPAN = 0.04 + 256 / 64 + 0.02
+"""How long the guest of these tests takes to move: setup, its memory in use over the bandwidth, and the switch."""
+
+
+class World:
+    """A guest in one pod that runs, another that receives, and a move between them that has not begun."""
+
+    def __init__(self, network: LoopbackNetwork, state_dir: Path) -> None:
+        self.network, self.state_dir, self.clock = network, state_dir, FakeClock()
+        self.guests = SimulatedGuests(network, self.clock, lambda _: Load.constant(0.0, Bytes(256 * MIB)))
+        self.heard: list[TransferInfo] = []
+
+    async def guest(self, pod: str, **changes: object) -> Guest:
+        spec = spec_in(self.state_dir, mem_min=Bytes(256 * MIB), pod=ObjectName("default", pod))
+        spec = replace(spec, network=await self.place(pod), **changes)  # type: ignore[arg-type]  # fields of a spec
+        return self.guests.create(spec)
+
+    async def place(self, pod: str) -> PodNetwork:
+        return await self.network.add_pod("a", ObjectName("default", pod))
+
+    async def pair(self) -> tuple[Guest, Guest]:
+        source, target = await self.guest("one"), await self.guest("two")
+        await source.start()
+        await target.receive()
+        return source, target
+
+    def move(self, source: Guest, target: Guest, limits: TransferLimits = LIMITS) -> asyncio.Task[TransferInfo]:
+        async def moving() -> TransferInfo:
+            async with asyncio.timeout(20):
+                return await source.send(target, limits, self.heard.append)
+
+        return asyncio.ensure_future(moving())
+
+    async def get(self, pod: str, path: str) -> str:
+        url = f"http://{(await self.place(pod)).address}:9100{path}"
+        async with httpx.AsyncClient() as client:
+            return (await client.get(url)).text
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    network = LoopbackNetwork("test-move", "a test")
+    await network.up()
+    await network.add_node("a")
+    yield World(network, tmp_path)
+    await network.down()
+
+
+async def phases(*guests: Guest) -> list[GuestPhase]:
+    return [(await guest.state()).phase for guest in guests]
+
+
+async def passing(world: World, span: float) -> None:
+    """Lets time pass in steps of half a second."""
+    while span > 0:
+        await world.clock.pass_time(min(span, 0.5))
+        span -= 0.5
+
+
+async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_load(world: World) -> None:
+    source, target = await world.pair()
+    await source.set_cpu(MilliCpu(2000))
+    await world.clock.pass_time(100.0)
+    before = await world.get("one", "/metrics?collect[]=cpu&collect[]=stat")
+    move = world.move(source, target)
+    await settle()
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.RECEIVING]
+    await passing(world, SPAN + 0.5)
+    info = await move
+    assert info.status is TransferStatus.COMPLETED
+    assert (info.total, info.downtime) == pytest.approx((SPAN, 0.02))
+    assert await target.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2000), Bytes(512 * MIB))
+    assert await phases(source) == [GuestPhase.STOPPED]
+    after = await world.get("two", "/metrics?collect[]=cpu&collect[]=stat")
+    boot = [line for line in before.splitlines() if line.startswith("node_boot_time_seconds")]
+    assert boot[0] in after
+    idle = [
+        float(line.split()[-1])
+        for line in after.splitlines()
+        if line.startswith('node_cpu_seconds_total{cpu="0",mode="idle"')
+    ]
+    assert idle == [pytest.approx(100.0 + SPAN, abs=0.5)]
+    with pytest.raises(httpx.TransportError):
+        await world.get("one", "/ready")
+    await target.stop()
+
+
+async def test_progress_is_heard_every_second_and_at_the_end(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target)
+    await settle()
+    await passing(world, SPAN + 0.5)
+    await move
+    assert [info.status for info in world.heard] == [
+        TransferStatus.SETUP,
+        *[TransferStatus.ACTIVE] * 4,
+        TransferStatus.COMPLETED,
+    ]
+    await target.stop()
+
+
+async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(world: World) -> None:
+    source, target = await world.pair()
+    async with httpx.AsyncClient(base_url=f"http://{(await world.place('one')).address}:9100") as client:
+        await client.put("/demand", json={"cpu": 1, "mem": "256Mi"})
+    for _ in range(2):
+        move = world.move(source, target, replace(LIMITS, bandwidth=Bytes(512 * MIB)))
+        await settle()
+        await passing(world, 5.0)
+        await move
+        source, target = target, source
+        await target.receive()
+    assert await world.get("one", "/demand") == '{"cpu":1.0,"mem":"256Mi"}\n'
+    for guest in (source, target):
+        await guest.stop()
+
+
+async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target)
+    await settle()
+    await target.stop()
+    await world.clock.pass_time(1.0)
+    with pytest.raises(TransferError, match="the other end is gone") as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    await source.stop()
+
+
+async def test_a_source_that_is_lost_on_the_way_leaves_nobody(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target)
+    await settle()
+    await source.stop()
+    await world.clock.pass_time(1.0)
+    with pytest.raises(TransferError, match="ended on its way") as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
+
+
+async def test_a_move_that_takes_too_long_is_given_up(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target, replace(LIMITS, timeout=Seconds(2.0)))
+    await settle()
+    await passing(world, 2.5)
+    with pytest.raises(TransferError, match="could not be sent within 2 s") as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.TIMED_OUT, Survivor.SOURCE)
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    await source.stop()
+
+
+async def test_a_cancelled_move_leaves_the_source_running_and_the_target_stopped(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target)
+    await settle()
+    move.cancel()
+    await asyncio.wait((move,))
+    assert move.cancelled()
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    await source.stop()
+
+
+@pytest.mark.parametrize("change", [{"mem_max": Bytes(4096 * MIB)}, {"cpu_max": MilliCpu(8000)}])
+async def test_other_hardware_at_the_target_is_refused(world: World, change: dict[str, object]) -> None:
+    source, target = await world.guest("one"), await world.guest("two", **change)
+    await source.start()
+    await target.receive()
+    with pytest.raises(TransferError, match="not of the same hardware") as caught:
+        await world.move(source, target)
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.REFUSED, Survivor.SOURCE)
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    await source.stop()
+
+
+async def test_a_target_that_cannot_listen_is_lost_before_it_runs(world: World) -> None:
+    source, target = await world.pair()
+    move = world.move(source, target)
+    await settle()
+    await world.network.remove_pod(ObjectName("default", "two"))
+    await passing(world, SPAN + 0.5)
+    with pytest.raises(TransferError, match="cannot listen") as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    await source.stop()
+
+
+async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_not_receive(world: World) -> None:
+    source, target = await world.pair()
+    with pytest.raises(GuestError, match="waits for another one"):
+        await target.start()
+    await source.receive()
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.RECEIVING]
+    await target.stop()
+    await target.start()
+    for guest in (source, target):
+        await guest.stop()
+
+
+async def test_a_guest_that_does_not_run_cannot_be_sent(world: World) -> None:
+    source, target = await world.guest("one"), await world.guest("two")
+    await target.receive()
+    with pytest.raises(GuestError, match="the guest has stopped"):
+        await world.move(source, target)
+    assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
+
+
+async def test_faults_can_be_injected_where_the_runtime_meets_its_guests(world: World) -> None:
+    faulty = FaultyGuests(world.guests)
+    specs: list[GuestSpec] = [
+        spec_in(world.state_dir, pod=ObjectName("default", pod), network=await world.place(pod)) for pod in ("x", "y")
+    ]
+    source, target = (faulty.create(spec) for spec in specs)
+    await source.start()
+    faulty.on_receive.append(GuestError("no room"))
+    with pytest.raises(GuestError, match="no room"):
+        await target.receive()
+    await target.receive()
+    faulty.fail_send(TransferFault.TARGET_LOST)
+    with pytest.raises(TransferError, match="injected: TargetLost"):
+        await world.move(source, target)
+    assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
+    faulty.fail_send(TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    with pytest.raises(TransferError):
+        await world.move(source, target)
+    assert await phases(*faulty.made.values()) == [GuestPhase.STOPPED, GuestPhase.STOPPED]

@@ -1,0 +1,119 @@
+"""The course of a light guest's move: it takes the time that its memory takes, or does not end in time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.neonvm.ports import TransferInfo, TransferLimits, TransferRam, TransferStatus
+from deploy.neonvm.simulated.simulated_transfer import PAGE, WIRE, Burden, Course
+from protocol.units import Bytes, Seconds
+
+MIB = 1024**2
+IDLE = Burden(Bytes(1024 * MIB), Bytes(256 * MIB), 0.0)
+
+
+def limits(
+    bandwidth: int = 1024, downtime: float = 0.1, timeout: float = 60.0, *, brake: bool = True
+) -> TransferLimits:
+    return TransferLimits(Seconds(downtime), Bytes(bandwidth * MIB), Seconds(timeout), brake)
+
+
+def test_an_idle_guest_is_sent_once_and_stands_still_for_an_instant() -> None:
+    course = Course.of(IDLE, limits())
+    assert course.end == pytest.approx(0.04 + 0.5 + 0.02)
+    assert course.at(Seconds(9.0)) == TransferInfo(
+        TransferStatus.COMPLETED,
+        total=Seconds(course.end or 0.0),
+        setup=Seconds(0.04),
+        downtime=Seconds(0.02),
+        ram=TransferRam(
+            total=IDLE.total,
+            transferred=IDLE.used,
+            remaining=Bytes(0),
+            duplicate=768 * MIB // PAGE.value,
+            normal=256 * MIB // PAGE.value,
+            dirty_rate=0,
+            rounds=2,
+            page_size=PAGE,
+        ),
+    )
+
+
+def test_a_move_says_at_every_moment_how_far_it_is() -> None:
+    course = Course.of(IDLE, limits())
+    first, half = course.at(Seconds(0.0)), course.at(Seconds(0.04 + 0.25))
+    assert (first.status, first.ram.transferred, first.ram.remaining) == (TransferStatus.SETUP, Bytes(0), IDLE.used)
+    assert (half.status, half.ram.rounds) == (TransferStatus.ACTIVE, 1)
+    assert half.ram.remaining.value == pytest.approx(128 * MIB, abs=1)
+
+
+def test_less_bandwidth_takes_longer_and_more_than_the_wire_has_changes_nothing() -> None:
+    slow = Course.of(IDLE, limits(bandwidth=64))
+    assert slow.end == pytest.approx(0.04 + 4.0 + 0.02)
+    assert Course.of(IDLE, limits(bandwidth=9999)) == Course.of(IDLE, limits(bandwidth=WIRE.value // MIB))
+
+
+def test_a_busy_guest_needs_more_rounds_and_a_longer_stop() -> None:
+    busy = Course.of(Burden(IDLE.total, IDLE.used, 4.0), limits())
+    assert busy.end is not None
+    assert len(busy.rounds) > 2
+    assert busy.downtime > Course.of(IDLE, limits()).downtime
+    assert busy.at(Seconds(0.3)).ram.dirty_rate == 4 * 48 * MIB // PAGE.value
+
+
+def test_a_guest_that_changes_faster_than_it_is_sent_is_slowed_down_or_never_gets_there() -> None:
+    wild = Burden(Bytes(4096 * MIB), Bytes(2048 * MIB), 8.0)
+    assert Course.of(wild, limits(bandwidth=300, brake=False)).end is None
+    braked = Course.of(wild, limits(bandwidth=300))
+    assert braked.end is not None
+    never = Course.of(wild, limits(bandwidth=300, brake=False)).at(Seconds(70.0))
+    assert (never.status, never.total) == (TransferStatus.ACTIVE, Seconds(70.0))
+
+
+def test_a_move_that_would_end_too_late_does_not_end() -> None:
+    assert Course.of(IDLE, limits(timeout=0.55)).end is None
+    assert Course.of(IDLE, limits(timeout=0.3)).end is None
+    assert Course.of(IDLE, limits(timeout=0.57)).end is not None
+
+
+def test_a_guest_that_uses_nothing_moves_at_once() -> None:
+    nothing = Course.of(Burden(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
+    assert nothing.end == pytest.approx(0.06)
+    assert nothing.at(Seconds(0.05)).ram.dirty_rate == 0
+
+
+burdens = st.tuples(st.integers(0, 2048), st.floats(0, 16)).map(
+    lambda drawn: Burden(Bytes(2048 * MIB), Bytes(drawn[0] * MIB), drawn[1])
+)
+some_limits = st.tuples(st.integers(16, 2048), st.floats(0.01, 1), st.booleans()).map(
+    lambda drawn: limits(drawn[0], drawn[1], brake=drawn[2])
+)
+
+
+@given(burdens, some_limits, st.floats(0, 90))
+def test_what_was_sent_only_grows_and_the_stop_is_as_short_as_asked(
+    burden: Burden, asked: TransferLimits, when: float
+) -> None:
+    course = Course.of(burden, asked)
+    now, later = course.at(Seconds(when)), course.at(Seconds(when + 1))
+    assert now.ram.transferred <= later.ram.transferred
+    assert now.ram.remaining <= burden.used
+    if course.end is not None:
+        assert course.end <= asked.timeout
+        assert course.downtime <= asked.downtime_after(course.end) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("span", "may_stand"), [(0.0, 0.02), (4.9, 0.02), (5.0, 0.04), (14.9, 0.08), (20.0, 0.3), (1e9, 0.3)]
+)
+def test_a_guest_may_stand_still_for_longer_the_longer_its_move_lasts(span: float, may_stand: float) -> None:
+    found = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0)).downtime_after(Seconds(span))
+    assert found == pytest.approx(may_stand)
+
+
+def test_a_guest_whose_hypervisor_needs_it_may_stand_still_for_longer_from_the_start() -> None:
+    limits = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0))
+    assert [limits.with_downtime(Seconds(least)).downtime for least in (0.0, 0.1)] == [0.02, 0.1]
+    assert limits.with_downtime(Seconds(0.5)).downtime_after(Seconds(30.0)) == 0.5

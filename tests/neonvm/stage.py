@@ -1,0 +1,222 @@
+"""The whole runtime in one process: API server, scheduling loop, controllers and kubelets, over guests on strings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import httpx
+import yaml
+
+from deploy.kube.objects import (
+    CRDS,
+    EVENTS,
+    MIGRATIONS,
+    PODS,
+    VIRTUAL_MACHINES,
+    Json,
+    child,
+    items,
+    name_of,
+    node_of,
+    text,
+)
+from deploy.local.cluster.content import register_node
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.kubelet.node_object import NodeSpec
+from protocol.messages import ObjectName
+from protocol.units import Resources
+from tests.local.clock import FakeClock
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.puppets import PlainNetwork, Puppet, Puppets
+from tests.neonvm.sample_objects import virtual_machine
+
+DEFINITIONS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "crds"
+DB = ObjectName("default", "db")
+MOVE = ObjectName("default", "move")
+_IDLE_TURNS = 30
+
+
+@cache
+def definition(name: str) -> Json:
+    """A CRD of ours; read once, because that is slow."""
+    return cast("Json", yaml.safe_load((DEFINITIONS / name).read_text()))
+
+
+class Stage:
+    """Two nodes, one VM, and everything that moves it."""
+
+    def __init__(self, state: Path) -> None:
+        self.api = InProcess()
+        self.client = self.api.client()
+        self.clock = FakeClock()
+        self.puppets = Puppets()
+        self.network = PlainNetwork()
+        self.full: set[str] = set()
+        self._state = state
+        self._runtime: asyncio.Task[None] | None = None
+
+    async def open(self, *nodes: str) -> None:
+        for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+            await self.client.create(CRDS, "", definition(name))
+        for node in nodes:
+            await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
+        await self.start()
+
+    async def start(self) -> None:
+        """The runtime begins."""
+        extender = httpx.AsyncClient(transport=httpx.MockTransport(self._extend), base_url="http://extender")
+        nodes = frozenset({"n1", "n2"})
+        means = RuntimeDependencies(
+            self.client,
+            extender,
+            self.network,
+            self.puppets,
+            self.clock,
+            self._state,
+            nodes,
+            sidecars=False,
+            policy=None,
+        )
+        self._runtime = asyncio.ensure_future(Runtime(means).run())
+        await self.settle()
+
+    async def stop(self) -> None:
+        """The runtime ends, and its guests with it."""
+        assert self._runtime is not None
+        self._runtime.cancel()
+        await asyncio.wait((self._runtime,))
+
+    async def restart(self) -> None:
+        """The runtime dies and comes back with nothing but the API."""
+        await self.stop()
+        assert self.puppets.running == []
+        await self.start()
+
+    async def close(self) -> None:
+        await self.stop()
+        await self.client.__aexit__()
+        self.api.server.close()
+
+    async def settle(self) -> None:
+        """Lets everybody do what there is to do now."""
+        idle = 0
+        while idle < _IDLE_TURNS:
+            await asyncio.sleep(0)
+            garbage_collector = self.api.server.garbage_collector
+            idle = 0 if self.api.busy or not garbage_collector.idle else idle + 1
+            if not garbage_collector.idle:
+                garbage_collector.step()
+
+    async def pass_time(self, span: float, step: float = 1.0) -> None:
+        while span > 0:
+            await self.clock.pass_time(min(step, span))
+            await self.settle()
+            span -= step
+
+    async def vm(self) -> Json:
+        return await self.client.get(VIRTUAL_MACHINES, DB)
+
+    async def status(self) -> Json:
+        return child(await self.vm(), "status")
+
+    async def migration(self, name: ObjectName = MOVE) -> Json | None:
+        found = items(await self.client.list(MIGRATIONS), "items")
+        return next((each for each in found if name_of(each) == name), None)
+
+    async def outcome(self, name: ObjectName = MOVE) -> tuple[str, str]:
+        """The phase of the migration, and the reason that its condition gives."""
+        found = await self.migration(name)
+        assert found is not None
+        (said,) = items(found, "status", "conditions")
+        return text(found, "status", "phase"), text(said, "reason")
+
+    async def pods(self) -> dict[str, Json]:
+        return {name_of(each).name: each for each in items(await self.client.list(PODS), "items")}
+
+    async def said(self, name: str = "db") -> list[tuple[str, str]]:
+        """Every event on the object: its reason and message."""
+        events = items(await self.client.list(EVENTS), "items")
+        return [
+            (text(each, "reason"), text(each, "message"))
+            for each in events
+            if text(each, "involvedObject", "name") == name
+        ]
+
+    async def run_vm(self, policy: str = "Always", **spec: object) -> str:
+        """A VM that runs; returns its pod."""
+        made = virtual_machine(None, policy)
+        body = {**made, "metadata": {"name": "db"}, "spec": {**child(made, "spec"), **spec}}
+        await self.client.create(VIRTUAL_MACHINES, "default", body)
+        await self.pass_time(1)
+        status = await self.status()
+        assert (status["phase"], self.puppets.running) == ("Running", [status["podName"]])
+        return text(status, "podName")
+
+    async def ask_to_move(self, name: str = "move", **spec: object) -> None:
+        """A person asks for the VM to be moved."""
+        body: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
+        body |= {"metadata": {"name": name}, "spec": {"vmName": "db", "completionTimeout": 60, **spec}}
+        await self.client.create(MIGRATIONS, "default", body)
+        await self.settle()
+
+    async def begin_to_move(self, **spec: object) -> tuple[Puppet, Puppet]:
+        """The guest is being sent; returns both ends."""
+        await self.ask_to_move("move", **spec)
+        source = self.puppets.moving
+        assert source.move is not None
+        return source, source.move.target
+
+    async def cancel(self, name: ObjectName = MOVE) -> None:
+        await self.client.delete(MIGRATIONS, name)
+        await self.settle()
+
+    async def resize(self, cpus: int) -> None:
+        await self.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": cpus}}}})
+        await self.settle()
+
+    async def assert_well(self, pod: str) -> None:
+        """One guest runs, in ``pod``; nothing else is left, nothing ran twice, and the VM scales."""
+        status = await self.status()
+        assert (self.puppets.running, self.puppets.doubled) == ([pod], [])
+        assert (status["phase"], status["podName"], status["extraNetIP"]) == ("Running", pod, "10.9.0.1")
+        (found,) = (await self.pods()).values()
+        assert (status["node"], status["podIP"]) == (node_of(found), text(found, "status", "podIP"))
+        assert [text(each, "kind") for each in items(found, "metadata", "ownerReferences")] == ["VirtualMachine"]
+        assert (list(self.network.plugged), self.network.released) == ([name_of(found)], [])
+        for each in items(await self.client.list(MIGRATIONS), "items"):
+            assert text(each, "status", "phase") in {"Succeeded", "Failed"}
+            assert "finalizers" not in child(each, "metadata")
+        await self.resize(4)
+        await self.pass_time(2)
+        assert ((await self.status())["cpus"], self.puppets.by_pod[pod].has.cpu.value) == ("4", 4000)
+
+    async def _extend(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if request.url.path == "/filter":
+            names = [each for each in body["NodeNames"] if each not in self.full]
+            failed = {each: "Insufficient memory" for each in body["NodeNames"] if each in self.full}
+            return httpx.Response(200, json={"NodeNames": names, "FailedNodes": failed})
+        if request.url.path == "/prioritize":
+            return httpx.Response(200, json=[{"Host": "n1", "Score": 9}])
+        name = ObjectName(body["PodNamespace"], body["PodName"])
+        target = {"apiVersion": "v1", "kind": "Node", "name": body["Node"]}
+        binding: Json = {"metadata": {"name": name.name, "namespace": name.namespace}, "target": target}
+        await self.client.post_subresource(PODS, name, "binding", binding)
+        return httpx.Response(200, json={"Error": ""})
+
+
+@asynccontextmanager
+async def staged(state: Path, *nodes: str) -> AsyncIterator[Stage]:
+    """A stage that is open, and closed afterwards."""
+    stage = Stage(state)
+    await stage.open(*(nodes or ("n1", "n2")))
+    try:
+        yield stage
+    finally:
+        await stage.close()
