@@ -45,7 +45,7 @@ bench: env ## Speed and memory, side by side in one run
 
 bench-migration: env ## Twenty live migrations of a real VM under load, and what its clients notice
 	@scripts/install-packages.sh guests pgbench
-	@$(BIN)/python -m scripts.bench.migrations $(BENCH_ARGS)
+	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
 
 env: $(STAMP) ## The Python environment in .venv, which the other targets make by themselves
 

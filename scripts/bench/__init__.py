@@ -1,8 +1,6 @@
-"""Speed and memory of the services, always beside a yardstick measured in the same run.
+"""Measures the speed and memory of the services beside a baseline in the same run.
 
-Rules that hold here:
-
-- Absolute figures mean little on a machine that others share. Each figure stands beside that of a handler that decides
-  nothing, taken in turns with it, and the ratio is what is quoted.
+- On a shared machine only ratios are comparable, so every figure alternates with that of a handler that decides
+  nothing, and the ratio is quoted.
 - Loads are bounded in count and go to loopback only.
 """

@@ -1,4 +1,4 @@
-"""``make bench``: prints all measurements; exits 0 when they could be made, whatever they show."""
+"""``make bench``: prints all measurements; exits 0 when all could be made, whatever they show."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.bench.agents import AgentCosts, Footprint, measure_agents
-from scripts.bench.client import BenchError
-from scripts.bench.services import Pair, measure_services
+from scripts.bench.agent_costs import AgentCosts, Footprint, measure_agents
+from scripts.bench.load_client import BenchError
+from scripts.bench.service_bench import Pair, measure_services
 
 
 def bench(
     only: Annotated[str, typer.Option(help="services, agents, or both.", metavar="WHAT")] = "both",
 ) -> None:
-    """Speed of the scheduler's hot paths beside a handler that decides nothing, and what an agent costs."""
+    """Measure the scheduler's hot paths beside a handler that decides nothing, and the cost of an agent."""
     if only not in ("both", "services", "agents"):
         raise typer.BadParameter(f"expected services, agents or both, got {only!r}", param_hint="--only")
     console = Console()
@@ -33,10 +33,10 @@ def bench(
 
 
 def _services(pairs: list[Pair]) -> Table:
-    table = Table("figure", "ours", "decides nothing", "ratio", title="Scheduler, medians of rounds taken in turns")
+    table = Table("figure", "ours", "decides nothing", "ratio", title="Scheduler, medians of alternating rounds")
     for pair in pairs:
         table.add_row(
-            pair.name, f"{pair.ours:.2f} {pair.unit}", f"{pair.yardstick:.2f} {pair.unit}", f"{pair.ratio:.2f}"
+            pair.name, f"{pair.ours:.2f} {pair.unit}", f"{pair.baseline:.2f} {pair.unit}", f"{pair.ratio:.2f}"
         )
     return table
 

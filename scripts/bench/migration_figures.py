@@ -1,10 +1,8 @@
-"""What many migrations of one VM say together (pure).
+"""Summarizes many migrations of one VM (pure).
 
-Rules that hold here:
-
-- A stall is the longest time that a client which asks every 20 ms waited for one answer. The background is what the
-  same client notices in spans of the same length in which nothing moves, in the same run.
-- A migration that failed has no times, and counts.
+- A stall is the longest latency seen by a client that sends a query every 20 ms. The background is the same over
+  spans of equal length without a migration, in the same run.
+- A failed migration is counted, but has no times.
 """
 
 from __future__ import annotations
@@ -47,27 +45,27 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def is_clean(self) -> bool:
-        """Whether every migration succeeded, no transaction failed, and clients were there to notice."""
+        """Whether every migration succeeded, no transaction failed, and clients were running."""
         was_noticed = self.transactions > 0 and self.above_background_ms is not None
         return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
 
     @property
     def above_background_ms(self) -> float | None:
-        """By how much the median stall of a migration is above that of the background."""
+        """The median stall of a migration minus that of the background, in milliseconds."""
         moving, still = self.stall_ms.median, self.background_stall_ms.median
         return None if moving is None or still is None else round(moving - still, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A span in which nothing moved, and what the probe noticed in it."""
+    """A span without a migration, and the probe's record of it."""
 
     since: Instant
     until: Instant
     noticed: Noticed
 
     def stalls(self, span: Seconds) -> list[float]:
-        """The longest stall of each part of it that is ``span`` long, in milliseconds."""
+        """The longest stall in milliseconds of each part that is ``span`` long."""
         count = max(1, int((self.until - self.since) / span))
         starts = [Instant(self.since + span * number) for number in range(count)]
         found = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
@@ -75,7 +73,7 @@ class Background:
 
 
 def figures(moves: Sequence[Move], moving: Noticed, background: Background, transactions: int, failed: int) -> Figures:
-    """Everything together. ``failed`` counts transactions of the load; those of the probe are added."""
+    """The summary. ``failed`` counts the load's failed transactions; the probe's are added."""
     done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
     spans = [span for move in done if (span := move.felt) is not None]
     stalls = [moving.longest_stall(since, until) for since, until in spans]

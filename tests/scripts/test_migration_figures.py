@@ -7,8 +7,8 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.probe import Answer, Noticed
+from scripts.bench.migration_bench import table
 from scripts.bench.migration_figures import Background, Figures, Spread, figures
-from scripts.bench.migrations import table
 
 VM = ObjectName("default", "db")
 

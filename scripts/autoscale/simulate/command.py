@@ -1,4 +1,4 @@
-"""``autoscale simulate``: reading options, showing progress, printing tables. It decides nothing; ``Run`` does."""
+"""``autoscale simulate``: reads options, shows progress and prints tables. ``Run`` does the work."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import a_picture
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
-from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
-from scripts.autoscale.simulate.moves import ORDERS
+from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
+from scripts.autoscale.simulate.migration_model import ORDERS
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
 
-DEFAULTS: Final = Settings()
+DEFAULTS: Final = SimulationSettings()
 THRESHOLDS: Final = (50_000, 20, 1_000)
 
 
 def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
-    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="So many nodes, all alike.")] = DEFAULTS.nodes,
-    vms: Annotated[int, typer.Option(min=1, max=1_000_000, help="So many VMs.")] = DEFAULTS.vms,
+    nodes: Annotated[int, typer.Option(min=1, max=100_000, help="Number of nodes, all alike.")] = DEFAULTS.nodes,
+    vms: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of VMs.")] = DEFAULTS.vms,
     hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after one to settle.")] = 24.0,
-    step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time between two looks.")] = 15.0,
+    step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time in a step.")] = 15.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours where none is given."),
+        typer.Option(help="Recordings (seconds,cpu_cores[,mem_bytes]) or folders of them. Default: generated ones."),
     ] = None,
     order: Annotated[
-        list[str] | None, typer.Option(help=f"Who moves first: any of {', '.join(ORDERS)}. All where none is given.")
+        list[str] | None, typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all of them.")
     ] = None,
-    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Above it a node sheds VMs.")] = 0.9,
+    watermark: Annotated[float, typer.Option(min=0.05, max=1, help="Above this share a node sheds VMs.")] = 0.9,
     fill: Annotated[
         float,
-        typer.Option(min=0.05, max=1, help="What the fleet needs at its peak, of all nodes: makes them so large."),
+        typer.Option(min=0.05, max=1, help="The share of all nodes that the fleet needs at its peak; sets their size."),
     ] = DEFAULTS.fill,
     spread: Annotated[float, typer.Option(min=0, max=24, help="Hours by which the VMs' days are shifted.")] = 4.0,
-    bandwidth: Annotated[str, typer.Option(help="Bytes a second that one migration copies.")] = "256Mi",
-    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings so many times faster.")] = 1.0,
+    bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
+    speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     plot: Annotated[
         Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
@@ -64,7 +64,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     try:
         orders = _orders(order or list(ORDERS))
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
-        settings = Settings(
+        settings = SimulationSettings(
             nodes=nodes,
             vms=vms,
             hours=hours,
@@ -82,7 +82,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         _show(fleet, outcomes, as_json_=as_json_, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
-    except (RecordingError, SettingsError, OSError) as error:
+    except (RecordingError, SimulationSettingsError, OSError) as error:
         print(f"autoscale simulate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     if not finished:
@@ -93,7 +93,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
 def _orders(names: list[str]) -> list[str]:
     unknown = [name for name in names if name not in ORDERS]
     if unknown:
-        raise SettingsError(f"--order: {unknown[0]!r} is none of {', '.join(ORDERS)}")
+        raise SimulationSettingsError(f"--order: {unknown[0]!r} is none of {', '.join(ORDERS)}")
     return list(dict.fromkeys(names))
 
 
@@ -101,20 +101,20 @@ def _bandwidth(text: str) -> Bytes:
     try:
         found = Bytes.parse(text)
     except QuantityError as error:
-        raise SettingsError(f"--bandwidth: {error}") from None
+        raise SimulationSettingsError(f"--bandwidth: {error}") from None
     if not found:
-        raise SettingsError("--bandwidth: nothing would ever arrive")
+        raise SimulationSettingsError("--bandwidth: must be more than zero")
     return found
 
 
 def _check_numbers(**options: float) -> None:
     for name, value in options.items():
         if not isfinite(value):
-            raise SettingsError(f"--{name}: {value} is not a number to reckon with")
+            raise SimulationSettingsError(f"--{name}: {value} is not a finite number")
 
 
 def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
-    """Every order after the other, and whether all were played to the end."""
+    """Plays each order in turn; also says whether all were played to the end."""
     outcomes: list[Outcome] = []
     with _progress() as progress, _few_collections():
         for order in orders:
@@ -126,7 +126,7 @@ def _play(fleet: Fleet, orders: list[str]) -> tuple[list[Outcome], bool]:
 
 
 def _play_one(fleet: Fleet, order: str, progress: Progress) -> tuple[Outcome | None, bool]:
-    """What came of one order, as far as it was played: nothing where it was interrupted before it began."""
+    """The outcome of one order as far as it was played; None when it was interrupted before it began."""
     began, run = time.process_time(), None
     task = progress.add_task(order, total=None)
     try:
@@ -159,7 +159,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """A fleet is a large heap that stays: what it leaves behind is looked at seldom, the fleet itself not again."""
+    """Collects garbage rarely: a fleet is a large heap that lives until the end."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     try:

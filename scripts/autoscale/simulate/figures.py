@@ -1,4 +1,4 @@
-"""What one run came to: curves with a value for every step, and one line of figures."""
+"""The results of one run: curves with one value per step, and a row of figures."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ CURVES: Final = (
     "demand",
     "short",
 )
-"""Nodes over their watermark; the mean and the greatest utilisation of nodes; VMs denied, and vCPUs; migrations begun
-since the start; nodes that somebody should leave and nobody can; vCPUs wanted, and those that no guest had."""
+"""Nodes over their watermark; mean and maximum utilisation of nodes; VMs and vCPUs denied; migrations started so far;
+nodes under pressure that no VM can leave; vCPUs wanted, and those of them that no guest had."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One order of victims, over the hours counted.
+    """The figures of one victim order over the hours counted.
 
     ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
     ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was.
-    ``moved_again`` are migrations of VMs that had moved within the hour before, ``disturbed_vcpu_hours`` is the load of
-    VMs while they were on their way, times how long. ``stuck_node_hours`` is how long nodes
-    should have been left by somebody and nobody could leave. Utilisation is what is reserved of what can be, of CPU or
-    memory, whichever is more. ``short_percent`` is the part of the CPU demand, as far as VMs may grow, that guests had
-    no CPU for, whatever the reason. ``violations`` must be none. ``cpu_seconds`` is what playing it took.
+    ``moved_again`` are migrations of VMs that had moved within the hour before. ``disturbed_vcpu_hours`` is the load of
+    VMs while they migrate. ``stuck_node_hours`` is the time that nodes were under pressure while no VM could leave.
+    Utilisation is reserved over reservable, of CPU or memory, whichever is more. ``short_percent`` is the share of the
+    CPU demand (capped at the VMs' bounds) that guests had no CPU for. ``violations`` must be 0. ``cpu_seconds`` is the
+    time that the simulation took.
     """
 
     order: str

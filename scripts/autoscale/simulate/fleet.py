@@ -1,10 +1,8 @@
-"""What one asks to have simulated, and the cluster that follows from it.
+"""The settings of a simulation, and the fleet that they describe.
 
-Rules that hold here:
-
-- Everything follows from the settings; the same settings give the same fleet.
-- Nodes are alike, and so large that the fleet's need takes the share ``fill`` of them at its busiest moment. What VMs
-  reserve is more: agents hold what was just needed, and round up. All together VMs may ask for more than there is.
+- The same settings give the same fleet.
+- All nodes have the same size, chosen so that the fleet's peak need takes the share ``fill`` of them. VMs reserve more
+  than they need, because agents hold what was needed lately and round up; the sum of all bounds may exceed the nodes.
 """
 
 from __future__ import annotations
@@ -19,24 +17,24 @@ import numpy as np
 
 from protocol.units import Bytes, Resources, Seconds
 from scheduler_plugin.ledger.facts import Level, NodePolicy
-from scripts.autoscale.simulate.cast import UNIT, Cast, cast_vms
-from scripts.autoscale.simulate.tracks import read_tracks, steps_of_a_day
+from scripts.autoscale.simulate.recording_grid import read_grid, steps_of_a_day
+from scripts.autoscale.simulate.vm_table import UNIT, VmTable, draw_vm_table
 
 SYSTEM: Final = Resources.parse("500m", "1Gi")
-LOOKS: Final = 300
-"""At how many instants the fleet's need is looked at to find its peak."""
+PEAK_SAMPLES: Final = 300
+"""The number of instants at which the fleet's need is computed to find its peak."""
 
 
-class SettingsError(ValueError):
-    """Settings that cannot be simulated; the message names the option."""
+class SimulationSettingsError(ValueError):
+    """SimulationSettings that cannot be simulated; the message names the option."""
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What one asks to have simulated.
+class SimulationSettings:
+    """The options of a simulation.
 
-    ``spread`` (hours) is how far VMs of one rhythm are apart, ``fill`` the share of the nodes that the fleet's need
-    takes at its peak. A migration takes ``setup``, and the VM's memory in use at ``bandwidth`` a second.
+    ``spread`` (hours) is how far apart VMs with the same daily rhythm are, ``fill`` the share of the nodes that the
+    fleet needs at its peak. A migration takes ``setup`` plus the VM's memory in use divided by ``bandwidth`` (bytes/s).
     """
 
     nodes: int = 500
@@ -54,7 +52,7 @@ class Settings:
 
     @property
     def steps(self) -> int:
-        """How many steps are counted."""
+        """The number of steps that count."""
         return round(self.hours * 3600 / self.step)
 
 
@@ -62,8 +60,8 @@ class Settings:
 class Fleet:
     """The VMs, and nodes on each of which ``total`` may be reserved."""
 
-    settings: Settings
-    cast: Cast
+    settings: SimulationSettings
+    table: VmTable
     total: Resources
 
     @property
@@ -74,31 +72,31 @@ class Fleet:
 
     @property
     def allocatable(self) -> Resources:
-        """What each node has for pods and the system."""
+        """The allocatable resources of each node, system reserve included."""
         return self.total + SYSTEM
 
     @property
     def overbooking(self) -> float:
-        """The upper bounds of all VMs over the CPU that all nodes have."""
-        return float(self.cast.vcpus.sum()) / (self.total.cpu.as_cores * self.settings.nodes)
+        """The sum of the VMs' upper bounds divided by the CPU of all nodes."""
+        return float(self.table.vcpus.sum()) / (self.total.cpu.as_cores * self.settings.nodes)
 
 
-def make_fleet(settings: Settings) -> Fleet:
-    """The fleet of these settings. Raises ``RecordingError``, ``OSError`` and ``SettingsError``."""
-    tracks = read_tracks(settings.traces, settings.step, settings.speed, settings.seed)
+def make_fleet(settings: SimulationSettings) -> Fleet:
+    """The fleet of these settings. Raises ``RecordingError``, ``OSError`` and ``SimulationSettingsError``."""
+    grid = read_grid(settings.traces, settings.step, settings.speed, settings.seed)
     random = np.random.Generator(np.random.PCG64([settings.seed, 0xF1EE7]))
     day = steps_of_a_day(settings.step, settings.speed)
-    cast = cast_vms(tracks, settings.vms, day, settings.spread / 24, random)
-    return Fleet(settings, cast, _node_size(cast, settings))
+    table = draw_vm_table(grid, settings.vms, day, settings.spread / 24, random)
+    return Fleet(settings, table, _node_size(table, settings))
 
 
-def _node_size(cast: Cast, settings: Settings) -> Resources:
-    """Whole compute units, at least what the largest VM may ask for below the watermark."""
-    share = _peak_units(cast, settings.steps) / (settings.nodes * settings.fill)
-    largest = int(cast.most_units.max()) / float(settings.watermark)
+def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
+    """A node's size in whole compute units; the largest VM fits below the watermark."""
+    share = _peak_units(table, settings.steps) / (settings.nodes * settings.fill)
+    largest = int(table.most_units.max()) / float(settings.watermark)
     return UNIT * ceil(max(share, largest))
 
 
-def _peak_units(cast: Cast, steps: int) -> int:
-    """The most compute units that all VMs together need at one moment."""
-    return max(int(cast.units_at(step).sum()) for step in range(0, max(1, steps), max(1, steps // LOOKS)))
+def _peak_units(table: VmTable, steps: int) -> int:
+    """The largest number of compute units that all VMs together need at one instant."""
+    return max(int(table.units_at(step).sum()) for step in range(0, max(1, steps), max(1, steps // PEAK_SAMPLES)))

@@ -1,6 +1,6 @@
-"""The picture of a simulation: what each order of victims made of the same day, one above the other.
+"""The plot of a simulation: the curves of every victim order over the same day.
 
-Every panel shows means over equal stretches, so that a night of spikes stays readable; nothing is left out of them.
+Each panel shows means over equal intervals, so that spikes stay readable and none is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTHS: Final = {"least-loaded": 2.2}
 
 
 def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
-    """Writes the picture. Orders of which nothing was counted are left out."""
+    """Writes the plot. Orders without counted hours are left out."""
     shown = [each for each in orders if each.figures.hours > 0]
     figure = Figure(figsize=(13, 11.5), dpi=110, layout="constrained")
     over, migrations, denied, filled = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2.4, 2.4, 2])
@@ -55,7 +55,7 @@ def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:
 
 
 def _head(figure: Figure, panel: Axes, title: str) -> None:
-    """The title and, below it, what each colour is: above all panels, where they cover nothing."""
+    """The title and the legend, above all panels, where they cover no curve."""
     legend = figure.legend(
         handles=panel.get_lines(),
         loc="outside upper left",
@@ -71,7 +71,7 @@ def _head(figure: Figure, panel: Axes, title: str) -> None:
 
 
 def _in_full(value: float, _place: int | None) -> str:
-    """A tick's number as people write it, not as a power of ten."""
+    """A tick's number in digits, not as a power of ten."""
     return f"{value:,.0f}"
 
 
@@ -83,7 +83,7 @@ def _demand(panel: Axes, fleet: Fleet, shown: Sequence[Outcome]) -> None:
 
 
 def _per_hour(begun: Floats, hours: float) -> tuple[Floats, Floats]:
-    """A count that only rises, as a rate: each quarter of an hour by itself."""
+    """The hourly rate of a monotonic count, per quarter of an hour."""
     count = max(1, min(round(hours * 4), len(begun)))
     at = np.linspace(0, len(begun) - 1, count + 1).astype(np.int64)
     return (np.arange(count) + 0.5) * hours / count, np.diff(begun[at]) * count / hours

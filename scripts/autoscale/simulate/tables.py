@@ -1,4 +1,4 @@
-"""What a simulation found, as tables for people and as JSON for programs."""
+"""The results of a simulation, as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINTS: Final = 288
 
 @dataclass(frozen=True)
 class Outcome:
-    """One order's figures, its curves over the hours counted, and what was found broken."""
+    """One order's figures, its curves over the hours counted, and the violations found."""
 
     figures: Figures
     curves: Mapping[str, Floats]
@@ -38,7 +38,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("copied, GiB", lambda found: f"{found.copied_gib:,.0f}"),
     ("load on the move, vCPU-hours", lambda found: f"{found.disturbed_vcpu_hours:,.2f}"),
     ("failed", lambda found: f"{found.failed:,}"),
-    ("nobody could leave, node-hours", lambda found: f"{found.stuck_node_hours:,.1f}"),
+    ("no VM could leave, node-hours", lambda found: f"{found.stuck_node_hours:,.1f}"),
     ("over the watermark, node-hours", lambda found: f"{found.over_watermark_node_hours:,.1f}"),
     ("over the watermark, % of node-hours", lambda found: f"{found.over_watermark_percent:.2f}"),
     ("mean utilisation, %", lambda found: f"{100 * found.mean_utilisation:.1f}"),
@@ -47,11 +47,11 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("over-commit violations", lambda found: f"{found.violations:,}"),
     ("CPU seconds to play it", lambda found: f"{found.cpu_seconds:,.1f}"),
 )
-"""Every row of the table. The last two: the first must be 0 in every column, the other says nothing of the fleet."""
+"""The rows of the table. Violations must be 0 in every column."""
 
 
 def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) -> None:
-    """The orders side by side, and what was found broken."""
+    """The orders side by side, and the violations found."""
     hours = max((each.figures.hours for each in outcomes), default=0.0)
     console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
     table = Table("")
@@ -75,7 +75,7 @@ def describe(fleet: Fleet) -> str:
 
 
 def as_json(fleet: Fleet, outcomes: Sequence[Outcome], *, finished: bool) -> bytes:
-    """Everything, with the curves as means over at most ``POINTS`` equal stretches."""
+    """All results as JSON; each curve as means over at most ``POINTS`` equal intervals."""
     settings = fleet.settings
     document = {
         "finished": finished,
@@ -103,7 +103,7 @@ def _rounded(curve: Floats, hours: float) -> list[float]:
 
 
 def thinned(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
-    """The means of at most ``points`` equal stretches of a curve that lasts ``hours``, and the middle of each."""
+    """The means of at most ``points`` equal intervals of a curve of ``hours``: (middles in hours, means)."""
     count = min(points, len(curve))
     if not count:
         return np.zeros(0), np.zeros(0)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.placement import Filtered
 from scripts.autoscale.main import app
-from scripts.autoscale.simulate.checks import Checks
+from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.run import Run
 
 TINY = ("--nodes", "2", "--vms", "12", "--hours", "0.1", "--step", "30", "--order")
@@ -57,8 +57,8 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
         (["--fill", "0"], "--fill"),
         (["--order", "youngest"], "--order: 'youngest' is none of least-loaded, random, oldest-first, none"),
         (["--bandwidth", "fast"], "--bandwidth: "),
-        (["--bandwidth", "0"], "--bandwidth: nothing would ever arrive"),
-        (["--speed", "inf"], "--speed: inf is not a number to reckon with"),
+        (["--bandwidth", "0"], "--bandwidth: must be more than zero"),
+        (["--speed", "inf"], "--speed: inf is not a finite number"),
         (["--watermark", "nan"], "--watermark"),
         (["--plot", "day.txt"], "Invalid value for '--plot': 'day.txt' does not end in .png, .svg, .pdf"),
         (["--plot", "missing/day.svg"], "Invalid value for '--plot': there is no folder 'missing'"),
@@ -83,10 +83,10 @@ def test_a_fleet_that_finds_no_room_is_refused_with_the_option_that_helps(monkey
 
 
 def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(self: Checks, *_: object) -> None:
+    def found(self: InvariantChecks, *_: object) -> None:
         self.problems.append("15 s: a test says so")
 
-    monkeypatch.setattr(Checks, "after_step", found)
+    monkeypatch.setattr(InvariantChecks, "after_step", found)
     status, out, _ = simulate(*TINY, "none", "--traces", trace)
     assert status == 1
     assert "none: 15 s: a test says so" in out

@@ -10,21 +10,21 @@ import pytest
 from protocol.units import Instant
 from scheduler_plugin.migration import Plan
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.fleet import Fleet, Settings, SettingsError, make_fleet
-from scripts.autoscale.simulate.moves import NOBODY, ORDERS, Loads, Moves
+from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS, Loads, MigrationModel
 from scripts.autoscale.simulate.run import Run
-from scripts.autoscale.simulate.vm import SimulatedVm
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
-SMALL = Settings(nodes=4, vms=40, hours=0.5, fill=0.85)
+SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, fill=0.85)
 
 
-def played(settings: Settings, order: str) -> Run:
+def played(settings: SimulationSettings, order: str) -> Run:
     run = Run(make_fleet(settings), order)
     assert list(run.play()) == list(range(1, run.steps + 1))
     return run
 
 
-def figures(settings: Settings, order: str) -> Figures:
+def figures(settings: SimulationSettings, order: str) -> Figures:
     return played(settings, order).figures(0.0)
 
 
@@ -51,16 +51,16 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
     assert [len(curve) for curve in run.curves.values()] == [0] * 9
 
 
-def test_the_planner_looks_every_second_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, look = [], Moves.look
+def test_the_planner_runs_every_second_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds, reconcile = [], MigrationModel.reconcile
 
-    def noted(self: Moves, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
-        looks.append(now)
-        return look(self, now, loads)
+    def noted(self: MigrationModel, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+        rounds.append(now)
+        return reconcile(self, now, loads)
 
-    monkeypatch.setattr(Moves, "look", noted)
+    monkeypatch.setattr(MigrationModel, "reconcile", noted)
     assert next(Run(make_fleet(SMALL), "random").play()) == 1
-    assert looks == [float(second) for second in range(15)]
+    assert rounds == [float(second) for second in range(15)]
 
 
 def day_shift(folder: Path) -> tuple[Path, ...]:
@@ -72,11 +72,11 @@ def day_shift(folder: Path) -> tuple[Path, ...]:
 
 
 def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path) -> None:
-    settings = Settings(nodes=4, vms=50, hours=2.0, fill=0.85, seed=2, traces=day_shift(tmp_path))
+    settings = SimulationSettings(nodes=4, vms=50, hours=2.0, fill=0.85, seed=2, traces=day_shift(tmp_path))
     found = {order: figures(settings, order) for order in ORDERS}
-    still = found[NOBODY]
+    still = found[NO_MIGRATION]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
-    for order in ORDERS.keys() - {NOBODY}:
+    for order in ORDERS.keys() - {NO_MIGRATION}:
         assert found[order].migrations > 0
         assert found[order].over_watermark_percent < 0.5 * still.over_watermark_percent
         assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
@@ -90,5 +90,5 @@ def _disturbance(found: Figures) -> float:
 
 def test_vms_that_find_no_room_at_the_start_are_said() -> None:
     fleet = make_fleet(SMALL)
-    with pytest.raises(SettingsError, match="--fill: the VMs do not find room at the start"):
-        Run(Fleet(replace(fleet.settings, nodes=1), fleet.cast, fleet.total), NOBODY)
+    with pytest.raises(SimulationSettingsError, match="--fill: the VMs do not find room at the start"):
+        Run(Fleet(replace(fleet.settings, nodes=1), fleet.table, fleet.total), NO_MIGRATION)

@@ -14,7 +14,7 @@ from rich.console import Console
 from scripts.autoscale.simulate.figures import CURVES, Figures
 from scripts.autoscale.simulate.plot import draw
 from scripts.autoscale.simulate.tables import POINTS, ROWS, Outcome, as_json, describe, print_tables, thinned
-from tests.scripts.simulate.stage import a_fleet
+from tests.scripts.simulate.simulation_fixture import a_fleet
 
 FLEET = a_fleet(4)
 NUMBERED = {name: number for number, name in enumerate(Figures.__struct_fields__[1:], start=1)}

@@ -1,6 +1,6 @@
-"""A cluster that stands still behind the scheduler's port: prepared objects, and permits that are written at once.
+"""A static cluster behind the scheduler's API port: prepared objects, and writes that succeed at once.
 
-What is measured is the service; an API server on the same two cores would be measured instead.
+A real API server on the same cores would distort the measurement of the service.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pod(number: int, node: str | None) -> JsonObject:
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending" if node is None else "Running"}}
 
 
-class StillCluster:
+class StaticCluster:
     """``KubernetesApi``: ``nodes`` nodes, ``vms`` running VMs and ``pending`` VMs whose pods wait for a node.
 
     Those that wait come in ``SIZES`` in turns.
@@ -83,7 +83,7 @@ class StillCluster:
         }
 
     async def call(self, call: ApiCall) -> JsonObject:
-        """Lists what was prepared; every write succeeds at once."""
+        """Returns the prepared lists; every write succeeds at once."""
         if call.path in self._lists:
             return {"metadata": {"resourceVersion": "1"}, "items": self._lists[call.path]}
         if call.path.endswith("/tokenreviews"):
@@ -99,7 +99,7 @@ class StillCluster:
         return _vm(number, version=self._version, annotations=annotations)
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A watch in which nothing ever happens."""
+        """A watch without events."""
         return _silence(call)
 
 

@@ -1,4 +1,4 @@
-"""Keeping account of a run: what is noted after every step, and what it comes to in the end."""
+"""The statistics of a run: values recorded after each step, and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.simulate.cluster import Cluster
 from scripts.autoscale.simulate.figures import Curves, Figures
 from scripts.autoscale.simulate.fleet import Fleet
-from scripts.autoscale.simulate.moves import Moves
-from scripts.autoscale.simulate.vm import SimulatedVm
+from scripts.autoscale.simulate.migration_model import MigrationModel
+from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 GIB: Final = 1024**3
 
 
 class Counts(NamedTuple):
-    """What only rises: requests for more, migrations, GiB copied, vCPU-hours of load on the move."""
+    """Monotonic counters: requests for more, migrations, GiB copied, vCPU-hours of load while migrating."""
 
     asked: int
     granted: int
     denied: int
     started: int
-    again: int
+    repeated: int
     failed: int
     copied: float
     disturbed: float
 
     def since(self, before: Counts) -> Counts:
-        """How much each has risen."""
+        """The increase of each counter."""
         return Counts(
             self.asked - before.asked,
             self.granted - before.granted,
             self.denied - before.denied,
             self.started - before.started,
-            self.again - before.again,
+            self.repeated - before.repeated,
             self.failed - before.failed,
             self.copied - before.copied,
             self.disturbed - before.disturbed,
         )
 
 
-class Record:
-    """The account of one run. Its first ``warm_up`` steps are drawn from, but not counted."""
+class RunStatistics:
+    """The statistics of one run. The first ``warm_up`` steps are not counted."""
 
-    def __init__(self, fleet: Fleet, cluster: Cluster, moves: Moves, vms: list[SimulatedVm], warm_up: int) -> None:
+    def __init__(
+        self, fleet: Fleet, cluster: SimulatedCluster, moves: MigrationModel, vms: list[SimulatedVm], warm_up: int
+    ) -> None:
         self._settings, self._cluster, self._moves = fleet.settings, cluster, moves
         self._warm_up = warm_up
         self.curves = Curves(warm_up + fleet.settings.steps)
@@ -54,12 +56,12 @@ class Record:
         self._used = np.zeros(len(cluster.nodes))
         self._over = np.zeros(len(cluster.nodes), dtype=np.bool_)
         self._has = np.array([vm.use.cpu.as_cores for vm in vms])
-        self._most = fleet.cast.vcpus.astype(np.float64)
+        self._most = fleet.table.vcpus.astype(np.float64)
         self._denied: dict[int, float] = {}
         self._before = self._counts()
 
     def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
-        """Notes how things stand. ``changed`` are all VMs whose size or permit may differ from the step before."""
+        """Records a step. ``changed`` holds all VMs whose size or permit may differ from the step before."""
         self._note_nodes(touched)
         self._note_vms(changed)
         demand = np.minimum(cores, self._most)
@@ -100,14 +102,14 @@ class Record:
             cluster.granted,
             cluster.denied,
             moves.started,
-            moves.again,
+            moves.repeated,
             moves.failed,
             moves.copied / GIB,
             moves.disturbed / 3600,
         )
 
     def figures(self, order: str, violations: int, cpu_seconds: float) -> Figures:
-        """What the steps counted so far came to."""
+        """The figures of the steps counted so far."""
         step, curve = self._settings.step, self.curves.since(self._warm_up)
         steps = len(curve["denied"])
         hours, nodes = steps * step / 3600, self._settings.nodes
@@ -125,7 +127,7 @@ class Record:
             denied_vcpu_hours=float(curve["denied_cores"].sum()) * step / 3600,
             migrations=count.started,
             migrations_per_hour=count.started / hours if steps else 0.0,
-            moved_again=count.again,
+            moved_again=count.repeated,
             failed=count.failed,
             copied_gib=count.copied,
             disturbed_vcpu_hours=count.disturbed,

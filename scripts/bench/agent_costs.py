@@ -1,4 +1,4 @@
-"""What an agent costs beside a VM: memory and CPU of real agents with light guests, in both forms."""
+"""Memory and CPU of real agents with simulated guests, as sidecars and per node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from deploy.local.cluster.launch import launch
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
-from scripts.bench.client import BenchError
+from scripts.bench.load_client import BenchError
 
 SETTLE: Final = Seconds(20.0)
-"""How long agents run before they are measured: all have scraped, asked and settled by then."""
+"""How long agents run before they are measured, so that all have settled."""
 
 SPAN: Final = Seconds(20.0)
 FEW: Final = 10
@@ -31,7 +31,7 @@ Form = Literal["sidecar", "node"]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What all agents of a cluster cost together."""
+    """The cost of all agents of a cluster together."""
 
     form: Form
     vms: int
@@ -42,7 +42,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class AgentCosts:
-    """The figures that matter: the first VM's agent, and what each further VM adds to one that serves a node."""
+    """The cost of one VM's sidecar, and of a node's agent with few and with many VMs."""
 
     first: Footprint
     few: Footprint
@@ -50,12 +50,12 @@ class AgentCosts:
 
     @property
     def mib_per_further_vm(self) -> float:
-        """Resident memory that one more VM adds in the per-node form, in MiB."""
+        """The resident memory in MiB that each further VM adds to a node's agent."""
         return (self.many.mem_mib - self.few.mem_mib) / (self.many.vms - self.few.vms)
 
 
 def _agents_below(root: int) -> list[int]:
-    """The agents among the descendants of a process."""
+    """The process ids of the agents among the descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -91,7 +91,7 @@ def _cpu_seconds(pid: int) -> float:
 
 @asynccontextmanager
 async def _cluster(spec: ClusterSpec, home: Path) -> AsyncIterator[int]:
-    """A running cluster; gives the process that owns everything in it."""
+    """Runs a cluster; yields the id of the process that owns all others."""
     folder = ClusterFolder("bench", home / "bench")
     cluster = await launch(folder, spec, attached=True)
     try:

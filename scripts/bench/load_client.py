@@ -1,4 +1,4 @@
-"""The client side of a measurement: kept loopback connections, requests prepared in advance, times of each answer."""
+"""The client side of a measurement: persistent loopback connections, prepared requests, the latency of each answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STOP_TIMEOUT: Final = Seconds(10.0)
 
 
 class BenchError(Exception):
-    """A measurement cannot be trusted or made; the message says why."""
+    """A measurement failed or cannot be trusted; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Prepared:
 
 
 def post(path: str, body: bytes, token: str = "") -> Prepared:
-    """A POST of JSON, with a bearer token where there is one."""
+    """A POST of JSON, with a bearer token if one is given."""
     lines = [f"POST {path} HTTP/1.1", "Host: bench", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
@@ -40,7 +40,7 @@ def post(path: str, body: bytes, token: str = "") -> Prepared:
 
 
 class Connection:
-    """One kept connection; one request at a time."""
+    """One persistent connection; carries one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -71,12 +71,12 @@ class Served:
 
 @asynccontextmanager
 async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> AsyncIterator[Served]:
-    """Runs ``scripts.bench.server`` in a process of its own for as long as the block lasts."""
+    """Runs ``scripts.bench.measured_server`` in a process of its own for as long as the block lasts."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        command = [sys.executable, "-m", "scripts.bench.server", kind, str(listening.fileno())]
+        command = [sys.executable, "-m", "scripts.bench.measured_server", kind, str(listening.fileno())]
         process = await asyncio.create_subprocess_exec(
             *command,
             *map(str, (nodes, vms, pending)),
@@ -98,7 +98,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
 
 
 async def wait_until_answered(served: Served, request: Prepared, is_good: bytes) -> None:
-    """Asks until the answer holds ``is_good``. Raises ``BenchError`` when that takes too long."""
+    """Repeats the request until the answer contains ``is_good``. Raises ``BenchError`` after ``START_TIMEOUT``."""
     answer = b""
     try:
         async with asyncio.timeout(START_TIMEOUT):
@@ -108,11 +108,11 @@ async def wait_until_answered(served: Served, request: Prepared, is_good: bytes)
                 connection.close()
                 await asyncio.sleep(0.2)
     except TimeoutError:
-        raise BenchError(f"the server did not become ready, its last answer was {answer[:200]!r}") from None
+        raise BenchError(f"the server did not become ready; its last answer was {answer[:200]!r}") from None
 
 
 async def timed(served: Served, requests: Sequence[Prepared], connections: int) -> list[float]:
-    """Sends all over so many connections; the seconds that each answer took. Raises ``BenchError`` on any error."""
+    """Sends all requests over ``connections``; returns each latency in seconds. Raises ``BenchError`` on any error."""
     queue = iter(requests)
     times: list[float] = []
 

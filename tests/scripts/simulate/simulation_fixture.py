@@ -14,12 +14,12 @@ from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations
 from scheduler_plugin.migration import Plan
-from scripts.autoscale.simulate.cast import UNIT, Cast
-from scripts.autoscale.simulate.cluster import Cluster
-from scripts.autoscale.simulate.fleet import Fleet, Settings
-from scripts.autoscale.simulate.moves import Moves
-from scripts.autoscale.simulate.tracks import Tracks
-from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings
+from scripts.autoscale.simulate.migration_model import MigrationModel
+from scripts.autoscale.simulate.recording_grid import RecordingGrid
+from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 
 STEP = Seconds(15.0)
 MOST = UNIT * 64
@@ -29,14 +29,16 @@ GIB = 1024**3
 def a_fleet(vms: int, bandwidth: str = "256Mi") -> Fleet:
     """Two nodes for so many VMs, each of which may take a whole one, and plays nothing."""
     one, none = np.ones(1), np.zeros(vms, dtype=np.int64)
-    tracks = Tracks(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
-    cast = Cast(tracks, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
+    grid = RecordingGrid(one, one, np.zeros(1, dtype=np.bool_), none[:1], none[:1] + 1, one)
+    table = VmTable(grid, none, none + 1, none, none + 16, np.ones(vms), np.full(vms, 1.0 * GIB))
     half, speed = Fraction(1, 2), Bytes.parse(bandwidth)
-    return Fleet(Settings(nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed), cast, MOST)
+    return Fleet(
+        SimulationSettings(nodes=2, vms=vms, hours=1.0, step=STEP, watermark=half, bandwidth=speed), table, MOST
+    )
 
 
-class Stage:
-    """VMs of so many compute units on each node: ``Stage([8, 8], [])``. Agents look only when they are told to.
+class SimulationFixture:
+    """VMs of so many compute units on each node: ``SimulationFixture([8, 8], [])``. Agents run on demand.
 
     ``cores`` and ``mem`` are what the VMs need: one vCPU and 1 GiB, until a test says otherwise.
     """
@@ -44,10 +46,10 @@ class Stage:
     def __init__(self, first: Sequence[int], second: Sequence[int], *, order: str, bandwidth: str = "256Mi") -> None:
         self.now = Instant(0.0)
         self.fleet = a_fleet(len(first) + len(second), bandwidth)
-        self.cluster = Cluster(self.fleet)
+        self.cluster = SimulatedCluster(self.fleet)
         sizes = [(units, "node-0") for units in first] + [(units, "node-1") for units in second]
         self.vms = [self._begin(index, UNIT * units, node) for index, (units, node) in enumerate(sizes)]
-        self.moves = Moves(self.cluster, self.fleet.settings, order)
+        self.moves = MigrationModel(self.cluster, self.fleet.settings, order)
         self.cores, self.mem = [1.0] * len(self.vms), [1.0 * GIB] * len(self.vms)
 
     def _begin(self, index: int, size: Resources, node: str) -> SimulatedVm:
@@ -59,7 +61,7 @@ class Stage:
         vm.act(self.cluster, self.now, 0.0)
         return vm
 
-    def agent_looks(self, vm: SimulatedVm) -> None:
+    def run_agent(self, vm: SimulatedVm) -> None:
         """What the agent does of its own accord, once."""
         vm.observe(self.cores[vm.index], self.mem[vm.index], self.now)
         vm.act(self.cluster, self.now, 0.0)
@@ -68,8 +70,8 @@ class Stage:
         """Time passes: who has arrived, and what the planner does then. Nothing is over-committed ever."""
         self.now = Instant(self.now + seconds)
         for vm in self.moves.arrive(self.now):
-            self.agent_looks(vm)
-        _, plan = self.moves.look(self.now, (self.cores, self.mem))
+            self.run_agent(vm)
+        _, plan = self.moves.reconcile(self.now, (self.cores, self.mem))
         assert self.problems() == []
         return plan
 

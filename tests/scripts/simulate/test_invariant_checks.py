@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from scheduler_plugin.ledger import NodeFacts
-from scripts.autoscale.simulate.cast import UNIT
-from scripts.autoscale.simulate.checks import Checks
-from tests.scripts.simulate.stage import Stage
+from scripts.autoscale.simulate.invariant_checks import InvariantChecks
+from scripts.autoscale.simulate.vm_table import UNIT
+from tests.scripts.simulate.simulation_fixture import SimulationFixture
 
 BOTH = ("node-0", "node-1")
 
 
-def checked(stage: Stage) -> Checks:
-    """The checks of a stage on which all is well; an hour has 240 steps."""
-    checks = Checks(stage.cluster, stage.fleet, stage.vms)
+def checked(fixture: SimulationFixture) -> InvariantChecks:
+    """The checks of a fixture on which all is well; an hour has 240 steps."""
+    checks = InvariantChecks(fixture.cluster, fixture.fleet, fixture.vms)
     for step in (0, 1):
-        checks.after_step(step, BOTH, stage.vms)
+        checks.after_step(step, BOTH, fixture.vms)
     assert checks.problems == []
     return checks
 
 
-def crowd() -> Stage:
-    return Stage([30, 30], [20], order="least-loaded")
+def crowd() -> SimulationFixture:
+    return SimulationFixture([30, 30], [20], order="least-loaded")
 
 
 def test_a_guest_that_has_more_than_its_permit_is_found() -> None:
-    stage = crowd()
-    checks, greedy = checked(stage), stage.vms[2]
+    fixture = crowd()
+    checks, greedy = checked(fixture), fixture.vms[2]
     greedy.use = UNIT * 21
     checks.after_step(2, (), [greedy])
     assert len(checks.problems) == 1
@@ -33,35 +33,35 @@ def test_a_guest_that_has_more_than_its_permit_is_found() -> None:
 
 
 def test_guests_that_together_have_more_than_their_node_are_found_although_the_books_know_nothing_of_it() -> None:
-    stage = crowd()
-    checks, moved = checked(stage), stage.vms[2]
+    fixture = crowd()
+    checks, moved = checked(fixture), fixture.vms[2]
     moved.node = "node-0"
     checks.after_step(2, (), [moved])
     assert checks.problems == ["30 s: the guests on node-0 have more than it has"]
 
 
 def test_a_node_that_is_over_its_total_on_the_books_is_found_whoever_is_to_blame() -> None:
-    stage = crowd()
-    checks = checked(stage)
-    stage.cluster.ledger.see_node(NodeFacts("node-0", UNIT * 61, stage.fleet.policy))
+    fixture = crowd()
+    checks = checked(fixture)
+    fixture.cluster.ledger.see_node(NodeFacts("node-0", UNIT * 61, fixture.fleet.policy))
     checks.after_step(2, ("node-0",), [])
     assert len(checks.problems) == 1
     assert checks.problems[0].startswith("30 s: node-0: over its total by ")
 
 
 def test_a_reservation_that_is_smaller_than_its_vm_is_found() -> None:
-    stage = crowd()
-    checks, book = checked(stage), stage.cluster.ledger.nodes["node-0"]
+    fixture = crowd()
+    checks, book = checked(fixture), fixture.cluster.ledger.nodes["node-0"]
     book.claims["vm-0-0"].reserved = UNIT * 29
-    checks.after_step(2, ("node-0",), [stage.vms[0]])
+    checks.after_step(2, ("node-0",), [fixture.vms[0]])
     assert any("pod vm-0-0: reserves " in problem for problem in checks.problems)
     assert any("node node-0: reserved is " in problem for problem in checks.problems)
 
 
 def test_what_happens_unnoticed_is_found_within_the_hour() -> None:
-    stage = crowd()
-    checks = checked(stage)
-    stage.vms[2].use = UNIT * 21
+    fixture = crowd()
+    checks = checked(fixture)
+    fixture.vms[2].use = UNIT * 21
     for step in range(2, 241):
         assert checks.problems == []
         checks.after_step(step, (), [])

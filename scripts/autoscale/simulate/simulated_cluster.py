@@ -1,10 +1,7 @@
-"""The simulated API and scheduler: the real ledger, told of everything at once and without loss.
+"""The simulated API server and scheduler: the real ledger, informed of every change at once.
 
-Rules that hold here:
-
-- Every write is confirmed at once, every watch event arrives at once. Loss, delay and restarts are what
-  ``tests/scenarios`` is for; here the question is how a fleet fares.
-- VMs are placed as kube-scheduler would: by the ledger's filter, its scores, and chance among equals.
+- Every write succeeds and every watch event arrives immediately. ``tests/scenarios`` covers loss, delay and restarts.
+- VMs are placed as kube-scheduler places them: the ledger's filter, then its scores, then a random choice among equals.
 """
 
 from __future__ import annotations
@@ -17,14 +14,14 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scripts.autoscale.simulate.fleet import Fleet, SettingsError
-from scripts.autoscale.simulate.vm import NAMESPACE, SimulatedVm
+from scripts.autoscale.simulate.fleet import Fleet, SimulationSettingsError
+from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
 
 MIGRATING: Final = "Migrating"
 RUNNING: Final = "Running"
 
 
-class Cluster:
+class SimulatedCluster:
     """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -36,7 +33,7 @@ class Cluster:
         nodes = [NodeFacts(name, fleet.allocatable, fleet.policy) for name in self.nodes]
         self.ledger.resync(nodes, [], [], Instant(0.0))
 
-    # What agents and VMs do --------------------------------------------------------------------------------------
+    # Requests and changes of VMs --------------------------------------------------------------------------------------
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """A request of the VM's agent, its permit persisted before it is answered."""
@@ -75,10 +72,10 @@ class Cluster:
             phase=MIGRATING if vm.is_migrating else RUNNING,
         )
 
-    # Where VMs are -----------------------------------------------------------------------------------------------
+    # Placement -----------------------------------------------------------------------------------------------
 
     def place(self, vm: SimulatedVm, random: Random, now: Instant) -> None:
-        """Creates the VM and its pod. Raises ``SettingsError`` where no node has room for it."""
+        """Creates the VM and its pod. Raises ``SimulationSettingsError`` where no node has room for it."""
         self.vms[vm.name] = vm
         pod = f"{vm.name.name}-0"
         vm.start_agent(pod, now)
@@ -86,7 +83,9 @@ class Cluster:
         facts = self.pod(vm, pod)
         fits = self.ledger.filter(facts, self.nodes).fits
         if not fits:
-            raise SettingsError("--fill: the VMs do not find room at the start; choose less of it, or more nodes")
+            raise SimulationSettingsError(
+                "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
+            )
         scores = self.ledger.scores(facts, fits)
         best = max(scores)
         vm.node = random.choice([node for node, score in zip(fits, scores, strict=True) if score == best])

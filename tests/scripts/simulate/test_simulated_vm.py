@@ -17,10 +17,10 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import Bounds
-from scripts.autoscale.simulate.attention import Attention, echoes
-from scripts.autoscale.simulate.cast import SLOT, UNIT
-from scripts.autoscale.simulate.guest import SWAPPING, look
-from scripts.autoscale.simulate.vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.guest_model import SWAPPING, observe_guest
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.vm_table import SLOT, UNIT
+from scripts.autoscale.simulate.wake_schedule import WakeSchedule, recheck_delays
 
 STEP = Seconds(15.0)
 BOUNDS = Bounds(UNIT, UNIT * 32)
@@ -73,7 +73,7 @@ class StepByStep:
         return Vm(BOUNDS, self.use, self.use, SLOT, self.version)
 
     def step(self, cores: float, mem: float, now: Instant) -> None:
-        sample, over = look(cores, mem, self.use)
+        sample, over = observe_guest(cores, mem, self.use)
         self.busy += (over.busy or 0.0) * STEP
         self.stall += (over.cpu_stall or 0.0) * STEP
         self.mem_stall += (over.mem_stall or 0.0) * STEP
@@ -99,10 +99,10 @@ class StepByStep:
 
 
 def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
-    sample, over = look(4.0, 3.0 * GIB, UNIT * 4)
+    sample, over = observe_guest(4.0, 3.0 * GIB, UNIT * 4)
     assert (over.busy, over.cpu_stall, over.mem_stall) == (1.0, 0.75, 0.0)
     assert (sample.runnable, sample.load1, sample.mem_used) == (5.0, 4.0, Bytes(3 * GIB))
-    sample, over = look(0.5, 5.0 * GIB, UNIT * 4)
+    sample, over = observe_guest(0.5, 5.0 * GIB, UNIT * 4)
     assert (over.busy, over.cpu_stall, over.mem_stall) == (0.5, 0.0, SWAPPING)
     assert sample.mem_used == UNIT.mem * 4
 
@@ -125,20 +125,20 @@ def test_the_shortened_look_decides_what_the_real_agent_decides_step_by_step(see
 def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_and_never_less(seed: int) -> None:
     demand = some_demand(seed, 1500)
     always, seldom, cluster = a_vm(), a_vm(), Generous()
-    attention = Attention(1, echoes(seldom.policy.smoothing, STEP))
+    wakes = WakeSchedule(1, recheck_delays(seldom.policy.smoothing, STEP))
     looks, sizes = 0, []
     for step, (cores, mem) in enumerate(demand):
         now = Instant(step * STEP)
         is_new = np.array([step > 0 and demand[step] != demand[step - 1]])
         if always.observe(cores, mem, now) or not step:
             always.act(cluster, now, 0.0)
-        for _ in attention.begin(step, is_new):
+        for _ in wakes.due(step, is_new):
             looks, size = looks + 1, seldom.use
             if seldom.observe(cores, mem, now) or not step:
                 seldom.act(cluster, now, 0.0)
-            attention.may_shrink[0] = seldom.may_shrink
+            wakes.may_shrink[0] = seldom.may_shrink
             if seldom.use != size:
-                attention.stir(step, 0)
+                wakes.note_change(step, 0)
         sizes.append((always.use.cpu.value, seldom.use.cpu.value))
     exact, fast = np.array(sizes).T
     assert looks < 0.5 * len(demand)
@@ -147,22 +147,22 @@ def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_an
 
 
 def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
-    attention = Attention(3, [2])
+    wakes = WakeSchedule(3, [2])
     nobody, everybody = np.zeros(3, dtype=np.bool_), np.ones(3, dtype=np.bool_)
-    assert attention.begin(0, everybody).tolist() == [0, 1, 2]
-    attention.may_shrink[:] = [True, False, True]
-    assert attention.begin(1, nobody).tolist() == []
-    attention.stir(1, 1)
-    assert attention.begin(2, nobody).tolist() == [0, 1, 2]
-    attention.may_shrink[1] = True
-    attention.keep(0)
-    assert attention.begin(3, nobody).tolist() == [0, 1]
+    assert wakes.due(0, everybody).tolist() == [0, 1, 2]
+    wakes.may_shrink[:] = [True, False, True]
+    assert wakes.due(1, nobody).tolist() == []
+    wakes.note_change(1, 1)
+    assert wakes.due(2, nobody).tolist() == [0, 1, 2]
+    wakes.may_shrink[1] = True
+    wakes.wake_next(0)
+    assert wakes.due(3, nobody).tolist() == [0, 1]
 
 
 def test_echoes_are_the_policies_windows_in_steps_and_after_the_longest() -> None:
     smoothing = agent_policy(STEP).smoothing
-    assert echoes(smoothing, STEP) == [2, 15, 21, 121, 123, 136, 142]
-    assert echoes(smoothing, Seconds(30.0)) == [8, 11, 61, 69, 72]
+    assert recheck_delays(smoothing, STEP) == [2, 15, 21, 121, 123, 136, 142]
+    assert recheck_delays(smoothing, Seconds(30.0)) == [8, 11, 61, 69, 72]
 
 
 def test_a_denied_agent_keeps_what_it_has_and_says_so() -> None:
@@ -204,5 +204,5 @@ class Restless(Generous):
 
 
 def test_an_agent_that_finds_no_rest_is_a_bug_that_is_said() -> None:
-    with pytest.raises(RuntimeError, match="the agent of fleet/vm-0 finds no rest"):
+    with pytest.raises(RuntimeError, match="the agent of fleet/vm-0 does not settle"):
         a_vm().act(Restless(), Instant(0.0), 0.0)

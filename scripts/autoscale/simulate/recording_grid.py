@@ -1,10 +1,8 @@
-"""Recordings laid on the simulation's grid, and which of them a fleet plays (S4.13, B.5).
+"""Resamples recordings to the simulation's time grid, with the weight that each has in a fleet (S4.13, B.5).
 
-Rules that hold here:
-
-- A step's demand is the mean over the step. A recording that ends begins again.
-- Demand and memory are shares of the recording's own 99.5th percentile: the VM that plays it says how much that is.
-- Where no memory was recorded, it follows the greatest demand of the last hour: databases warm up and keep.
+- A step's demand is the mean over the step. A recording repeats when it ends.
+- Demand and memory are shares of the recording's 99.5th percentile; the VM that plays it scales them.
+- Without recorded memory, memory follows the highest demand of the last hour, as a database's cache does.
 """
 
 from __future__ import annotations
@@ -25,20 +23,20 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 MIX: Final = {"diurnal": 0.56, "step": 0.12, "spike": 0.18, "on-off": 0.12, "noisy": 0.02}
-"""How much of a fleet plays each shape where no recordings are given."""
+"""The share of the fleet that plays each generated shape when no recordings are given."""
 
 PEAK: Final = 99.5
 WARM: Final = Seconds(3600.0)
 COLD_SHARE: Final = 0.25
-"""What of a VM's memory is in use even after an idle hour."""
+"""The share of a VM's memory that is still in use after an idle hour."""
 
 
 @dataclass(frozen=True)
-class Tracks:
+class RecordingGrid:
     """All recordings on one grid, end to end.
 
-    ``cores`` and ``mem`` are shares of the peak; ``is_new`` says where either differs from the step before. Recording
-    ``r`` has the ``length[r]`` steps from ``base[r]`` on, and is played by the part ``weight[r]`` of the fleet.
+    ``cores`` and ``mem`` are shares of the peak; ``is_new`` marks steps where either differs from the step before.
+    Recording ``r`` occupies ``length[r]`` steps from ``base[r]`` on; the share ``weight[r]`` of the fleet plays it.
     """
 
     cores: Floats
@@ -49,7 +47,7 @@ class Tracks:
     weight: Floats
 
 
-def read_tracks(paths: Sequence[Path], step: Seconds, speed: float, seed: int) -> Tracks:
+def read_grid(paths: Sequence[Path], step: Seconds, speed: float, seed: int) -> RecordingGrid:
     """The recordings at ``paths`` (files and folders), or generated ones. Raises ``RecordingError``, ``OSError``."""
     if paths:
         recordings = [read_recording(path) for path in files_of(paths)]
@@ -57,15 +55,17 @@ def read_tracks(paths: Sequence[Path], step: Seconds, speed: float, seed: int) -
     else:
         recordings = [generate(shape, seed) for shape in MIX]
         weights = list(MIX.values())
-    return lay(recordings, weights, step, speed)
+    return lay_on_grid(recordings, weights, step, speed)
 
 
-def lay(recordings: Sequence[Recording], weights: Sequence[float], step: Seconds, speed: float) -> Tracks:
-    """``recordings`` on a grid of ``step`` seconds, ``speed`` (> 0) times faster."""
+def lay_on_grid(
+    recordings: Sequence[Recording], weights: Sequence[float], step: Seconds, speed: float
+) -> RecordingGrid:
+    """Resamples ``recordings`` to a grid of ``step`` seconds, ``speed`` (> 0) times faster."""
     parts = [_lay_one(recording, step, speed) for recording in recordings]
     length = np.array([len(cores) for cores, _ in parts], dtype=np.int64)
     changed = [(cores != np.roll(cores, 1)) | (mem != np.roll(mem, 1)) for cores, mem in parts]
-    return Tracks(
+    return RecordingGrid(
         cores=np.concatenate([cores for cores, _ in parts]),
         mem=np.concatenate([mem for _, mem in parts]),
         is_new=np.concatenate(changed),
@@ -80,12 +80,12 @@ def _lay_one(recording: Recording, step: Seconds, speed: float) -> tuple[Floats,
     cores = _shares(_means(seconds, recording.cores, step))
     if recording.mem_bytes is not None and recording.mem_bytes.max() > 0:
         return cores, np.round(_shares(_means(seconds, recording.mem_bytes, step)), 2)
-    warm = _most_lately(np.minimum(cores, 1.0), max(1, round(WARM / speed / step)))
+    warm = _rolling_maximum(np.minimum(cores, 1.0), max(1, round(WARM / speed / step)))
     return cores, np.round(COLD_SHARE + (1 - COLD_SHARE) * warm, 2)
 
 
 def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
-    """The mean of ``values``, each in force until the next, over every whole step."""
+    """The mean over every whole step of ``values``, each of which holds until the next."""
     every = float(np.median(np.diff(seconds)))
     edges = np.append(seconds, seconds[-1] + every)
     amounts = np.append(0.0, np.cumsum(values * np.diff(edges)))
@@ -94,13 +94,13 @@ def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
 
 
 def _shares(values: Floats) -> Floats:
-    """``values`` over their peak; rounded, so that what stays the same is the same number."""
+    """``values`` divided by their peak; rounded, so that equal demand is an equal number."""
     peak = float(np.percentile(values, PEAK)) or float(values.max())
     return np.asarray(np.round(values / peak, 5))
 
 
-def _most_lately(values: Floats, steps: int) -> Floats:
-    """The greatest of the last ``steps`` values, the recording being played round and round."""
+def _rolling_maximum(values: Floats, steps: int) -> Floats:
+    """The maximum of the last ``steps`` values of a recording that repeats."""
     steps = min(steps, len(values))
     most, covered = values, 1
     while covered < steps:
@@ -111,5 +111,5 @@ def _most_lately(values: Floats, steps: int) -> Floats:
 
 
 def steps_of_a_day(step: Seconds, speed: float) -> int:
-    """How many steps a recorded day takes."""
+    """The number of steps of a recorded day."""
     return max(1, round(DAY / speed / step))

@@ -1,10 +1,8 @@
-"""That nothing is ever over-committed: by the ledger's own invariants, and by what the guests really have.
+"""Checks that nothing is over-committed, by the ledger's invariants and by what the guests really have.
 
-Rules that hold here:
-
-- After every step: the invariants of every node that the step touched, with the truth about every VM that acted; every
-  node against its total on the books; and the sum of what the guests on it have against what it has.
-- Once an hour: the invariants of everything.
+- After each step: the invariants of every node that the step touched, against the true size of every VM that acted;
+  each node's reservations against its total; the sizes of the guests on a node against its total.
+- Once an hour: the invariants of all nodes and VMs.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ import numpy as np
 
 from protocol.units import Seconds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations, violations_on
-from scripts.autoscale.simulate.cluster import Cluster
 from scripts.autoscale.simulate.fleet import Fleet
-from scripts.autoscale.simulate.vm import SimulatedVm
+from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
+from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 ALL_EVERY: Final = Seconds(3600.0)
 
 
-class Checks:
-    """The checks of one run; ``problems`` says what was broken, and when."""
+class InvariantChecks:
+    """The checks of one run; ``problems`` lists every violation with its time."""
 
-    def __init__(self, cluster: Cluster, fleet: Fleet, vms: list[SimulatedVm]) -> None:
+    def __init__(self, cluster: SimulatedCluster, fleet: Fleet, vms: list[SimulatedVm]) -> None:
         self.problems: list[str] = []
         self._cluster, self._vms = cluster, vms
         self._step = fleet.settings.step
@@ -38,7 +36,7 @@ class Checks:
         self._mem = np.array([vm.use.mem.value for vm in vms], dtype=np.float64)
 
     def after_step(self, step: int, touched: Iterable[str], changed: list[SimulatedVm]) -> None:
-        """Checks what must hold. ``changed`` are all VMs that may have another size or node than before."""
+        """Runs the checks. ``changed`` holds all VMs whose size or node may differ from the step before."""
         ledger = self._cluster.ledger
         if step % self._all_every == 0:
             broken = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
@@ -50,7 +48,7 @@ class Checks:
         self.problems += [f"{step * self._step:g} s: {what}" for what in broken]
 
     def _guests(self, changed: list[SimulatedVm]) -> list[str]:
-        """The nodes whose guests together have more than there is."""
+        """The nodes whose guests together have more than the node has."""
         for vm in changed:
             index, use = vm.index, vm.use
             self._on[index], self._cpu[index], self._mem[index] = self._number[vm.node], use.cpu.value, use.mem.value

@@ -1,4 +1,4 @@
-"""``make bench-migration``: a VM goes to and fro between two nodes while clients use it as hard as they can."""
+"""``make bench-migration``: moves a VM back and forth between two nodes while clients saturate it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _NAME: Final = "bench-migration"
 _CLIENTS: Final = 4
 _SCALE: Final = 2
 _POSTGRES: Final = 5432
-_PACE: Final = 6
-"""Seconds from the begin of one migration to that of the next, unless one takes longer."""
+_PERIOD: Final = 6
+"""Seconds from the start of one migration to the start of the next, unless one takes longer."""
 _STILL: Final = 30
 """Seconds of load without any migration, for comparison."""
 _REST: Final = 10
 _BOOT: Final = Seconds(180.0)
 _END: Final = Seconds(120.0)
-_LOOK: Final = Seconds(0.1)
+_POLL: Final = Seconds(0.1)
 
 
 def bench_migration(
@@ -51,7 +51,7 @@ def bench_migration(
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
 ) -> None:
-    """Migrate a VM to and fro under a saturating pgbench and a client that asks every 20 ms.
+    """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
     Prints counts, total time, downtime and the longest stalls, beside the stalls without any migration. Exits 0 only if
     every migration succeeded and no transaction failed.
@@ -77,7 +77,7 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
 
 @dataclass(slots=True)
 class _Loaded:
-    """What clients lived through, and when."""
+    """What clients measured in a span."""
 
     since: Instant
     until: Instant
@@ -99,11 +99,11 @@ class _Runs:
         server = await self._server(stack)
         self._say(f"{_STILL} s of load without a migration")
         still = await self._loaded(server, _STILL)
-        seconds = count * _PACE + _REST
+        seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, {seconds} s or more")
         async with asyncio.TaskGroup() as tasks:
             load = tasks.create_task(self._loaded(server, seconds))
-            await self._to_and_fro(count)
+            await self._back_and_forth(count)
             if load.done():
                 self._say("some migrations took so long that the load had ended before them")
         moved = load.result()
@@ -133,10 +133,10 @@ class _Runs:
             ask = tasks.create_task(probe(server, seconds, self._clock))
         return _Loaded(since, self._clock.now(), work.result(), ask.result())
 
-    async def _to_and_fro(self, count: int) -> None:
+    async def _back_and_forth(self, count: int) -> None:
         await self._clock.sleep(Seconds(2.0))
         for number in range(1, count + 1):
-            next_one = Instant(self._clock.now() + _PACE)
+            next_one = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
             if not await self._until(partial(self._has_ended, number), _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
@@ -157,7 +157,7 @@ class _Runs:
         while not await holds():
             if self._clock.now() >= deadline:
                 return False
-            await self._clock.sleep(_LOOK)
+            await self._clock.sleep(_POLL)
         return True
 
     def _turned(self, move: Move) -> None:
@@ -166,13 +166,13 @@ class _Runs:
 
 
 def _ping_pong() -> Json:
-    """A VM that nobody resizes."""
+    """A VM that keeps its size."""
     vm = small_vm(VM)
     return {**vm, "metadata": {"name": VM.name}}
 
 
 def table(found: Figures) -> Table:
-    """The figures as people read them (pure)."""
+    """The figures as a table (pure)."""
     shown = Table(
         "milliseconds", "median", "max", title=f"{found.succeeded} of {found.migrations} migrations succeeded"
     )

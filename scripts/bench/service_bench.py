@@ -1,6 +1,6 @@
-"""The scheduler's two hot paths, each in turns with a handler that decides nothing.
+"""The scheduler's two hot paths, in rounds that alternate with a handler that decides nothing.
 
-The yardstick reads and writes the same messages: it passes every node, scores each 0 and permits what is asked.
+The baseline reads and writes the same messages: it passes every node, scores each 0 and permits what is asked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from scripts.bench.client import Prepared, Served, post, serving, timed, wait_until_answered
-from scripts.bench.still_cluster import VMS_PER_NODE, node_name, pod, vm_name
+from scripts.bench.load_client import Prepared, Served, post, serving, timed, wait_until_answered
+from scripts.bench.static_cluster import VMS_PER_NODE, node_name, pod, vm_name
 
 ROUNDS: Final = 5
 PERMIT_VMS: Final = 10_000
@@ -27,11 +27,11 @@ CYCLES: Final = {500: 40, 5_000: 10}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A figure of ours beside that of the yardstick; ``unit`` says of what, ``ratio`` is ours / yardstick."""
+    """A figure of ours beside the baseline's, in ``unit``; ``ratio`` is ours / baseline."""
 
     name: str
     ours: float
-    yardstick: float
+    baseline: float
     unit: str
     ratio: float
 
@@ -45,31 +45,32 @@ def _cycle(number: int, names: list[str]) -> list[Prepared]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A round against one server: the seconds of each answer, and of the whole round."""
+class Round:
+    """A round against one server: the latency of each answer and the duration of the round, in seconds."""
 
     times: list[float]
     wall: float
 
 
-async def _turn(served: Served, requests: Sequence[Prepared], connections: int) -> Turn:
+async def _run_round(served: Served, requests: Sequence[Prepared], connections: int) -> Round:
     began = time.perf_counter()
     times = await timed(served, requests, connections)
-    return Turn(times, time.perf_counter() - began)
+    return Round(times, time.perf_counter() - began)
 
 
 async def _paired(
-    ours: Served, yardstick: Served, rounds: Sequence[Sequence[Prepared]], connections: int
-) -> list[tuple[Turn, Turn]]:
-    """Each round against one, then the other; the first round warms both up and is left out."""
-    turns = [
-        (await _turn(ours, requests, connections), await _turn(yardstick, requests, connections)) for requests in rounds
+    ours: Served, baseline: Served, rounds: Sequence[Sequence[Prepared]], connections: int
+) -> list[tuple[Round, Round]]:
+    """Each round against one, then the other; the first round is a warm-up and is left out."""
+    measured = [
+        (await _run_round(ours, requests, connections), await _run_round(baseline, requests, connections))
+        for requests in rounds
     ]
-    return turns[1:]
+    return measured[1:]
 
 
-def _pair(name: str, unit: str, turns: Sequence[tuple[Turn, Turn]], figure: Callable[[Turn], float]) -> Pair:
-    mine, theirs = [figure(turn) for turn, _ in turns], [figure(turn) for _, turn in turns]
+def _pair(name: str, unit: str, measured: Sequence[tuple[Round, Round]], figure: Callable[[Round], float]) -> Pair:
+    mine, theirs = [figure(round_) for round_, _ in measured], [figure(round_) for _, round_ in measured]
     ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
     return Pair(name, statistics.median(mine), statistics.median(theirs), unit, ratio)
 
@@ -87,17 +88,17 @@ async def extender(nodes: int) -> list[Pair]:
             [request for number in range(at * cycles, (at + 1) * cycles) for request in _cycle(number, names)]
             for at in range(ROUNDS + 1)
         ]
-        turns = await _paired(ours, empty, rounds, 1)
+        measured = await _paired(ours, empty, rounds, 1)
     name = f"filter + prioritize + bind, {nodes} names"
     return [
-        _pair(name, "ms", turns, lambda turn: sum(turn.times) / cycles * 1000),
-        _pair(f"its slowest of {cycles}, {nodes} names", "ms", turns, lambda turn: max(_cycles(turn)) * 1000),
+        _pair(name, "ms", measured, lambda round_: sum(round_.times) / cycles * 1000),
+        _pair(f"its slowest of {cycles}, {nodes} names", "ms", measured, lambda round_: max(_cycles(round_)) * 1000),
     ]
 
 
-def _cycles(turn: Turn) -> list[float]:
+def _cycles(round_: Round) -> list[float]:
     """The seconds of each cycle of a round over one connection."""
-    return [sum(verbs) for verbs in zip(turn.times[::3], turn.times[1::3], turn.times[2::3], strict=True)]
+    return [sum(verbs) for verbs in zip(round_.times[::3], round_.times[1::3], round_.times[2::3], strict=True)]
 
 
 def _request(number: int, vcpus: str | int, mem: int) -> Prepared:
@@ -140,16 +141,16 @@ async def permits() -> list[Pair]:
             await wait_until_answered(served, _request(0, 1, 4), b'"permit"')
         first = [_first(at) for at in range(PERMIT_VMS // PERMITS_PER_ROUND)]
         contacts = await _paired(ours, empty, first, PERMIT_CONNECTIONS)
-        turns = await _paired(ours, empty, [_mixed(at) for at in range(ROUNDS + 1)], PERMIT_CONNECTIONS)
+        measured = await _paired(ours, empty, [_mixed(at) for at in range(ROUNDS + 1)], PERMIT_CONNECTIONS)
     return [
-        _pair("a permit at 10,000 VMs", "ms", turns, _each),
-        _pair("p99 of a permit, 32 at once", "ms", turns, lambda turn: _p99(turn.times) * 1000),
+        _pair("a permit at 10,000 VMs", "ms", measured, _each),
+        _pair("p99 of a permit, 32 at once", "ms", measured, lambda round_: _p99(round_.times) * 1000),
         _pair("the first permit of a VM", "ms", contacts, _each),
     ]
 
 
-def _each(turn: Turn) -> float:
-    return turn.wall / PERMITS_PER_ROUND * 1000
+def _each(round_: Round) -> float:
+    return round_.wall / PERMITS_PER_ROUND * 1000
 
 
 def _p99(times: list[float]) -> float:

@@ -1,9 +1,7 @@
-"""The VMs of a simulated fleet: how large each may become, and which recording it plays from where.
+"""The VMs of a simulated fleet: the bounds of each, and the recording that it plays from a given offset.
 
-Rules that hold here:
-
-- Everything follows from the tracks and the dice.
-- VMs keep the rhythm of their recording's day: they are shifted by whole days, and by a few hours beside that.
+- The recording grid and the random generator determine everything.
+- VMs are shifted by whole days and a few hours, so that they keep the daily rhythm of their recording.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from agent.core.policy import CpuPolicy, MemoryPolicy
 from protocol.units import ComputeUnit
 from protocol.virtual_machine import Bounds
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.simulate.tracks import Flags, Ints, Tracks
+from scripts.autoscale.simulate.recording_grid import Flags, Ints, RecordingGrid
 
 UNIT: Final = ComputeUnit.parse("250m", "1Gi")
 SLOT: Final = UNIT.mem
@@ -25,22 +23,22 @@ UNITS_PER_VCPU: Final = 4
 """The VMs' bounds are whole compute units, as every size is that an agent asks for."""
 
 VCPUS: Final = {1: 0.30, 2: 0.30, 4: 0.25, 8: 0.12, 16: 0.03}
-"""Which part of the VMs may grow to how many vCPUs."""
+"""The share of VMs by the number of vCPUs that they may grow to."""
 
 CPU_PEAK: Final = (0.45, 0.95)
 MEM_PEAK: Final = (0.25, 0.60)
-"""Between which shares of its upper bound a VM's peak lies. Memory in use is not all that must be there."""
+"""The range of a VM's peak, as a share of its upper bound. A guest needs more memory than it uses."""
 
 
 @dataclass(frozen=True)
-class Cast:
-    """The VMs, each a place in the arrays.
+class VmTable:
+    """All VMs; each is an index into the arrays.
 
-    The VM's recording begins at ``base`` and has ``length`` steps, of which it plays ``offset`` first; the recording's
-    peak means ``cpu_peak`` vCPUs and ``mem_peak`` bytes to it. It may grow to ``vcpus``.
+    A VM's recording begins at ``base`` in the grid and has ``length`` steps; the VM starts at step ``offset``. The
+    recording's peak stands for ``cpu_peak`` vCPUs and ``mem_peak`` bytes. The VM may grow to ``vcpus``.
     """
 
-    tracks: Tracks
+    grid: RecordingGrid
     base: Ints
     length: Ints
     offset: Ints
@@ -51,8 +49,8 @@ class Cast:
     def at(self, step: int) -> tuple[Floats, Floats, Flags]:
         """Every VM's demand in vCPUs, its memory in use in bytes, and whether either has just changed."""
         place = self.base + (step + self.offset) % self.length
-        tracks = self.tracks
-        return tracks.cores[place] * self.cpu_peak, tracks.mem[place] * self.mem_peak, tracks.is_new[place]
+        grid = self.grid
+        return grid.cores[place] * self.cpu_peak, grid.mem[place] * self.mem_peak, grid.is_new[place]
 
     def bounds(self, vm: int) -> Bounds:
         """How small and how large the VM may become."""
@@ -68,18 +66,18 @@ class Cast:
 
     @property
     def most_units(self) -> Ints:
-        """To how many compute units each VM may grow."""
+        """The upper bound of each VM in compute units."""
         return self.vcpus * UNITS_PER_VCPU
 
 
-def cast_vms(tracks: Tracks, count: int, day: int, spread: float, random: np.random.Generator) -> Cast:
-    """``count`` VMs that play ``tracks``, where ``day`` steps are a day, shifted by up to ``spread`` of a day."""
-    plays = random.choice(len(tracks.base), count, p=tracks.weight)
-    length = tracks.length[plays]
+def draw_vm_table(grid: RecordingGrid, count: int, day: int, spread: float, random: np.random.Generator) -> VmTable:
+    """``count`` VMs that play ``grid``, where ``day`` steps are a day, shifted by up to ``spread`` of a day."""
+    plays = random.choice(len(grid.base), count, p=grid.weight)
+    length = grid.length[plays]
     vcpus = random.choice(list(VCPUS), count, p=list(VCPUS.values())).astype(np.int64)
-    return Cast(
-        tracks,
-        tracks.base[plays],
+    return VmTable(
+        grid,
+        grid.base[plays],
         length,
         _offsets(length, day, spread, random),
         vcpus,
@@ -89,7 +87,7 @@ def cast_vms(tracks: Tracks, count: int, day: int, spread: float, random: np.ran
 
 
 def _offsets(length: Ints, day: int, spread: float, random: np.random.Generator) -> Ints:
-    """Where each begins: some day at about the same time, or anywhere in recordings of less than a day."""
+    """The first step of each: on a random day at about the same time, or anywhere in a recording shorter than a day."""
     days = random.integers(0, np.maximum(1, length // day))
     beside = np.round(random.uniform(-spread, spread, len(length)) * day).astype(np.int64)
     return np.where(length < day, random.integers(0, length), (days * day + beside) % length)

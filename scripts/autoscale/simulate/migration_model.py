@@ -1,13 +1,10 @@
-"""Migrations: the real planner decides, and each takes its time (S4.8, S4.9, S4.12).
+"""Simulated migrations: the real planner decides, a model of the controller carries them out (S4.8, S4.9, S4.12).
 
-Rules that hold here:
-
-- Every agent reports its load every 15 s. A report that changes nothing else is not played: what the planner compares
-  is what the last one would have said.
-- Planner, booking, binding and the ledger's view of every phase are the real ones. Only the controller is a model: a
-  migration takes its set-up and the time to copy the memory in use, and both nodes are reserved meanwhile.
-- A migration that would take longer than the policy's time-out fails there; nothing else fails.
-- The VM's size stays as it is from the order to the end. Then an agent begins in the target pod.
+- Planner, reservations, binding and the ledger's view of each phase are the real ones. The planner compares the loads
+  that the agents would have reported last.
+- A migration takes its set-up and the time to copy the memory in use; both nodes are reserved meanwhile. One that takes
+  longer than the policy's timeout fails; nothing else fails.
+- The VM keeps its size from the order to the end. Then an agent starts in the target pod.
 """
 
 from __future__ import annotations
@@ -24,25 +21,25 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.migration import MigrationPolicy, Moment, Order, Plan, Planner, Victim, least_loaded_first
 from scheduler_plugin.placement import FITS
-from scripts.autoscale.simulate.cluster import Cluster
-from scripts.autoscale.simulate.fleet import Settings
-from scripts.autoscale.simulate.vm import NAMESPACE, SimulatedVm
+from scripts.autoscale.simulate.fleet import SimulationSettings
+from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
+from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
 
-NOBODY: Final = "none"
+NO_MIGRATION: Final = "none"
 Loads = tuple[list[float], list[float]]
 """The demand in vCPUs and the memory in use in bytes of every VM."""
 
-AGAIN: Final = Seconds(3600.0)
-LONG_AGO: Final = Instant(float("-inf"))
+REPEAT_WINDOW: Final = Seconds(3600.0)
+NEVER: Final = Instant(float("-inf"))
 
 
 def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
-    """The original's rule: who has been on the node for longest."""
+    """The original's rule: the VM that has been on the node longest goes first."""
     return (float(victim.arrived),)
 
 
-def by_chance(random: Random) -> Order:
-    """Anybody."""
+def random_order(random: Random) -> Order:
+    """A random order."""
 
     def order(_: Victim, __: Resources | None) -> tuple[float, ...]:
         return (random.random(),)
@@ -52,16 +49,16 @@ def by_chance(random: Random) -> Order:
 
 ORDERS: Final[dict[str, Callable[[Random], Order]]] = {
     "least-loaded": lambda _: least_loaded_first,
-    "random": by_chance,
+    "random": random_order,
     "oldest-first": lambda _: oldest_first,
-    NOBODY: lambda _: least_loaded_first,
+    NO_MIGRATION: lambda _: least_loaded_first,
 }
-"""Every order of victims by name; with ``none`` nobody is moved."""
+"""The victim orders by name; ``none`` disables migration."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Trip:
-    """A VM on its way until ``ends``; the number keeps trips apart that end together."""
+class InFlightMove:
+    """A migration that ends at ``ends``; ``number`` orders those that end at the same time."""
 
     ends: float
     number: int
@@ -70,51 +67,51 @@ class Trip:
     in_time: bool = field(compare=False)
 
 
-class Moves:
+class MigrationModel:
     """All migrations of one run.
 
-    ``again`` counts those of VMs that had set out within the hour before, ``copied`` is bytes, ``disturbed`` the load
-    (vCPUs) of VMs while they were on their way, times how long (s).
+    ``repeated`` counts migrations of VMs that had started one within the hour before, ``copied`` is bytes, and
+    ``disturbed`` the load of migrating VMs integrated over time (vCPU-seconds).
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings, order: str) -> None:
-        self.started = self.failed = self.again = 0
+    def __init__(self, cluster: SimulatedCluster, settings: SimulationSettings, order: str) -> None:
+        self.started = self.failed = self.repeated = 0
         self.copied = self.disturbed = 0.0
         self._last: dict[ObjectName, Instant] = {}
-        self._policy = MigrationPolicy(enabled=order != NOBODY)
+        self._policy = MigrationPolicy(enabled=order != NO_MIGRATION)
         self._cluster, self._settings = cluster, settings
         self._random = Random(f"{settings.seed} {order}")
         self._order = ORDERS[order](self._random)
         self._loads: Loads = ([], [])
         self._planner = Planner(self._by_last_report)
         self._ranking = RankingConfig()
-        self._trips: list[Trip] = []
+        self._in_flight: list[InFlightMove] = []
 
     @property
     def active(self) -> int:
-        """How many VMs are on their way."""
-        return len(self._trips)
+        """The number of migrations in flight."""
+        return len(self._in_flight)
 
     def arrive(self, now: Instant) -> list[SimulatedVm]:
-        """Ends what has arrived by ``now``: the VMs."""
+        """Ends the migrations that are due by ``now``; returns their VMs."""
         arrived = []
-        while self._trips and self._trips[0].ends <= now:
-            trip = heappop(self._trips)
-            if trip.in_time:
-                self._succeed(trip, now)
+        while self._in_flight and self._in_flight[0].ends <= now:
+            move = heappop(self._in_flight)
+            if move.in_time:
+                self._succeed(move, now)
             else:
-                self._fail(trip, now)
-            arrived.append(trip.vm)
+                self._fail(move, now)
+            arrived.append(move.vm)
         return arrived
 
-    def look(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
-        """Does what the planner says: the VMs that set out, and the plan. ``loads`` are of every VM."""
+    def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
+        """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
         ledger, self._loads = self._cluster.ledger, loads
         plan = self._planner.look(ledger, self._policy, self._ranking, Moment(now, now), self._random.randint)
         for name in plan.forget:
             ledger.lose_migration(name)
         for move in plan.moves:
-            self._set_out(move, now)
+            self._start(move, now)
         return [self._cluster.vms[move.vm] for move in plan.moves], plan
 
     def _load_of(self, vm: SimulatedVm) -> tuple[float, int]:
@@ -126,7 +123,7 @@ class Moves:
         load, mem = self._load_of(self._cluster.vms[victim.vm])
         return self._order(replace(victim, load=load, to_copy=mem), excess)
 
-    def _set_out(self, move: Move, now: Instant) -> None:
+    def _start(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
         booked = ledger.book_move(move, name, now)
@@ -151,38 +148,38 @@ class Moves:
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
             raise RuntimeError(f"the booked node {move.target} has no room for {target}")
         ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
-        self._on_its_way(vm, facts, now)
+        self._track(vm, facts, now)
 
-    def _on_its_way(self, vm: SimulatedVm, facts: MigrationFacts, now: Instant) -> None:
+    def _track(self, vm: SimulatedVm, facts: MigrationFacts, now: Instant) -> None:
         cores, mem = self._load_of(vm)
         wanted = self._settings.setup + mem / self._settings.bandwidth.value
         takes = min(wanted, self._policy.timeout)
-        heappush(self._trips, Trip(now + takes, self.started, vm, facts, in_time=wanted <= takes))
+        heappush(self._in_flight, InFlightMove(now + takes, self.started, vm, facts, in_time=wanted <= takes))
         self.started += 1
-        self.again += now - self._last.get(vm.name, LONG_AGO) < AGAIN
+        self.repeated += now - self._last.get(vm.name, NEVER) < REPEAT_WINDOW
         self.copied += mem
         self.disturbed += min(cores, vm.use.cpu.as_cores) * takes
         self._last[vm.name] = now
 
-    def _succeed(self, trip: Trip, now: Instant) -> None:
-        vm, source, cluster = trip.vm, trip.vm.pod, self._cluster
+    def _succeed(self, move: InFlightMove, now: Instant) -> None:
+        vm, source, cluster = move.vm, move.vm.pod, self._cluster
         cluster.touched.add(vm.node)
-        vm.is_migrating, vm.node = False, trip.facts.target or ""
-        vm.start_agent(f"{vm.name.name}-on-{trip.number}", now)
+        vm.is_migrating, vm.node = False, move.facts.target or ""
+        vm.start_agent(f"{vm.name.name}-on-{move.number}", now)
         cluster.changed(vm, now)
         cluster.adopt(vm)
-        self._over(trip, MigrationPhase.SUCCEEDED, now)
+        self._end(move, MigrationPhase.SUCCEEDED, now)
         cluster.ledger.lose_pod(source)
 
-    def _fail(self, trip: Trip, now: Instant) -> None:
-        trip.vm.is_migrating = False
-        self._cluster.changed(trip.vm, now)
-        self._over(trip, MigrationPhase.FAILED, now)
-        self._cluster.ledger.lose_pod(f"{trip.vm.name.name}-on-{trip.number}")
+    def _fail(self, move: InFlightMove, now: Instant) -> None:
+        move.vm.is_migrating = False
+        self._cluster.changed(move.vm, now)
+        self._end(move, MigrationPhase.FAILED, now)
+        self._cluster.ledger.lose_pod(f"{move.vm.name.name}-on-{move.number}")
         self.failed += 1
 
-    def _over(self, trip: Trip, phase: MigrationPhase, now: Instant) -> None:
-        self._cluster.ledger.see_migration(replace(trip.facts, version=3, phase=phase, ended_at=now), now)
+    def _end(self, move: InFlightMove, phase: MigrationPhase, now: Instant) -> None:
+        self._cluster.ledger.see_migration(replace(move.facts, version=3, phase=phase, ended_at=now), now)
 
 
 def _named(name: str) -> ObjectName:

@@ -7,34 +7,34 @@ import pytest
 from msgspec.structs import asdict
 
 from scripts.autoscale.simulate.figures import Figures
-from scripts.autoscale.simulate.record import Record
-from tests.scripts.simulate.stage import Stage
+from scripts.autoscale.simulate.run_statistics import RunStatistics
+from tests.scripts.simulate.simulation_fixture import SimulationFixture
 
 WARM_UP = 2
 MINUTE = 1 / 60
 """Four steps, in hours."""
 
 
-def begun(stage: Stage) -> Record:
-    """The account of a stage that has stood still for the steps that are not counted."""
-    record = Record(stage.fleet, stage.cluster, stage.moves, stage.vms, WARM_UP)
-    noted(stage, record, WARM_UP)
+def begun(fixture: SimulationFixture) -> RunStatistics:
+    """The account of a fixture that has stood still for the steps that are not counted."""
+    record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, WARM_UP)
+    noted(fixture, record, WARM_UP)
     return record
 
 
-def noted(stage: Stage, record: Record, steps: int, stuck: int = 0) -> Figures:
+def noted(fixture: SimulationFixture, record: RunStatistics, steps: int, stuck: int = 0) -> Figures:
     for _ in range(steps):
-        stage.step()
-        record.after_step(stage.cluster.take_touched(), stage.vms, np.array(stage.cores), stuck)
+        fixture.step()
+        record.after_step(fixture.cluster.take_touched(), fixture.vms, np.array(fixture.cores), stuck)
     return record.figures("an order", 3, 1.26)
 
 
 def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
-    stage = Stage([40, 10], [12], order="none")
-    record = begun(stage)
-    stage.cores = [10.0, 8.0, 2.0]
-    stage.agent_looks(stage.vms[1])  # wants 48 units, of which 24 are there
-    assert asdict(noted(stage, record, 4, stuck=1)) == pytest.approx(
+    fixture = SimulationFixture([40, 10], [12], order="none")
+    record = begun(fixture)
+    fixture.cores = [10.0, 8.0, 2.0]
+    fixture.run_agent(fixture.vms[1])  # wants 48 units, of which 24 are there
+    assert asdict(noted(fixture, record, 4, stuck=1)) == pytest.approx(
         {
             "order": "an order",
             "hours": 0.017,
@@ -62,22 +62,22 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
 
 
 def test_a_denial_that_is_over_is_not_counted_on() -> None:
-    stage = Stage([40, 10], [12], order="none")
-    record = begun(stage)
-    stage.cores[1] = 8.0
-    stage.agent_looks(stage.vms[1])
-    noted(stage, record, 1)
-    stage.cluster.ledger.lose_pod(stage.vms.pop(0).pod)
-    stage.agent_looks(stage.vms[0])
-    assert not stage.vms[0].is_denied
-    assert noted(stage, record, 3).denied_vm_seconds == 15.0
+    fixture = SimulationFixture([40, 10], [12], order="none")
+    record = begun(fixture)
+    fixture.cores[1] = 8.0
+    fixture.run_agent(fixture.vms[1])
+    noted(fixture, record, 1)
+    fixture.cluster.ledger.lose_pod(fixture.vms.pop(0).pod)
+    fixture.run_agent(fixture.vms[0])
+    assert not fixture.vms[0].is_denied
+    assert noted(fixture, record, 3).denied_vm_seconds == 15.0
 
 
 def test_migrations_are_counted_from_when_they_begin() -> None:
-    stage = Stage([30, 10], [4], order="least-loaded")
-    stage.cores = [5.0, 0.5, 0.5]
-    record = Record(stage.fleet, stage.cluster, stage.moves, stage.vms, 1)
-    found = noted(stage, record, 5)
+    fixture = SimulationFixture([30, 10], [4], order="least-loaded")
+    fixture.cores = [5.0, 0.5, 0.5]
+    record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, 1)
+    found = noted(fixture, record, 5)
     assert (found.migrations, found.failed, found.copied_gib) == (1, 0, 1.0)
     assert found.migrations_per_hour == pytest.approx(60.0)
     assert found.disturbed_vcpu_hours == pytest.approx(0.5 * 9.0 / 3600)

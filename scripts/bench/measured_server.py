@@ -1,6 +1,6 @@
-"""The server side of a measurement, in a process of its own: the real service, or one that decides nothing.
+"""The server side of a measurement, in its own process: the real service, or a baseline that decides nothing.
 
-``python -m scripts.bench.server KIND FD NODES VMS PENDING`` serves on the inherited listening socket FD until SIGTERM.
+``python -m scripts.bench.measured_server KIND FD NODES VMS PENDING`` serves on the inherited socket FD until SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
-from scripts.bench.still_cluster import StillCluster
+from scripts.bench.static_cluster import StaticCluster
 
 JSON: Final = "application/json"
 SETTINGS: Final = 'nodeDefaults: {computeUnit: {vCPUs: "250m", mem: 1Gi}}'
@@ -60,7 +60,7 @@ async def _permit(request: Request) -> Response:
 
 
 def empty_app() -> FastAPI:
-    """The yardstick: reads and writes the same messages, decides nothing."""
+    """The baseline: reads and writes the same messages, decides nothing."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for path, answer in (("/", _permit), ("/filter", _filter), ("/prioritize", _prioritize), ("/bind", _bind)):
         app.add_route(path, answer, methods=["POST"])
@@ -72,7 +72,7 @@ async def _serve(app: FastAPI, listening: socket.socket) -> None:
     await uvicorn.Server(config).serve(sockets=[listening])
 
 
-async def _run(kind: str, listening: socket.socket, cluster: StillCluster) -> None:
+async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> None:
     if kind == "empty":
         await _serve(empty_app(), listening)
         return
@@ -97,7 +97,7 @@ def main(arguments: list[str]) -> None:
     kind, descriptor, *counts = arguments
     nodes, vms, pending = (int(count) for count in counts)
     listening = socket.socket(fileno=int(descriptor))
-    asyncio.run(_run(kind, listening, StillCluster(nodes, vms, pending)))
+    asyncio.run(_run(kind, listening, StaticCluster(nodes, vms, pending)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
-"""One simulated VM: its object in the API, its guest, and its agent.
+"""One simulated VM: its object in the API, its guest and its agent.
 
-Rules that hold here:
-
-- The agent is the real one. Everything that it decides is said by ``plan`` and every event goes through ``advance``.
-  Only an uneventful look at the guest is shortened to the two functions of which it is made, ``goal`` and
-  ``Stabilizer.observe``; a test holds both forms against each other.
-- A plan is made only where it can say something: where the policy's target is not what the VM has, and where a wish was
-  denied, which may have to be withdrawn.
-- After a migration the agent of the target pod is a new one: nothing is proven to it yet.
+- The agent is the real one: ``plan`` decides and ``advance`` takes every event. Only an uneventful observation is
+  shortened to the two functions inside it, ``goal`` and ``Stabilizer.observe``; a test compares both forms.
+- A plan is made only if the policy's target differs from the VM's size, or if a denied request may be withdrawn.
+- After a migration a new agent starts in the target pod, without any history.
 """
 
 from __future__ import annotations
@@ -27,41 +23,41 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from scripts.autoscale.simulate.cast import SLOT, UNIT
-from scripts.autoscale.simulate.guest import look
+from scripts.autoscale.simulate.guest_model import observe_guest
+from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 
 NAMESPACE: Final = "fleet"
 MOST_ROUNDS: Final = 8
-"""An agent that still has something to do after so many rounds within one instant is broken."""
+"""An agent that still acts after this many rounds within one instant is broken."""
 
 RESTART: Final = 1_000_000
-"""By how much an agent's numbers rise where another begins."""
+"""The step in sequence numbers from one agent of a VM to the next."""
 
 
 def agent_policy(step: Seconds) -> Policy:
-    """The default policy, for an agent that looks at its guest once a step or less often, because nothing changes."""
-    for_ever = Seconds(float("inf"))
+    """The default policy, for an agent that observes its guest at most once per step."""
+    no_limit = Seconds(float("inf"))
     return Policy(
-        smoothing=Smoothing(max_gap=for_ever), timing=Timing(stale=for_ever, scrape=step, start_spread=Seconds(0.0))
+        smoothing=Smoothing(max_gap=no_limit), timing=Timing(stale=no_limit, scrape=step, start_spread=Seconds(0.0))
     )
 
 
 class Cluster(Protocol):
-    """What an agent and a VM talk to."""
+    """The agent's and the VM's view of the cluster."""
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """Sends a request to the scheduler."""
 
     def changed(self, vm: SimulatedVm, now: Instant) -> None:
-        """Tells everybody, the agent included, that the VM's object has changed."""
+        """Publishes a change of the VM's object, to its agent too."""
 
 
 @dataclass(slots=True, eq=False)
 class SimulatedVm:
     """The VM number ``index``.
 
-    ``use`` is its size, ordered and real; ``permit`` what the API has persisted. ``may_shrink`` is whether it has more
-    than was needed at the last look: then time alone may change its size. ``most`` is its bound in compute units.
+    ``use`` is its size, in the spec and in the guest; ``permit`` is the stored permit. ``may_shrink``: it has more than
+    it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
     """
 
     index: int
@@ -84,7 +80,7 @@ class SimulatedVm:
         self.most = _units(self.bounds.max)
 
     def start_agent(self, pod: str, now: Instant) -> None:
-        """An agent begins in ``pod``: of the VM it knows what the API says."""
+        """Starts an agent in ``pod``; it knows of the VM what the API says."""
         self.pods += 1
         self.pod = pod
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
@@ -96,7 +92,7 @@ class SimulatedVm:
 
     @property
     def held(self) -> Resources:
-        """The permit that the agent believes to hold."""
+        """The permit that the agent believes it holds."""
         return self.state.scheduler.ceiling or self.use
 
     @property
@@ -106,17 +102,17 @@ class SimulatedVm:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the agent needs an answer from the scheduler although its guest says nothing new.
+        """Whether the agent needs an answer although its guest reports nothing new.
 
-        It has just begun, or it is or was told to hold still.
+        True after its start, and while it migrates or is ordered to hold still.
         """
         side = self.state.scheduler
         return side.migrate or self.is_migrating or side.ceiling is None
 
     def observe(self, cores: float, mem: float, now: Instant) -> bool:
-        """The agent looks at its guest. True where that may be a reason to act."""
+        """The agent observes its guest. True if it may have to act."""
         guest, use = self.state.guest, self.use
-        sample, over = look(cores, mem, use)
+        sample, over = observe_guest(cores, mem, use)
         known = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
         need = known.need
         guest.seen, guest.had, guest.goal = Seen(sample, now), use, known
@@ -130,7 +126,7 @@ class SimulatedVm:
         return is_other or self.is_denied
 
     def act(self, cluster: Cluster, now: Instant, jitter: float) -> None:
-        """Whatever the agent wants done now, until nothing changes any more: another plan would say the same."""
+        """Carries out the agent's plans until another one would say the same."""
         side = self.state.scheduler
         for _ in range(MOST_ROUNDS):
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
@@ -144,7 +140,7 @@ class SimulatedVm:
             is_news = before != (side.ceiling, side.compute_unit, side.migrate)
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
                 return
-        raise RuntimeError(f"the agent of {self.name} finds no rest: {plan(self.state, now)}")
+        raise RuntimeError(f"the agent of {self.name} does not settle: {plan(self.state, now)}")
 
     def _patch(self, patch: PatchVm, cluster: Cluster, now: Instant, jitter: float) -> None:
         self.use = patch.target
@@ -164,5 +160,5 @@ class SimulatedVm:
 
 
 def _units(amounts: Resources) -> int:
-    """``Resources.units_up`` of the compute unit, in plain numbers: it runs for every look of every agent."""
+    """``Resources.units_up`` of the compute unit in plain integers, because it runs for every observation."""
     return max(-(-amounts.cpu.value // UNIT.cpu.value), -(-amounts.mem.value // UNIT.mem.value))

@@ -1,0 +1,33 @@
+"""The model of a guest: the metrics that a guest of a given size reports under a given demand (S4.3).
+
+- A guest serves as much demand as it has CPU. The unserved share of the demand is the share of time that tasks wait;
+  the number of runnable tasks is the demand.
+- Memory in use is the demand, capped at the guest's memory; a guest with too little memory stalls on it.
+- The disk is never the limit, the host steals no time, and free memory can be unplugged at once.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+from agent.core.goal import OBSERVER
+from agent.core.guest import GuestSample, Rates
+from protocol.units import Bytes, Resources
+
+SWAPPING: Final = 0.5
+"""The share of time that tasks stall on memory in a guest with less memory than its demand."""
+
+
+def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSample, Rates]:
+    """The metrics of a guest of ``size`` under a steady demand of ``cores`` (> 0) vCPUs and ``mem`` bytes."""
+    has, total = size.cpu.as_cores, size.mem.value
+    sample = GuestSample(
+        runnable=ceil(cores) + OBSERVER,
+        load1=cores,
+        load5=cores,
+        mem_total=size.mem,
+        mem_available=Bytes(max(0, total - int(mem))),
+    )
+    waits = max(0.0, 1.0 - has / cores)
+    return sample, Rates(busy=min(cores, has), steal=0.0, cpu_stall=waits, mem_stall=SWAPPING if mem > total else 0.0)

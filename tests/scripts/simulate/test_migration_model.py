@@ -1,0 +1,128 @@
+"""Single migrations: how long they take, what is reserved meanwhile, and who goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import Move
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS
+from scripts.autoscale.simulate.vm_table import UNIT
+from tests.scripts.simulate.simulation_fixture import GIB, SimulationFixture
+
+
+def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
+    """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out after half a minute."""
+    fixture = SimulationFixture([30, 10], [4], order=order, bandwidth=bandwidth)
+    fixture.cores = [5.0, 0.5, 0.5]
+    fixture.step()
+    assert (fixture.moves.active, fixture.reserved()) == (0, (40, 4))
+    fixture.step()
+    return fixture
+
+
+def test_pressure_that_lasts_sends_the_least_loaded_vm_and_reserves_both_nodes() -> None:
+    fixture = on_the_way()
+    assert (fixture.moves.started, fixture.moves.active, fixture.nodes[1]) == (1, 1, "node-0")
+    assert fixture.vms[1].is_migrating
+    assert fixture.reserved() == (40, 14)
+
+
+def test_a_move_takes_its_set_up_and_the_time_to_copy_and_then_belongs_to_the_target_alone() -> None:
+    fixture = on_the_way()  # 1 GiB at 256 MiB/s, after 5 s
+    fixture.step(8.9)
+    assert (fixture.moves.active, fixture.reserved()) == (1, (40, 14))
+    fixture.step(0.1)
+    assert (fixture.moves.active, fixture.moves.failed, fixture.reserved()) == (0, 0, (30, 14))
+    moved = fixture.vms[1]
+    assert (moved.node, moved.pod, moved.use, moved.is_migrating) == ("node-1", "vm-1-on-0", UNIT * 10, False)
+    assert list(fixture.cluster.ledger.claims) == ["vm-0-0", "vm-2-0", "vm-1-on-0"]
+    assert (fixture.moves.copied, fixture.moves.disturbed) == (GIB, 0.5 * 9.0)
+
+
+def test_a_vm_whose_load_grows_on_its_way_keeps_its_size_and_grows_where_it_arrives() -> None:
+    fixture = on_the_way()
+    fixture.cores[1] = 4.0
+    fixture.run_agent(fixture.vms[1])
+    assert (fixture.vms[1].use, fixture.vms[1].held) == (UNIT * 10, UNIT * 10)
+    fixture.step()
+    assert (fixture.vms[1].node, fixture.vms[1].use) == ("node-1", UNIT * 24)
+    assert (fixture.reserved(), fixture.cluster.denied) == ((30, 28), 0)
+
+
+def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked() -> None:
+    fixture = SimulationFixture([30, 10], [20], order="least-loaded")
+    fixture.cores = [5.0, 0.5, 15.0]
+    fixture.step()
+    fixture.step()
+    fixture.run_agent(fixture.vms[2])
+    assert (fixture.vms[2].use, fixture.vms[2].is_denied, fixture.cluster.denied) == (UNIT * 54, True, 1)
+    fixture.step()
+    assert (fixture.vms[1].node, fixture.reserved()) == ("node-1", (30, 64))
+
+
+def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
+    fixture = SimulationFixture([30, 10], [20], order="least-loaded")
+    fixture.cores = [5.0, 0.5, 9.0]
+    for _ in range(3):
+        fixture.step()
+    assert fixture.nodes == ["node-0", "node-1", "node-1"]
+    arrived_at = fixture.now
+    fixture.cluster.ledger.lose_pod(fixture.vms.pop(0).pod)
+    fixture.run_agent(fixture.vms[1])
+    plans = [fixture.step() for _ in range(20)]
+    assert fixture.reserved() == (10, 58)
+    assert [len(plan.moves) for plan in plans] == [0] * 19 + [1]
+    assert (fixture.now - arrived_at, fixture.moves.started, fixture.moves.repeated) == (300.0, 2, 1)
+
+
+def test_a_copy_that_takes_too_long_fails_at_the_time_out_and_leaves_everything_as_it_was() -> None:
+    fixture = on_the_way(bandwidth="1Mi")
+    fixture.step(299.0)
+    assert (fixture.moves.active, fixture.reserved()) == (1, (40, 14))
+    fixture.step(1.0)
+    assert (fixture.moves.failed, fixture.moves.active, fixture.nodes[1], fixture.reserved()) == (
+        1,
+        0,
+        "node-0",
+        (40, 4),
+    )
+    assert not fixture.vms[1].is_migrating
+    fixture.step(59.0)
+    assert fixture.moves.active == 0
+    fixture.step(1.0)
+    assert (fixture.moves.active, fixture.moves.started) == (1, 2)
+
+
+def test_a_migration_that_ended_long_ago_is_forgotten_by_the_ledger() -> None:
+    fixture = on_the_way()
+    fixture.step()
+    assert len(fixture.cluster.ledger.migrations) == 1
+    fixture.step(300.0)
+    assert len(fixture.cluster.ledger.migrations) == 0
+
+
+@pytest.mark.parametrize(
+    ("order", "goes"), [("least-loaded", 1), ("oldest-first", 0), ("random", 2), (NO_MIGRATION, None)], ids=ORDERS
+)
+def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | None) -> None:
+    fixture = SimulationFixture([12, 12, 12], [], order=order)
+    fixture.cores = [2.0, 0.5, 1.0]
+    fixture.step()
+    fixture.step()
+    assert [vm.index for vm in fixture.vms if vm.is_migrating] == ([] if goes is None else [goes])
+
+
+def test_a_node_that_nobody_can_leave_is_counted_as_stuck() -> None:
+    fixture = SimulationFixture([40], [30], order="least-loaded")
+    fixture.step()
+    plan = fixture.step()
+    assert [stuck.node for stuck in plan.stuck] == ["node-0"]
+    assert fixture.moves.started == 0
+
+
+def test_a_move_that_the_ledger_refuses_is_a_bug_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixture = SimulationFixture([30, 10], [60], order="least-loaded")
+    move = Move(fixture.vms[1].name, "vm-1-0", "node-0", "node-1", "a test says so")
+    with pytest.raises(RuntimeError, match=r"the planner's own move .* is refused"):
+        fixture.moves._start(move, Instant(15.0))
