@@ -21,8 +21,17 @@ _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi
 
 
 def shown(value: object) -> str:
-    """``value`` as a reader of an error should see it: its ``repr``, cut to ``SHOWN`` characters."""
-    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    """``value`` as a reader of an error should see it: its ``repr``, cut to ``SHOWN`` characters.
+
+    >>> shown("a" * 100)[-6:], shown(10**5000)
+    ('aaa...', 'a number with too many digits')
+    """
+    try:
+        text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    except ValueError:  # Python refuses to print very large integers
+        return "a number with too many digits"
+    except RecursionError:
+        return "a value nested too deep"
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 

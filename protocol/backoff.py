@@ -1,0 +1,73 @@
+"""How long to wait before something that failed is tried again. The only back-off of this project.
+
+Rules that hold here:
+
+- The wait grows by a factor with every failure in a row up to a cap; jitter only lengthens it, so that clients that
+  failed together do not come back together.
+- Something that ran well for long enough begins at the first wait again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import Seconds
+
+_MOST_DOUBLINGS: Final = 64  # no cap in use is further away, and a float still holds the power
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``jitter`` longer.
+
+    >>> [Backoff(Seconds(1.0), Seconds(5.0)).delay(failures, 0.0) for failures in (1, 2, 3, 4)]
+    [1.0, 2.0, 4.0, 5.0]
+    """
+
+    first: Seconds
+    cap: Seconds
+    factor: float = 2.0
+    jitter: float = 0.25
+
+    def delay(self, failures: int, luck: float) -> Seconds:
+        """The wait in seconds after ``failures`` (>= 1) in a row; ``luck`` in 0..1 is a random number.
+
+        >>> Backoff(Seconds(2.0), Seconds(60.0), jitter=0.5).delay(1, 0.5)
+        2.5
+        """
+        grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
+        return Seconds(min(self.cap, grown) * (1.0 + self.jitter * luck))
+
+
+@dataclass(slots=True)
+class Retries:
+    """The failures in a row of one thing that is tried again and again.
+
+    ``healthy`` is how long it must have run, in seconds, for its end to count as a first failure.
+
+    >>> retries = Retries(Backoff(Seconds(1.0), Seconds(60.0)), healthy=Seconds(600.0))
+    >>> [retries.failed(0.0) for _ in range(3)]
+    [1.0, 2.0, 4.0]
+    >>> retries.failed(0.0, ran=Seconds(601.0))
+    1.0
+    """
+
+    backoff: Backoff
+    healthy: Seconds = Seconds(float("inf"))
+    failures: int = 0
+
+    def failed(self, luck: float, ran: Seconds = Seconds(0.0)) -> Seconds:
+        """Counts a failure after ``ran`` seconds of running well; returns how long to wait, in seconds."""
+        self.failures = 1 if ran >= self.healthy else self.failures + 1
+        return self.backoff.delay(self.failures, luck)
+
+    def succeeded(self) -> None:
+        """Forgets the failures.
+
+        >>> retries = Retries(Backoff(Seconds(1.0), Seconds(60.0)), failures=7)
+        >>> retries.succeeded()
+        >>> retries.failures
+        0
+        """
+        self.failures = 0

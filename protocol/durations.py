@@ -1,0 +1,95 @@
+"""Spans of time as people write them. The only parser of durations in this project.
+
+Rules that hold here:
+
+- Plain numbers are seconds. A text is a plain number, or numbers with units in Go's form: ``90s``, ``5m``, ``1h30m``,
+  ``1.5h``, ``250ms``. ``d`` is a day of 24 hours.
+- A span is never negative and never longer than ``LONGEST``. Reading takes time linear in a text of bounded length.
+"""
+
+from __future__ import annotations
+
+import re
+from math import isfinite
+from typing import Final
+
+from protocol.field_errors import shown
+from protocol.units import Seconds
+
+LONGEST: Final = Seconds(10 * 366 * 86_400.0)
+"""Ten years."""
+
+_LONGEST_TEXT: Final = 64
+_UNITS: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86_400.0,
+}
+_NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_PLAIN: Final = re.compile(_NUMBER)
+_PART: Final = re.compile(rf"({_NUMBER})(ns|us|µs|ms|s|m|h|d)")
+_EXPECTED: Final = 'expected seconds or a duration such as "90s", "5m" or "1h30m"'
+
+
+class DurationError(ValueError):
+    """No usable span of time; the message says what was found and what is accepted."""
+
+
+def parse_duration(given: object) -> Seconds:
+    """The span in seconds, zero or more. Raises ``DurationError``.
+
+    >>> parse_duration("1h30m")
+    5400.0
+    >>> parse_duration(2.5)
+    2.5
+    >>> parse_duration("soon")
+    Traceback (most recent call last):
+    protocol.durations.DurationError: expected seconds or a duration such as "90s", "5m" or "1h30m", got 'soon'
+    """
+    if isinstance(given, str):
+        seconds = _read(given.strip())
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        seconds = _plain(given)
+    else:
+        seconds = None
+    if seconds is None or not isfinite(seconds):
+        raise DurationError(f"{_EXPECTED}, got {shown(given)}")
+    if not 0 <= seconds <= LONGEST:
+        raise DurationError(f"expected a duration of zero to ten years, got {shown(given)}")
+    return Seconds(seconds)
+
+
+def format_duration(span: Seconds) -> str:
+    """The span as text that ``parse_duration`` reads, to the millisecond.
+
+    >>> format_duration(Seconds(5400.0)), format_duration(Seconds(0.25)), format_duration(Seconds(0.0))
+    ('1h30m', '250ms', '0s')
+    """
+    left = round(span * 1000)
+    parts = []
+    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def _plain(given: float) -> float:
+    """Integers may be larger than a float holds."""
+    return float(given) if not abs(given) > LONGEST else -1.0
+
+
+def _read(text: str) -> float | None:
+    if len(text) > _LONGEST_TEXT:
+        return None
+    if _PLAIN.fullmatch(text):
+        return float(text)
+    total, at = 0.0, 0
+    while found := _PART.match(text, at):
+        total, at = total + float(found[1]) * _UNITS[found[2]], found.end()
+    return total if at and at == len(text) else None

@@ -1,0 +1,70 @@
+"""Takes JSON text apart one level deep, however deep it is nested: for texts that a decoder refuses as a whole.
+
+Rules that hold here:
+
+- Time is linear in the text and nothing recurses. What is inside a part is not looked at: it may be anything.
+- A text that does not close what it opens raises ``UnclosedError``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'  # an unclosed string reaches to the end: never tried again
+_TOKEN: Final = re.compile(_STRING + rb"|[{}\[\],]", re.DOTALL)
+_KEY: Final = re.compile(rb"\s*(" + _STRING + rb")\s*:", re.DOTALL)
+_OPEN: Final = frozenset(b"{[")
+_CLOSE: Final = frozenset(b"}]")
+_COMMA: Final = ord(",")
+
+
+class UnclosedError(ValueError):
+    """The text ends before the array or object that it begins."""
+
+
+def elements(text: bytes) -> Iterator[bytes]:
+    """The texts of an array's elements, or of an object's members with their keys. Raises ``UnclosedError``.
+
+    >>> list(elements(b'[1, {"a": [2, 3]}, "x,y"]'))
+    [b'1', b'{"a": [2, 3]}', b'"x,y"']
+    """
+    depth, start = 0, 0
+    for token in _TOKEN.finditer(text):
+        mark = text[token.start()]
+        if mark in _OPEN:
+            depth += 1
+            start = token.end() if depth == 1 else start
+        elif mark in _CLOSE:
+            depth -= 1
+            if depth <= 0:
+                yield from filter(None, [text[start : token.start()].strip()])
+                return
+        elif mark == _COMMA and depth == 1:
+            yield text[start : token.start()].strip()
+            start = token.end()
+    raise UnclosedError("expected a JSON object or array that is closed")
+
+
+def members(text: bytes) -> dict[str, bytes]:
+    """The texts of an object's values by key; the last one counts. Raises ``UnclosedError``.
+
+    >>> members(b'{"metadata": {"name": "db"}, "items": []}')
+    {'metadata': b'{"name": "db"}', 'items': b'[]'}
+    """
+    found = {}
+    for part in elements(text):
+        key = _KEY.match(part)
+        if key is not None:
+            found[_name(key[1])] = part[key.end() :].strip()
+    return found
+
+
+def _name(key: bytes) -> str:
+    try:
+        return msgspec.json.decode(key, type=str)
+    except ValueError:
+        return key.decode(errors="replace")

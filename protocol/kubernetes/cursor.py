@@ -1,0 +1,94 @@
+"""Where a list-and-watch stands: which resourceVersion to resume from, and when to list again.
+
+Rules that hold here:
+
+- Every event moves the cursor, bookmarks included: a quiet kind is resumed from where it is.
+- After GONE the version is worthless, and waiting does not help: list at once. After anything else, resume.
+- A watch is asked to end before the client would take its silence for a fault: a silence is no failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.pages import WatchEvent
+from protocol.kubernetes.refusals import Refusal, RefusalKind
+from protocol.units import Seconds
+
+WATCH_SPAN: Final = Seconds(240.0)
+"""How long the server is asked to keep a watch; up to as much again is added by jitter, so that few end together."""
+
+SILENCE_BEYOND: Final = Seconds(30.0)
+"""A server that stays silent for so long after a watch should have ended is gone, or the connection is."""
+
+
+@dataclass(slots=True)
+class Cursor:
+    """``version`` is None while only a list says what there is.
+
+    >>> cursor = Cursor()
+    >>> cursor.must_list
+    True
+    >>> cursor.listed("41")
+    >>> cursor.take(WatchEvent("BOOKMARK", {"metadata": {"resourceVersion": "77"}}))
+    >>> cursor.version
+    '77'
+    """
+
+    version: str | None = None
+
+    @property
+    def must_list(self) -> bool:
+        """Whether there is no version to watch from."""
+        return self.version is None
+
+    def listed(self, version: str) -> None:
+        """A whole list was taken in; it was the state at ``version``."""
+        self.version = version
+
+    def take(self, event: WatchEvent) -> None:
+        """An event was taken in; one without a version, or an error, leaves the cursor where it is."""
+        if event.type != "ERROR" and event.version:
+            self.version = event.version
+
+    def refused(self, refusal: Refusal) -> None:
+        """The server refused to list or watch.
+
+        >>> from protocol.kubernetes.refusals import classify
+        >>> cursor = Cursor("41")
+        >>> cursor.refused(classify(503)), cursor.must_list
+        (None, False)
+        >>> cursor.refused(classify(410)), cursor.must_list
+        (None, True)
+        """
+        if refusal.kind in (RefusalKind.GONE, RefusalKind.NOT_FOUND):
+            self.version = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """How long one watch lasts: what the server is asked for, and what silence the client bears. In seconds."""
+
+    asked: int
+    silence: Seconds
+
+    @classmethod
+    def spread(cls, luck: float, span: Seconds = WATCH_SPAN) -> WatchTimes:
+        """``span`` and, by ``luck`` in 0..1, up to as much again.
+
+        >>> WatchTimes.spread(0.5)
+        WatchTimes(asked=360, silence=390.0)
+        """
+        asked = int(span * (1.0 + luck))
+        return cls(asked, Seconds(asked + SILENCE_BEYOND))
+
+
+def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
+    """The query of a watch from ``version`` on; empty: from the state as it is, which comes as ADDED events first.
+
+    >>> watch_query("41", WatchTimes(240, Seconds(270.0)))["timeoutSeconds"]
+    '240'
+    """
+    asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.asked)}
+    return asked | {"resourceVersion": version} if version else asked

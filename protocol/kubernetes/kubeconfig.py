@@ -1,0 +1,248 @@
+"""What a kubeconfig says about one context: the server, whom to trust, and who we are. Reads text, opens no files.
+
+Rules that hold here:
+
+- Exactly one way to prove who we are is taken, in kubectl's order: token, token file, client certificate, plug-in.
+- What is not supported (``auth-provider``, passwords, proxies) is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.yaml_text import read_yaml
+
+
+class KubeconfigError(ValueError):
+    """The kubeconfig cannot be used; the message says which part and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """A certificate or key: its text, or the path of its file (relative to the kubeconfig). Both empty: none."""
+
+    text: str = ""
+    path: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A program that prints an ``ExecCredential`` of ``api_version``."""
+
+    command: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    api_version: str
+    install_hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """One context of a kubeconfig. ``token_path`` is relative to the kubeconfig; ``server_name`` replaces the URL's."""
+
+    server: str
+    authority: Pem = Pem()
+    insecure: bool = False
+    server_name: str = ""
+    token: str = ""
+    token_path: str = ""
+    certificate: Pem = Pem()
+    key: Pem = Pem()
+    plugin: ExecPlugin | None = None
+    namespace: str = ""
+
+
+def parse_kubeconfig(text: str, context: str = "") -> Login:
+    """The context of that name, or the current one. Raises ``KubeconfigError``.
+
+    >>> login = parse_kubeconfig(\"\"\"
+    ... current-context: here
+    ... contexts: [{name: here, context: {cluster: c, user: u}}]
+    ... clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443/"}}]
+    ... users: [{name: u, user: {token: secret}}]
+    ... \"\"\")
+    >>> login.server, login.token
+    ('https://10.0.0.1:6443', 'secret')
+    """
+    try:
+        found = msgspec.convert(read_yaml(text), _Kubeconfig)
+    except (ValueError, RecursionError) as error:
+        raise KubeconfigError(field_message(error)) from None
+    name = context or found.current
+    if not name:
+        raise KubeconfigError("there is no current-context: name one")
+    chosen = _named("context", found.contexts, name).context
+    cluster = _named("cluster", found.clusters, chosen.cluster).cluster
+    user = _named("user", found.users, chosen.user).user if chosen.user else _User()
+    _refuse(cluster, user, chosen.user)
+    return Login(
+        server=_server(cluster, chosen.cluster),
+        authority=_pem("certificate-authority-data", cluster.authority_data, cluster.authority),
+        insecure=cluster.insecure,
+        server_name=cluster.server_name or "",
+        token=user.token or "",
+        token_path="" if user.token else user.token_file or "",
+        certificate=_pem("client-certificate-data", user.certificate_data, user.certificate),
+        key=_pem("client-key-data", user.key_data, user.key),
+        plugin=_plugin(user),
+        namespace=chosen.namespace or "",
+    )
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Cluster(msgspec.Struct, frozen=True):
+    server: str
+    authority: str | None = msgspec.field(default=None, name="certificate-authority")
+    authority_data: str | None = msgspec.field(default=None, name="certificate-authority-data")
+    insecure: bool = msgspec.field(default=False, name="insecure-skip-tls-verify")
+    server_name: str | None = msgspec.field(default=None, name="tls-server-name")
+    proxy: str | None = msgspec.field(default=None, name="proxy-url")
+
+
+class _Variable(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+
+
+class _Exec(msgspec.Struct, frozen=True):
+    command: str
+    api_version: str = msgspec.field(name="apiVersion")
+    args: list[str] | None = None
+    env: list[_Variable] | None = None
+    hint: str | None = msgspec.field(default=None, name="installHint")
+
+
+class _User(msgspec.Struct, frozen=True):
+    token: str | None = None
+    token_file: str | None = msgspec.field(default=None, name="tokenFile")
+    certificate: str | None = msgspec.field(default=None, name="client-certificate")
+    certificate_data: str | None = msgspec.field(default=None, name="client-certificate-data")
+    key: str | None = msgspec.field(default=None, name="client-key")
+    key_data: str | None = msgspec.field(default=None, name="client-key-data")
+    exec: _Exec | None = None
+    auth_provider: dict[str, object] | None = msgspec.field(default=None, name="auth-provider")
+    username: str | None = None
+    impersonate: str | None = msgspec.field(default=None, name="as")
+
+
+class _Context(msgspec.Struct, frozen=True):
+    cluster: str
+    user: str = ""
+    namespace: str | None = None
+
+
+class _ClusterEntry(_Named, frozen=True):
+    cluster: _Cluster
+
+
+class _UserEntry(_Named, frozen=True):
+    user: _User = _User()
+
+
+class _ContextEntry(_Named, frozen=True):
+    context: _Context
+
+
+class _Kubeconfig(msgspec.Struct, frozen=True):
+    clusters: list[_ClusterEntry] | None = None
+    contexts: list[_ContextEntry] | None = None
+    users: list[_UserEntry] | None = None
+    current: str = msgspec.field(default="", name="current-context")
+
+
+N = TypeVar("N", bound=_Named)
+_SCHEMES: Final = ("http://", "https://")
+
+
+def _named(kind: str, entries: list[N] | None, name: str) -> N:
+    for entry in entries or ():
+        if entry.name == name:
+            return entry
+    raise KubeconfigError(f"there is no {kind} named {name!r}")
+
+
+def _refuse(cluster: _Cluster, user: _User, name: str) -> None:
+    unsupported = {
+        f"user {name}: auth-provider": user.auth_provider,
+        f"user {name}: username": user.username,
+        f"user {name}: as": user.impersonate,
+        "cluster: proxy-url": cluster.proxy,
+    }
+    for what, given in unsupported.items():
+        if given:
+            raise KubeconfigError(f"{what} is not supported")
+
+
+def _server(cluster: _Cluster, name: str) -> str:
+    if not cluster.server.startswith(_SCHEMES):
+        raise KubeconfigError(f"cluster {name}: server: expected http://… or https://…, got {cluster.server[:80]!r}")
+    return cluster.server.rstrip("/")
+
+
+def _pem(field: str, data: str | None, path: str | None) -> Pem:
+    if not data:
+        return Pem(path=path or "")
+    try:
+        return Pem(text=base64.b64decode(data, validate=True).decode())
+    except (binascii.Error, ValueError):
+        raise KubeconfigError(f"{field}: expected base64 of a PEM text") from None
+
+
+def _plugin(user: _User) -> ExecPlugin | None:
+    if user.exec is None or user.token or user.token_file:
+        return None
+    variables = tuple((each.name, each.value) for each in user.exec.env or ())
+    return ExecPlugin(
+        user.exec.command, tuple(user.exec.args or ()), variables, user.exec.api_version, user.exec.hint or ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCredential:
+    """What a plug-in printed. ``expires`` is RFC 3339, empty where it does not expire."""
+
+    token: str
+    certificate: str
+    key: str
+    expires: str
+
+
+class _ExecStatus(msgspec.Struct, frozen=True):
+    token: str | None = None
+    certificate: str | None = msgspec.field(default=None, name="clientCertificateData")
+    key: str | None = msgspec.field(default=None, name="clientKeyData")
+    expires: str | None = msgspec.field(default=None, name="expirationTimestamp")
+
+
+class _ExecAnswer(msgspec.Struct, frozen=True):
+    status: _ExecStatus
+
+
+_EXEC_ANSWER: Final = msgspec.json.Decoder(_ExecAnswer)
+
+
+def read_exec_credential(printed: bytes) -> ExecCredential:
+    """An ``ExecCredential`` of ``client.authentication.k8s.io``. Raises ``KubeconfigError``.
+
+    >>> read_exec_credential(b'{"kind": "ExecCredential", "status": {"token": "t"}}').token
+    't'
+    """
+    try:
+        found = _EXEC_ANSWER.decode(printed).status
+    except (ValueError, RecursionError) as error:
+        raise KubeconfigError(f"the credential plug-in's answer: {field_message(error)}") from None
+    if not found.token and not (found.certificate and found.key):
+        raise KubeconfigError("the credential plug-in's answer has neither a token nor a certificate with its key")
+    return ExecCredential(found.token or "", found.certificate or "", found.key or "", found.expires or "")

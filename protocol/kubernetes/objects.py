@@ -1,0 +1,184 @@
+"""Kubernetes objects as plain JSON, read through accessors that never raise.
+
+Rules that hold here:
+
+- An object is the JSON that the API gave. A field that is missing, null or of the wrong type reads as empty.
+- ``number`` orders resource versions by age, as the API server of etcd makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from protocol.messages import ObjectName
+
+Json = dict[str, object]
+"""One JSON object."""
+
+JsonObject = Mapping[str, object]
+"""One JSON object that is only read."""
+
+_LONGEST_VERSION = 20
+
+
+def child(source: JsonObject, *path: str) -> Json:
+    """The JSON object at ``path``; empty where there is none.
+
+    >>> child({"metadata": {"labels": {"a": "b"}}}, "metadata", "labels")
+    {'a': 'b'}
+    >>> child({"metadata": 7}, "metadata")
+    {}
+    """
+    found: object = source
+    for step in path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _leaf(source: JsonObject, path: tuple[str, ...]) -> object:
+    found: object = source
+    for step in path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def text(source: JsonObject, *path: str) -> str:
+    """The text at ``path``; empty where there is none.
+
+    >>> text({"status": {"phase": "Running"}}, "status", "phase")
+    'Running'
+    """
+    found = _leaf(source, path)
+    return found if isinstance(found, str) else ""
+
+
+def texts(source: JsonObject, *path: str) -> dict[str, str]:
+    """The mapping of texts at ``path`` (labels, annotations, selectors).
+
+    >>> texts({"labels": {"a": "b", "c": 1}}, "labels")
+    {'a': 'b'}
+    """
+    found = _leaf(source, path)
+    return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, Mapping) else {}
+
+
+def whole(source: JsonObject, *path: str) -> int:
+    """The whole number at ``path``; 0 where there is none.
+
+    >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")
+    (3, 0)
+    """
+    found = _leaf(source, path)
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+
+
+def flag(source: JsonObject, *path: str) -> bool:
+    """Whether there is ``true`` at ``path``.
+
+    >>> flag({"spec": {"unschedulable": True}}, "spec", "unschedulable"), flag({}, "spec", "unschedulable")
+    (True, False)
+    """
+    return _leaf(source, path) is True
+
+
+def items(source: JsonObject, *path: str) -> list[Json]:
+    """The JSON objects of the list at ``path``.
+
+    >>> items({"items": [{"a": 1}, None, {"b": 2}]}, "items")
+    [{'a': 1}, {'b': 2}]
+    """
+    found = _leaf(source, path)
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        return []
+    return [dict(item) for item in found if isinstance(item, Mapping)]
+
+
+def name_of(source: JsonObject) -> ObjectName:
+    """Namespace (empty for cluster-wide kinds) and name.
+
+    >>> str(name_of({"metadata": {"namespace": "default", "name": "db"}}))
+    'default/db'
+    """
+    return ObjectName(text(source, "metadata", "namespace"), text(source, "metadata", "name"))
+
+
+def uid_of(source: JsonObject) -> str:
+    """What tells two objects of one name apart.
+
+    >>> uid_of({"metadata": {"uid": "u-1"}})
+    'u-1'
+    """
+    return text(source, "metadata", "uid")
+
+
+def version_of(source: JsonObject) -> str:
+    """The object's resourceVersion; empty where it says none.
+
+    >>> version_of({"metadata": {"resourceVersion": "42"}})
+    '42'
+    """
+    return text(source, "metadata", "resourceVersion")
+
+
+def number(version: object) -> int:
+    """A resourceVersion in its order of age; 0 where it is no number, so that everything counts as new.
+
+    >>> number("42"), number("opaque"), number(None)
+    (42, 0, 0)
+    """
+    found = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
+    return int(found) if len(found) <= _LONGEST_VERSION and found.isascii() and found.isdigit() else 0
+
+
+def labels_of(source: JsonObject) -> dict[str, str]:
+    """The object's labels.
+
+    >>> labels_of({"metadata": {"labels": {"app": "db"}}})
+    {'app': 'db'}
+    """
+    return texts(source, "metadata", "labels")
+
+
+def annotations_of(source: JsonObject) -> dict[str, str]:
+    """The object's annotations.
+
+    >>> annotations_of({"metadata": {}})
+    {}
+    """
+    return texts(source, "metadata", "annotations")
+
+
+def is_leaving(source: JsonObject) -> bool:
+    """Whether deletion of the object has begun.
+
+    >>> is_leaving({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    True
+    """
+    return bool(text(source, "metadata", "deletionTimestamp"))
+
+
+def node_of(pod: JsonObject) -> str:
+    """The node that a pod is bound to; empty while it is not.
+
+    >>> node_of({"spec": {"nodeName": "n1"}})
+    'n1'
+    """
+    return text(pod, "spec", "nodeName")
+
+
+def pod_phase(pod: JsonObject) -> str:
+    """Pending, Running, Succeeded or Failed.
+
+    >>> pod_phase({"status": {"phase": "Pending"}})
+    'Pending'
+    """
+    return text(pod, "status", "phase")
+
+
+def is_over(pod: JsonObject) -> bool:
+    """Whether the pod has ended and will not run again.
+
+    >>> is_over({"status": {"phase": "Failed"}})
+    True
+    """
+    return pod_phase(pod) in {"Succeeded", "Failed"}

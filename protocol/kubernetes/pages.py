@@ -1,0 +1,239 @@
+"""Lists and watch lines decoded object by object, so that one object that cannot be read spoils no other.
+
+Rules that hold here:
+
+- A page or line is decoded whole where that works. Where it does not, it is taken apart and each object is decoded by
+  itself; one that cannot be decoded becomes ``Unreadable`` with whatever identity can still be found.
+- What is no page, or no event, raises ``UnreadableAnswerError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.json_scan import UnclosedError, elements, members
+from protocol.kubernetes.objects import Json, name_of, text, uid_of, version_of
+from protocol.kubernetes.refusals import Refusal, refusal_in
+from protocol.messages import ObjectName
+
+LONGEST_LINE: Final = 4 * 1024 * 1024
+"""An object of the API server has at most 1.5 MiB; JSON may escape it to more."""
+
+
+class UnreadableAnswerError(ValueError):
+    """The server's answer is not what it should be; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that cannot be decoded, and what is known of it: the parts of its identity may be empty."""
+
+    name: ObjectName
+    uid: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list. ``rest`` is the token that asks for the next page; empty on the last one."""
+
+    version: str
+    rest: str
+    objects: list[Json]
+    unreadable: list[Unreadable]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
+
+    ``object`` is empty and ``unreadable`` set where the object cannot be decoded.
+    """
+
+    type: str
+    object: Json
+    unreadable: Unreadable | None = None
+
+    @property
+    def name(self) -> ObjectName:
+        """Whom the event is about, as far as that is known."""
+        return name_of(self.object) if self.unreadable is None else self.unreadable.name
+
+    @property
+    def version(self) -> str:
+        """The object's version, from which a watch can be resumed; empty where it is not known."""
+        return version_of(self.object) if self.unreadable is None else self.unreadable.version
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the server ends the watch, where this is an ERROR event.
+
+        >>> read_event(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}').refusal.kind.value
+        'gone'
+        """
+        return refusal_in(self.object) if self.type == "ERROR" else None
+
+
+@dataclass(slots=True)
+class LineSplitter:
+    """Makes whole lines of the pieces that a socket delivers. A last line without its end is incomplete: never given.
+
+    >>> lines = LineSplitter()
+    >>> lines.feed(b'{"a":1}\\n{"b"'), lines.feed(b':2}\\n')
+    ([b'{"a":1}'], [b'{"b":2}'])
+    """
+
+    longest: int = LONGEST_LINE
+    _pieces: list[bytes] = field(default_factory=list)
+    _size: int = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that ``chunk`` completes. Raises ``UnreadableAnswerError`` where a line grows too long."""
+        first, *others = chunk.split(b"\n")
+        lines = []
+        self._add(first)
+        for following in others:
+            lines.append(b"".join(self._pieces))
+            self._pieces, self._size = [], 0
+            self._add(following)
+        return [line for line in lines if line]
+
+    def _add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size > self.longest:
+            raise UnreadableAnswerError(f"a line of the watch has more than {self.longest} bytes")
+
+
+def read_object(body: bytes) -> Json:
+    """An answer that is one object. Raises ``UnreadableAnswerError``.
+
+    >>> read_object(b'{"kind": "Pod"}')
+    {'kind': 'Pod'}
+    >>> read_object(b'[]')
+    Traceback (most recent call last):
+    protocol.kubernetes.pages.UnreadableAnswerError: document: expected object, got array
+    """
+    try:
+        return _OBJECT.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableAnswerError(field_message(error)) from None
+
+
+def read_page(body: bytes) -> Page:
+    """One page of a list. Raises ``UnreadableAnswerError``.
+
+    >>> page = read_page(b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},7]}')
+    >>> page.version, len(page.objects), page.unreadable[0].reason
+    ('9', 1, 'document: expected object, got int')
+    """
+    try:
+        whole = _PAGE.decode(body)
+    except (ValueError, RecursionError):
+        return _by_parts(body)
+    found = {"metadata": whole.metadata or {}}
+    return Page(version_of(found), text(found, "metadata", "continue"), whole.items or [], [])
+
+
+def read_event(line: bytes) -> WatchEvent:
+    """One line of a watch. Raises ``UnreadableAnswerError``.
+
+    >>> event = read_event(b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}')
+    >>> event.type, str(event.name), event.version
+    ('ADDED', '/a', '7')
+    """
+    try:
+        whole = _EVENT.decode(line)
+    except (ValueError, RecursionError):
+        return _event_by_parts(line)
+    return WatchEvent(whole.type, whole.found or {})
+
+
+class _Page(msgspec.Struct, frozen=True):
+    items: list[Json] | None
+    metadata: Json | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    found: Json | None = msgspec.field(name="object")
+
+
+_OBJECT: Final = msgspec.json.Decoder(Json)
+_PAGE: Final = msgspec.json.Decoder(_Page)
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_TEXT: Final = msgspec.json.Decoder(str)
+
+T = TypeVar("T")
+
+
+def _by_parts(body: bytes) -> Page:
+    parts = _members(body)
+    try:
+        listed = list(elements(parts["items"])) if parts["items"].startswith(b"[") else None
+    except (UnclosedError, KeyError):
+        listed = None
+    if listed is None:
+        raise UnreadableAnswerError("items: expected an array of objects")
+    nothing: Json = {}
+    metadata = {"metadata": _or(_decoded, parts.get("metadata", b""), nothing)}
+    page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])
+    for each in listed:
+        found = _object(each)
+        if isinstance(found, Unreadable):
+            page.unreadable.append(found)
+        else:
+            page.objects.append(found)
+    return page
+
+
+def _event_by_parts(line: bytes) -> WatchEvent:
+    parts = _members(line)
+    kind = _or(_TEXT.decode, parts.get("type", b""), "")
+    if not kind or "object" not in parts:
+        raise UnreadableAnswerError("expected an event with a type and an object")
+    found = _object(parts["object"])
+    return WatchEvent(kind, {}, found) if isinstance(found, Unreadable) else WatchEvent(kind, found)
+
+
+def _decoded(raw: bytes) -> Json:
+    return _OBJECT.decode(raw)
+
+
+def _members(body: bytes) -> dict[str, bytes]:
+    if not body.lstrip().startswith(b"{"):
+        raise UnreadableAnswerError("document: expected an object")
+    try:
+        return members(body)
+    except UnclosedError as error:
+        raise UnreadableAnswerError(f"document: {error}") from None
+
+
+def _object(raw: bytes) -> Json | Unreadable:
+    try:
+        return _OBJECT.decode(raw)
+    except (ValueError, RecursionError) as error:
+        reason = field_message(error)
+    try:
+        metadata = members(members(raw).get("metadata", b"{}"))
+    except UnclosedError:
+        metadata = {}
+    known = {key: _or(_TEXT.decode, metadata.get(key, b""), "") for key in _IDENTITY}
+    identity = {"metadata": known}
+    return Unreadable(name_of(identity), uid_of(identity), version_of(identity), reason)
+
+
+_IDENTITY: Final = ("namespace", "name", "uid", "resourceVersion")
+
+
+def _or(read: Callable[[bytes], T], raw: bytes, otherwise: T) -> T:
+    try:
+        return read(raw)
+    except (ValueError, RecursionError):
+        return otherwise

@@ -1,0 +1,145 @@
+"""What an API server means when it does not do what was asked. The only place that knows its status codes.
+
+Rules that hold here:
+
+- A ``Status`` object's reason decides first (409 is a conflict or a name that is taken), then the HTTP status.
+- 5xx says nothing about the outcome: a proxy may answer for a server that still works. Everything else is a refusal,
+  made before anything was changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import JsonObject, child, text, whole
+from protocol.units import Seconds
+
+SHOWN: Final = 300
+"""At most so many characters of a server's complaint are kept."""
+
+LONGEST_WAIT: Final = 3600
+"""A ``Retry-After`` of more seconds than this is not believed."""
+
+
+class RefusalKind(StrEnum):
+    """What the server says is wrong."""
+
+    NOT_FOUND = "not found"
+    ALREADY_EXISTS = "already exists"
+    CONFLICT = "conflict"
+    GONE = "gone"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    INVALID = "invalid"
+    TOO_MANY_REQUESTS = "too many requests"
+    UNAVAILABLE = "unavailable"
+    OTHER = "other"
+
+
+_REASONS: Final = {
+    "NotFound": RefusalKind.NOT_FOUND,
+    "AlreadyExists": RefusalKind.ALREADY_EXISTS,
+    "Conflict": RefusalKind.CONFLICT,
+    "Gone": RefusalKind.GONE,
+    "Expired": RefusalKind.GONE,
+    "Unauthorized": RefusalKind.UNAUTHORIZED,
+    "Forbidden": RefusalKind.FORBIDDEN,
+    "Invalid": RefusalKind.INVALID,
+    "BadRequest": RefusalKind.INVALID,
+    "TooManyRequests": RefusalKind.TOO_MANY_REQUESTS,
+    "ServiceUnavailable": RefusalKind.UNAVAILABLE,
+    "InternalError": RefusalKind.UNAVAILABLE,
+    "ServerTimeout": RefusalKind.UNAVAILABLE,
+    "Timeout": RefusalKind.UNAVAILABLE,
+}
+_STATUSES: Final = {
+    400: RefusalKind.INVALID,
+    401: RefusalKind.UNAUTHORIZED,
+    403: RefusalKind.FORBIDDEN,
+    404: RefusalKind.NOT_FOUND,
+    409: RefusalKind.CONFLICT,
+    410: RefusalKind.GONE,
+    422: RefusalKind.INVALID,
+    429: RefusalKind.TOO_MANY_REQUESTS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was answered. ``reason`` is the server's one word; ``retry_after`` what it asks one to wait, in seconds."""
+
+    kind: RefusalKind
+    status: int
+    message: str = ""
+    reason: str = ""
+    retry_after: Seconds | None = None
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether what was asked may have happened all the same.
+
+        >>> classify(503).is_unknown, classify(409).is_unknown
+        (True, False)
+        """
+        return self.kind is RefusalKind.UNAVAILABLE
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message or self.reason or self.kind.value}"
+
+
+def classify(status: int, reason: str = "") -> Refusal:
+    """The refusal that an HTTP status and a one-word reason stand for.
+
+    >>> classify(409).kind, classify(409, "AlreadyExists").kind, classify(502).kind, classify(418).kind
+    (<RefusalKind.CONFLICT: 'conflict'>, <RefusalKind.ALREADY_EXISTS: 'already exists'>, \
+<RefusalKind.UNAVAILABLE: 'unavailable'>, <RefusalKind.OTHER: 'other'>)
+    """
+    by_status = RefusalKind.UNAVAILABLE if status >= 500 else _STATUSES.get(status, RefusalKind.OTHER)
+    return Refusal(_REASONS.get(reason, by_status), status, reason=reason)
+
+
+def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
+    """An answer that is no success, by its HTTP status, body and ``Retry-After`` header. Never raises.
+
+    >>> str(read_refusal(404, b'{"kind":"Status","reason":"NotFound","message":"pods \\\\"db\\\\" not found"}'))
+    '404: pods "db" not found'
+    >>> read_refusal(429, b"slow down", "2").retry_after
+    2.0
+    """
+    try:
+        found = _STATUS.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        found = _Status(message=body[: SHOWN * 4].decode(errors="replace"))
+    plain = classify(status, found.reason[:SHOWN] if status < 500 else "")
+    return Refusal(plain.kind, status, found.message[:SHOWN], found.reason[:SHOWN], _seconds(retry_after))
+
+
+def refusal_in(status: JsonObject) -> Refusal:
+    """What a ``Status`` object says, such as that of an ERROR event in a watch.
+
+    >>> refusal_in({"code": 410, "reason": "Expired", "message": "too old"}).kind
+    <RefusalKind.GONE: 'gone'>
+    """
+    code = whole(status, "code")
+    plain = classify(code if 100 <= code < 600 else 500, text(status, "reason")[:SHOWN])
+    wait = whole(child(status, "details"), "retryAfterSeconds")
+    return Refusal(plain.kind, plain.status, text(status, "message")[:SHOWN], plain.reason, _seconds(str(wait or "")))
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    reason: str = ""
+
+
+_STATUS: Final = msgspec.json.Decoder(_Status)
+
+
+def _seconds(header: str) -> Seconds | None:
+    """The header's seconds; a date, or more than is believed, is not heeded."""
+    if not (header.isascii() and header.isdecimal() and len(header) <= 6):
+        return None
+    return Seconds(float(header)) if int(header) <= LONGEST_WAIT else None

@@ -1,0 +1,68 @@
+"""Kinds of objects and where their API lives. The only maker of API paths in this project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL, VM_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object: its API group (empty for the core group), version, and names."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind say as ``apiVersion``.
+
+        >>> PODS.api_version, VIRTUAL_MACHINES.api_version
+        ('v1', 'vm.neon.tech/v1')
+        """
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def prefix(self) -> str:
+        """The path of the API group and version.
+
+        >>> PODS.prefix
+        '/api/v1'
+        """
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of the collection, of one object, or of a subresource; names are escaped.
+
+        >>> PODS.path()
+        '/api/v1/pods'
+        >>> PODS.path("default", "db-1", "binding")
+        '/api/v1/namespaces/default/pods/db-1/binding'
+        >>> NODES.path(name="../secrets")
+        '/api/v1/nodes/..%2Fsecrets'
+        """
+        scope = ("namespaces", namespace) if self.namespaced and namespace else ()
+        parts = (*scope, self.plural, *(part for part in (name, subresource) if part))
+        return "/".join((self.prefix, *(quote(part, safe="") for part in parts)))
+
+
+PODS: Final = Resource("", "v1", "pods", "Pod")
+NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+EVENTS: Final = Resource("", "v1", "events", "Event")
+NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+PERSISTENT_VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+VIRTUAL_MACHINES: Final = Resource(VM_GROUP, VM_VERSION, VM_PLURAL, "VirtualMachine")
+MIGRATIONS: Final = Resource(VM_GROUP, VM_VERSION, MIGRATION_PLURAL, "VirtualMachineMigration")
+CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)

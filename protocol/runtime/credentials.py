@@ -1,0 +1,179 @@
+"""Where the Kubernetes API is and who we are to it: from a kubeconfig file, or from the pod that we run in.
+
+Rules that hold here:
+
+- Tokens in files are read again once a minute: projected tokens change on disk.
+- A credential plug-in is a program. It is run only for a command that a person started (``plugins=True``), never
+  inside a service; there it is refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from protocol.kubernetes.kubeconfig import (
+    ExecCredential,
+    ExecPlugin,
+    KubeconfigError,
+    Login,
+    Pem,
+    parse_kubeconfig,
+    read_exec_credential,
+)
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file
+TOKEN_AGE: Final = Seconds(60.0)
+PLUGIN_DEADLINE: Final = Seconds(60.0)
+
+EARLY: Final = Seconds(30.0)
+"""A plug-in is asked again so long before its token expires."""
+
+
+class CredentialsError(ValueError):
+    """The API cannot be reached with what is configured; the message says which file and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A server's URL, how to trust it, and the token to show (None: none; a client certificate may be in ``tls``)."""
+
+    server: str
+    tls: ssl.SSLContext | bool
+    token: Callable[[], str | None]
+
+
+def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:
+    """The service account of the pod that we run in. Raises ``CredentialsError`` outside of a cluster."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise CredentialsError("not in a cluster (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")
+    address = f"[{host}]" if ":" in host else host
+    login = Login(f"https://{address}:{port}", authority=Pem(path="ca.crt"), token_path=TOKEN_FILE)
+    return _credentials(login, folder, clock)
+
+
+def from_kubeconfig(path: Path, clock: Clock, *, context: str = "", plugins: bool = False) -> Credentials:
+    """A context (empty: the current one) of a kubeconfig file. Raises ``CredentialsError``.
+
+    ``plugins``: a person runs this command, so programs that the file names for fetching credentials may be run.
+    """
+    try:
+        login = parse_kubeconfig(path.read_text(), context)
+        if login.plugin is not None and not plugins:
+            raise KubeconfigError("exec: a service runs no credential plug-ins; use a token file or a certificate")
+        return _credentials(login, path.parent, clock)
+    except OSError as error:
+        raise CredentialsError(f"{path}: {error.strerror}") from None
+    except (KubeconfigError, UnicodeDecodeError) as error:
+        raise CredentialsError(f"{path}: {error}") from None
+
+
+class FileToken:
+    """A token in a file, read again once it is ``TOKEN_AGE`` old. Raises ``CredentialsError`` if it never was there."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._token: str | None = None
+        self._read_at = Instant(float("-inf"))
+
+    def __call__(self) -> str:
+        """The token; the last one where the file cannot be read just now."""
+        if self._token is None or self._clock.now() - self._read_at >= TOKEN_AGE:
+            try:
+                self._token = self._path.read_text().strip() or self._token
+                self._read_at = self._clock.now()
+            except (OSError, UnicodeDecodeError) as error:
+                if self._token is None:
+                    raise CredentialsError(f"{self._path}: {getattr(error, 'strerror', error)}") from None
+        if not self._token:
+            raise CredentialsError(f"{self._path}: the file is empty")
+        return self._token
+
+
+class PluginToken:
+    """The token that a plug-in prints, asked for again shortly before it expires."""
+
+    def __init__(self, plugin: ExecPlugin, first: ExecCredential, clock: Clock) -> None:
+        self._plugin = plugin
+        self._credential = first
+        self._clock = clock
+
+    def __call__(self) -> str | None:
+        """The token now. Raises ``CredentialsError`` where a new one is due and the plug-in fails."""
+        expires = parse_timestamp(self._credential.expires)
+        if expires is not None and self._clock.wall() >= expires - EARLY:
+            self._credential = run_plugin(self._plugin)
+        return self._credential.token or None
+
+
+def run_plugin(plugin: ExecPlugin) -> ExecCredential:
+    """Runs the program, as kubectl does. Raises ``CredentialsError``."""
+    asked = f'{{"apiVersion":"{plugin.api_version}","kind":"ExecCredential","spec":{{"interactive":false}}}}'
+    environment = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": asked}
+    command = [plugin.command, *plugin.arguments]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=PLUGIN_DEADLINE, env=environment)
+        return read_exec_credential(done.stdout)
+    except (OSError, subprocess.SubprocessError, KubeconfigError) as error:
+        hint = f" ({plugin.install_hint})" if plugin.install_hint and isinstance(error, FileNotFoundError) else ""
+        raise CredentialsError(f"the credential plug-in {plugin.command!r} failed: {error}{hint}") from None
+
+
+def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
+    token: Callable[[], str | None] = lambda: login.token or None  # noqa: E731 - one expression of many that give one
+    if login.plugin is not None:
+        credential = run_plugin(login.plugin)
+        token = PluginToken(login.plugin, credential, clock)
+        if credential.certificate:
+            login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key))
+    elif login.token_path:
+        token = FileToken(folder / login.token_path, clock)
+    return Credentials(login.server, _tls(login, folder), token)
+
+
+def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
+    if login.server.startswith("http://"):
+        return True
+    authority = _read(login.authority, folder)
+    try:
+        context = ssl.create_default_context(cadata=authority or None)
+        if login.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+    except ssl.SSLError as error:
+        raise CredentialsError(f"certificate-authority: {error.reason or error}") from None
+    if login.certificate and login.key:
+        _show_certificate(context, _read(login.certificate, folder), _read(login.key, folder))
+    return context
+
+
+def _read(pem: Pem, folder: Path) -> str:
+    if not pem.path:
+        return pem.text
+    path = folder / pem.path
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsError(f"{path}: {getattr(error, 'strerror', error)}") from None
+
+
+def _show_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600; OpenSSL reads from files only
+        file.write(f"{certificate}\n{key}")
+        file.flush()
+        try:
+            context.load_cert_chain(file.name)
+        except ssl.SSLError as error:
+            raise CredentialsError(f"client-certificate and client-key: {error.reason or error}") from None

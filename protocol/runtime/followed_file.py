@@ -1,0 +1,98 @@
+"""One file of settings: read at the start, looked at every few seconds, taken in when its content has changed.
+
+Rules that hold here:
+
+- The content decides, found through symbolic links: Kubernetes swaps a link when a ConfigMap changes, editors rename.
+- A content that is refused changes nothing: what was in force stays, and the refusal is told once.
+- Reading and parsing happen outside of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, Never, Protocol, TypeVar
+
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+
+INTERVAL: Final = Seconds(2.0)
+"""How often the file is looked at."""
+
+LARGEST: Final = 4 * 1024 * 1024
+"""Bytes. A ConfigMap holds 1 MiB."""
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class FileRefusedError(ValueError):
+    """The file cannot be read, or its content cannot be used; the message begins with its path."""
+
+
+class Follower(Protocol[T_contra]):
+    """Who is told what the file says."""
+
+    def accept(self, value: T_contra, generation: int) -> None:
+        """A new content is in force. ``generation`` counts those that were accepted, from 1."""
+
+    def refuse(self, error: FileRefusedError) -> None:
+        """A new content was refused; what was in force stays. ``error.__cause__`` is what ``read`` raised."""
+
+
+@dataclass(slots=True, eq=False)
+class FollowedFile(Generic[T]):
+    """The file at ``path``; ``read`` makes a value of its text and raises ``ValueError`` where it cannot."""
+
+    path: Path
+    read: Callable[[str], T]
+    generation: int = 0
+    _content: bytes | str | None = None
+
+    def load(self) -> T:
+        """What the file says at the start. Raises ``FileRefusedError``."""
+        self._content = self._content_now()
+        return self._parsed(self._content)
+
+    async def follow(self, follower: Follower[T], clock: Clock, interval: Seconds = INTERVAL) -> Never:
+        """Looks at the file every ``interval`` until cancelled."""
+        while True:
+            await clock.sleep(interval)
+            try:
+                new = await asyncio.to_thread(self._news)
+            except FileRefusedError as error:
+                follower.refuse(error)
+            else:
+                for value in new:
+                    follower.accept(value, self.generation)
+
+    def _news(self) -> list[T]:
+        """What the file says now, nothing where that is as before. Raises ``FileRefusedError``, once per content."""
+        content = self._content_now()
+        if content == self._content:
+            return []
+        self._content = content
+        return [self._parsed(content)]
+
+    def _parsed(self, content: bytes | str) -> T:
+        if isinstance(content, str):
+            raise FileRefusedError(f"{self.path}: {content}")
+        try:
+            value = self.read(content.decode())
+        except UnicodeDecodeError as error:
+            raise FileRefusedError(f"{self.path}: expected UTF-8, got byte {content[error.start]:#04x}") from error
+        except ValueError as error:
+            raise FileRefusedError(f"{self.path}: {error}") from error
+        self.generation += 1
+        return value
+
+    def _content_now(self) -> bytes | str:
+        """The file's bytes, or why they cannot be read."""
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(LARGEST + 1)
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        return content if len(content) <= LARGEST else f"expected at most {LARGEST} bytes"

@@ -1,0 +1,76 @@
+"""Logs of all programs in one form: a JSON object a line, with the same fields everywhere.
+
+Rules that hold here:
+
+- ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
+  where there is one. Whatever else a line says comes from ``extra=`` and keeps its name: ``vm``, ``node``, ``pod`` …
+- A line is one line and always valid JSON, whatever it is given to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+import msgspec
+
+QUIET: Final = ("httpx", "httpcore", "uvicorn", "asyncio")
+"""Libraries that say more than an operator wants: only their warnings are written."""
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_FIELDS: Final = frozenset({"ts", "level", "logger", "msg", "error"})
+_LONGEST: Final = 16 * 1024
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object.
+
+    >>> record = logging.makeLogRecord({"name": "agent", "levelname": "INFO", "msg": "resized", "created": 0.0})
+    >>> record.vm = "default/db"
+    >>> JsonFormatter().format(record)
+    '{"ts":"1970-01-01T00:00:00.000Z","level":"info","logger":"agent","msg":"resized","vm":"default/db"}'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line without its end."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, object] = {
+            "ts": at,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": _message(record),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD:
+                line[f"{name}_" if name in _FIELDS else name] = value
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)[-_LONGEST:]
+        elif record.exc_text:
+            line["error"] = record.exc_text[-_LONGEST:]
+        return _encoded(line)
+
+
+def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
+    """Sends all logs of this process to ``stream`` (stderr) as JSON; replaces whatever was set up before."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()[:_LONGEST]
+    except Exception:  # noqa: BLE001 - arguments that do not fit the text must not lose the line
+        return f"{record.msg} {record.args!r}"[:_LONGEST]
+
+
+def _encoded(line: dict[str, object]) -> str:
+    try:
+        return msgspec.json.encode(line, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        plain = {name: str(value).encode(errors="replace").decode() for name, value in line.items()}
+        return msgspec.json.encode(plain).decode()

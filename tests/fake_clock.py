@@ -1,0 +1,94 @@
+"""The clock of all tests: time stands still until a test moves it, and chance is what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+
+from protocol.units import Instant, Seconds
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+"""What ``wall`` says when ``now`` is zero."""
+
+ROUNDS = 60
+"""Rounds of the event loop after which everything that can happen without time has happened."""
+
+
+async def settle() -> None:
+    """Lets every task run until it waits for something outside."""
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)
+
+
+class FakeClock:
+    """A ``Clock`` whose time only ``advance`` moves."""
+
+    def __init__(self, start: float = 1000.0, jitter: float = 0.5) -> None:
+        self.luck = jitter
+        self._now = start
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = count()
+
+    def now(self) -> Instant:
+        return Instant(self._now)
+
+    def wall(self) -> float:
+        return BEGAN + self._now
+
+    def jitter(self) -> float:
+        return self.luck
+
+    async def sleep(self, duration: Seconds) -> None:
+        with self._due(self._now + duration) as due:
+            await due
+
+    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
+        if event.is_set() or (until is not None and until <= self._now):
+            return
+        happened = asyncio.ensure_future(event.wait())
+        with self._due(float("inf") if until is None else until) as due:
+            try:
+                await asyncio.wait((happened, due), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                happened.cancel()
+
+    async def advance(self, duration: float) -> None:
+        """Passes time. Each sleeper wakes at its own moment, and everything happens that then can."""
+        end = self._now + duration
+        await settle()
+        while self._sleepers and self._sleepers[0][0] <= end:
+            self._now = max(self._now, self._sleepers[0][0])
+            while self._sleepers and self._sleepers[0][0] <= self._now:
+                due = heapq.heappop(self._sleepers)[2]
+                if not due.done():
+                    due.set_result(None)
+            await settle()
+        self._now = end
+        await settle()
+
+    @property
+    def sleepers(self) -> int:
+        """How many tasks wait for the time."""
+        return sum(not due.done() for _, _, due in self._sleepers)
+
+    @contextmanager
+    def _due(self, at: float) -> Iterator[asyncio.Future[None]]:
+        """A future that is done at ``at``; forgotten when left."""
+        due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (at, next(self._order), due))
+        try:
+            yield due
+        finally:
+            due.cancel()
+
+
+class SleepingClock(FakeClock):
+    """A clock for stories of one task: sleeping itself passes the time, at once."""
+
+    async def sleep(self, duration: Seconds) -> None:
+        self._now += duration
+        await asyncio.sleep(0)
