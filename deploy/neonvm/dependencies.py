@@ -15,13 +15,13 @@ from deploy.neonvm.runner.resizer import Resizer
 from protocol.messages import ObjectName
 
 
-class GuestRoom(Protocol):
+class GuestHost(Protocol):
     """The guests that run here, by their pods; the kubelet's side."""
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
         """The guest of that very pod; None where it does not run here, or only receives."""
 
-    def seat(self, pod: ObjectName, uid: str) -> PodRole:
+    def role(self, pod: ObjectName, uid: str) -> PodRole:
         """What the guest of that very pod does here."""
 
     async def send(
@@ -37,14 +37,14 @@ class GuestRoom(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ControllerDependencies:
     """What the controllers work with. ``suffix`` draws the random end of a pod's name."""
 
     client: ApiClient
     vms: Informer
     pods: Informer
     migrations: Informer
-    room: GuestRoom
+    guest_host: GuestHost
     events: Events
     clock: Clock
     suffix: Callable[[], str]

@@ -76,7 +76,7 @@ async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome
 
         async def draw() -> None:
             while True:
-                screen.show(Seconds(clock.now() - began), work.act, watcher.glance(), work.tps)
+                screen.show(Seconds(clock.now() - began), work.act, watcher.snapshot(), work.tps)
                 await asyncio.sleep(0.25)
 
         async with asyncio.TaskGroup() as tasks:

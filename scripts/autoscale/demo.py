@@ -20,12 +20,12 @@ from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
-from scripts.autoscale.demonstration.doors import Doors
+from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
-from scripts.autoscale.demonstration.play import Play
+from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
+from scripts.autoscale.demonstration.scenario import Scenario
 from scripts.autoscale.demonstration.screen import Screen
-from scripts.autoscale.demonstration.second_act import SecondAct
 from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.outputs import a_file, a_picture
@@ -89,12 +89,12 @@ async def _demo(wish: _Wish) -> int:
             answer = await ask_cluster(ClusterFolder.of(NAME), "status")
             seen.guests, seen.network = answer.guests, answer.network
             async with AsyncExitStack() as stack:
-                doors = Doors(NAME, site, clock, stack, seen.is_simulated)
+                forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
                 with Screen(console, "autoscale demo") as screen:
-                    play = Play(site, screen, clock, seen, doors.load_of, wish.seconds, began)
+                    scenario = Scenario(site, screen, clock, seen, forwards.load_of, wish.seconds, began)
                     if wish.migration:
-                        play.second = SecondAct(site, clock, play.say, doors.tenants_of)
-                    await play.run()
+                        scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
+                    await scenario.run()
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"
     except* StepFailedError as failures:

@@ -21,10 +21,10 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
-from scripts.autoscale.demonstration.second_act import small_vm
 from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run

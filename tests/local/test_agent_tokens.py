@@ -15,8 +15,8 @@ from deploy.neonvm.ports import PodNetwork
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.local.clock import FakeClock, settle
+from tests.neonvm.fake_guests import FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
-from tests.neonvm.puppets import PlainNetwork, Puppets
 
 HOUR = Seconds(3600.0)
 
@@ -31,7 +31,7 @@ async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -
     (tmp_path / "file").touch()
     network = PodNetwork("10.1.0.1", (), "http://10.1.0.1:9100/metrics", "10.1.255.1", ())
     run = sidecar(await pod(api), ObjectName("default", "db"), network, tmp_path / "file" / "pod", None)
-    means = NodeDependencies(api.client(), PlainNetwork(), Puppets(), clock, tmp_path, None, lambda _: None)
+    means = NodeDependencies(api.client(), PlainNetwork(), FakeGuests(), clock, tmp_path, None, lambda _: None)
     attended = asyncio.ensure_future(attend_agent(run, means, lambda _: None))
     for _ in range(3):
         await clock.pass_time(1.0)

@@ -1,14 +1,14 @@
-"""The stage on which VMs are moved."""
+"""The runtime fixture: a whole runtime in one process, over fake guests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.neonvm.stage import Stage, staged
+from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(tmp_path) as opened:
+async def runtime(tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
+    async with running_runtime(tmp_path) as opened:
         yield opened

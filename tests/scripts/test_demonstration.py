@@ -8,7 +8,7 @@ from scripts.autoscale.demonstration.bars import bar, sparkline
 from scripts.autoscale.demonstration.pgbench import Outcome, outcome_of, tps_of
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
 from scripts.autoscale.demonstration.screen import Screen, line
-from scripts.autoscale.demonstration.watcher import Glance
+from scripts.autoscale.demonstration.watcher import Snapshot
 
 SMALL, LARGE = Resources.parse(1, "256Mi"), Resources.parse(4, "1Gi")
 
@@ -89,12 +89,12 @@ def test_sparklines_scale_to_the_greatest() -> None:
     assert sparkline([0.0]) == "▁"
 
 
-GLANCE = Glance("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
+GLANCE = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
 
 
 def test_a_plain_line_says_everything_in_one() -> None:
     assert line(Seconds(12.0), "load", GLANCE, 99.6) == "  12.0 s  load      1 vCPU 256Mi, 0.5 busy, 100 tps"
-    assert line(Seconds(1.0), "boot", Glance("Pending", "", None, None, False, None, None, ""), None).endswith(
+    assert line(Seconds(1.0), "boot", Snapshot("Pending", "", None, None, False, None, None, ""), None).endswith(
         "no size yet"
     )
 

@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from scripts.autoscale.migrate import migration_of, move_and_watch
 from tests.local.clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
-from tests.neonvm.stage import definition
+from tests.neonvm.runtime_fixture import definition
 
 VM = ObjectName("default", "db")
 

@@ -6,12 +6,12 @@ from deploy.kube.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
+from scripts.autoscale.demonstration.migration_scenario import points, troubles
 from scripts.autoscale.demonstration.moves import Move, seen
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
 from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
-from scripts.autoscale.demonstration.second_act import points, troubles
-from scripts.autoscale.demonstration.tenants import Stay
+from scripts.autoscale.demonstration.vm_clients import ClientReport
 from scripts.autoscale.migrate import is_under_way, migration_of
 
 VM = ObjectName("default", "neighbour-1")
@@ -73,9 +73,9 @@ def test_only_stalls_within_the_span_count_and_the_longest_is_told() -> None:
     assert noticed.longest_stall(Instant(7.0), Instant(9.0)) is None
 
 
-def stay(failed: int = 0) -> Stay:
+def stay(failed: int = 0) -> ClientReport:
     answers = [Answer(Instant(2.4), Seconds(0.139)), Answer(Instant(30.0), Seconds(2.0))]
-    return Stay(Outcome(80, failed, ""), Noticed(Outcome(50, 0, ""), answers))
+    return ClientReport(Outcome(80, failed, ""), Noticed(Outcome(50, 0, ""), answers))
 
 
 MOVED = Move(VM, "node-1", "node-2", "Succeeded", "", "", 930, 41, Instant(2.0), Instant(3.0))
@@ -116,7 +116,7 @@ def test_success_needs_a_move_without_a_failed_transaction(
 
 def test_clients_that_gave_up_and_failures_where_nobody_moved_are_a_failure_too() -> None:
     other = ObjectName("default", "neighbour-2")
-    refused = Stay(Outcome(0, 0, "pgbench ended with exit code 1: no route"))
+    refused = ClientReport(Outcome(0, 0, "pgbench ended with exit code 1: no route"))
     assert troubles([MOVED], {VM: stay(), other: stay()}) == []
     assert troubles([MOVED], {VM: stay(failed=2), other: stay(failed=3)}) == [
         "3 transactions of default/neighbour-2 failed"

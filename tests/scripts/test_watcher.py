@@ -36,4 +36,4 @@ async def test_a_size_is_told_at_once_and_other_vms_are_nobodys_business() -> No
     watching._changed(Change(VM, None, SIZED))
     watching._changed(Change(VM, SIZED, None))
     assert sizes == [Resources.parse(2, "1Gi")]
-    assert watching.glance().phase == "Pending"
+    assert watching.snapshot().phase == "Pending"

@@ -34,22 +34,22 @@ def agent_pod(node: str) -> Json:
 class NodeAgents:
     """The agents of all nodes."""
 
-    def __init__(self, means: NodeDependencies) -> None:
-        self._means = means
+    def __init__(self, deps: NodeDependencies) -> None:
+        self._deps = deps
         self.supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, node: str) -> None:
         """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
-        means = self._means
-        await ensure_account(means.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
-        await ensure(means.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
+        deps = self._deps
+        await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
+        await ensure(deps.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
         name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
-        pod = await means.client.get(PODS, name)
-        place = await means.network.add_pod(node, name)
-        await report(means, name, running_status(pod, place.address, means.clock.timestamp()))
-        run = per_node(pod, node, place, pod_folder(means.state, name, node), means.policy)
+        pod = await deps.client.get(PODS, name)
+        place = await deps.network.add_pod(node, name)
+        await report(deps, name, running_status(pod, place.address, deps.clock.timestamp()))
+        run = per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
 
         def started(supervisor: ProcessSupervisor) -> None:
             self.supervisors[node] = supervisor
 
-        await attend_agent(run, means, started)
+        await attend_agent(run, deps, started)

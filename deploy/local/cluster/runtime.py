@@ -22,8 +22,8 @@ from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
 from deploy.neonvm.controller.controller import NeonVmController
-from deploy.neonvm.dependencies import Means
-from deploy.neonvm.migration.migration_controller import Migrations
+from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.migration.migration_controller import MigrationController
 from deploy.neonvm.ports import ClusterNetwork, Guests
 from protocol.messages import ObjectName
 
@@ -48,32 +48,32 @@ class RuntimeDependencies:
 class Runtime:
     """The controllers, put together. ``run`` works until cancelled, and then ends every guest."""
 
-    def __init__(self, means: RuntimeDependencies) -> None:
-        client, clock = means.client, means.clock
+    def __init__(self, deps: RuntimeDependencies) -> None:
+        client, clock = deps.client, deps.clock
         kinds = (PODS, NODES, VIRTUAL_MACHINES, MIGRATIONS)
         self._caches = [Informer(client, kind, clock) for kind in kinds]
         pods, nodes, vms, migrations = self._caches
         self.node_dependencies = NodeDependencies(
-            client, means.network, means.guests, clock, means.state, means.policy, self._guest_changed
+            client, deps.network, deps.guests, clock, deps.state, deps.policy, self._guest_changed
         )
-        self._kubelet = Kubelet(means.nodes, pods, vms, self.node_dependencies)
+        self._kubelet = Kubelet(deps.nodes, pods, vms, self.node_dependencies)
         self._gone_nodes = PodGarbageCollector(client, nodes, pods, clock)
-        controllers = Means(
+        controllers = ControllerDependencies(
             client=client,
             vms=vms,
             pods=pods,
             migrations=migrations,
-            room=self._kubelet,
+            guest_host=self._kubelet,
             events=Events(client, "neonvm-controller", clock),
             clock=clock,
             suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
-            sidecars=means.sidecars,
+            sidecars=deps.sidecars,
         )
         self._controller = NeonVmController(controllers)
-        self._migrations = Migrations(controllers)
+        self._migrations = MigrationController(controllers)
         self._loop = SchedulingLoop(
             SchedulerInformers(pods, nodes),
-            Extender(means.extender),
+            Extender(deps.extender),
             Events(client, "autoscale-scheduler", clock),
             Randomness(clock, random.random, random.choice),
         )

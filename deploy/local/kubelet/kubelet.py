@@ -33,14 +33,14 @@ _NOT_FOUND: Final = 404
 
 
 class Kubelet:
-    """Runs the pods of ``nodes``; also the ``GuestRoom`` of the NeonVM controller."""
+    """Runs the pods of ``nodes``; also the ``GuestHost`` of the NeonVM controller."""
 
-    def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, means: NodeDependencies) -> None:
+    def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, deps: NodeDependencies) -> None:
         self._nodes = nodes
         self._pods = pods
         self._vms = vms
-        self._means = means
-        self._queue = WorkQueue(means.clock)
+        self._deps = deps
+        self._queue = WorkQueue(deps.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
         self._ended: dict[str, Json] = {}  # how pods ended here, while the cache has not heard of it
         pods.listen(self._pod_changed)
@@ -55,10 +55,10 @@ class Kubelet:
         found = self._sandboxes.get(pod)
         return found[0].guest if found is not None and found[0].uid == uid else None
 
-    def seat(self, pod: ObjectName, uid: str) -> PodRole:
+    def role(self, pod: ObjectName, uid: str) -> PodRole:
         """What the guest of that very pod does here."""
         found = self._sandboxes.get(pod)
-        return found[0].seat if found is not None and found[0].uid == uid else PodRole.EMPTY
+        return found[0].role if found is not None and found[0].uid == uid else PodRole.EMPTY
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -71,12 +71,12 @@ class Kubelet:
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network."""
-        return await self._means.network.vm_address(vm)
+        return await self._deps.network.vm_address(vm)
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """Gives the VM's address back and removes its disk."""
-        await self._means.network.release_vm(vm)
-        await asyncio.to_thread(shutil.rmtree, vm_folder(self._means.state, vm, uid), ignore_errors=True)
+        await self._deps.network.release_vm(vm)
+        await asyncio.to_thread(shutil.rmtree, vm_folder(self._deps.state, vm, uid), ignore_errors=True)
 
     async def run(self) -> None:
         """Works until cancelled, which ends every pod of this process."""
@@ -102,18 +102,18 @@ class Kubelet:
     async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
         if ended is not None:
-            await report(self._means, name, ended)
+            await report(self._deps, name, ended)
         else:
             await self._begin(name, pod, lives)
 
     async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
-        now = self._means.clock.timestamp()
+        now = self._deps.clock.timestamp()
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
         if vm_name is None:
             if pod_phase(pod) != "Running":
-                await report(self._means, name, running_status(pod, "", now))
+                await report(self._deps, name, running_status(pod, "", now))
         elif pod_phase(pod) == "Running":
-            await report(self._means, name, failed_status("the guest was lost with the runtime that had it", now))
+            await report(self._deps, name, failed_status("the guest was lost with the runtime that had it", now))
         else:
             await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), lives)
 
@@ -122,9 +122,9 @@ class Kubelet:
         try:
             machine = machine_of(found or {})
         except InvalidObjectError as error:
-            await report(self._means, name, failed_status(f"{vm}: {error}", self._means.clock.timestamp()))
+            await report(self._deps, name, failed_status(f"{vm}: {error}", self._deps.clock.timestamp()))
             return
-        sandbox = Sandbox(pod, machine, self._means)
+        sandbox = Sandbox(pod, machine, self._deps)
         self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))
 
     async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
@@ -146,7 +146,7 @@ class Kubelet:
 
     async def _confirm(self, pod: Json) -> None:
         try:
-            await self._means.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
+            await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
         except ApiError as error:
             if error.status != _NOT_FOUND:
                 raise

@@ -71,7 +71,7 @@ class _Inside:
     resizer: Resizer
 
 
-_SEATS: Final = {
+_ROLES: Final = {
     GuestPhase.BOOTING: PodRole.BOOTING,
     GuestPhase.RECEIVING: PodRole.RECEIVING,
     GuestPhase.RUNNING: PodRole.RUNNING,
@@ -82,12 +82,12 @@ _SEATS: Final = {
 class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
-    def __init__(self, pod: Json, machine: VirtualMachine, means: NodeDependencies) -> None:
+    def __init__(self, pod: Json, machine: VirtualMachine, deps: NodeDependencies) -> None:
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
         self._machine = machine
-        self._means = means
+        self._deps = deps
         self._inside: _Inside | None = None
         self._receives = bool(migration_of(pod))
         self._moved_to: ObjectName | None = None
@@ -101,12 +101,12 @@ class Sandbox:
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
-    def seat(self) -> PodRole:
+    def role(self) -> PodRole:
         """What the guest does."""
         if self._inside is None:
             return PodRole.EMPTY
-        seat = _SEATS[self._inside.resizer.state.phase]
-        return PodRole.RECEIVING if self._receives and seat is not PodRole.EMPTY else seat
+        role = _ROLES[self._inside.resizer.state.phase]
+        return PodRole.RECEIVING if self._receives and role is not PodRole.EMPTY else role
 
     async def send(
         self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -144,16 +144,16 @@ class Sandbox:
             reason = await self._live()
         except (GuestError, NetworkError, OSError) as error:
             reason = str(error)
-        now = self._means.clock.timestamp()
+        now = self._deps.clock.timestamp()
         if self._moved_to is not None:
             return moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
         return failed_status(reason, now)
 
     async def _live(self) -> str:
-        network = self._means.network
+        network = self._deps.network
         place = await network.add_pod(node_of(self._pod), self._name)
         try:
-            guest = self._means.guests.create(await self._guest_spec(place))
+            guest = self._deps.guests.create(await self._guest_spec(place))
             try:
                 await (guest.receive() if self._receives else guest.start())
                 await self._attend(guest, place)
@@ -163,14 +163,14 @@ class Sandbox:
                 await guest.stop()
         finally:
             await network.remove_pod(self._name)
-            self._means.changed(self._machine.name)
+            self._deps.changed(self._machine.name)
 
     async def _attend(self, guest: Guest, place: PodNetwork) -> None:
-        means, machine = self._means, self._machine
+        deps, machine = self._deps, self._machine
         begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
-        resizer = Resizer(guest, machine.use, means.clock, lambda: means.changed(machine.name), begins)
+        resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         self._inside = _Inside(guest, resizer)
-        await report(means, self._name, running_status(self._pod, place.address, means.clock.timestamp()))
+        await report(deps, self._name, running_status(self._pod, place.address, deps.clock.timestamp()))
         async with asyncio.TaskGroup() as tasks:
             companions = [tasks.create_task(self._agent(place))] if has_agent(self._pod) else []
             await resizer.run()
@@ -179,10 +179,10 @@ class Sandbox:
                 companion.cancel()
 
     async def _agent(self, place: PodNetwork) -> None:
-        means = self._means
-        folder = pod_folder(means.state, self._name, self.uid)
-        run = sidecar(self._pod, self._machine.name, place, folder, means.policy)
-        await attend_agent(run, means, self._keep)
+        deps = self._deps
+        folder = pod_folder(deps.state, self._name, self.uid)
+        run = sidecar(self._pod, self._machine.name, place, folder, deps.policy)
+        await attend_agent(run, deps, self._keep)
 
     def _keep(self, supervisor: ProcessSupervisor) -> None:
         self.agent = supervisor
@@ -197,9 +197,9 @@ class Sandbox:
             mem_min=vm.bounds.min.mem,
             mem_max=vm.bounds.max.mem,
             mem_use=vm.use.mem,
-            address=await self._means.network.vm_address(vm.name),
+            address=await self._deps.network.vm_address(vm.name),
             network=place,
-            state_dir=vm_folder(self._means.state, vm.name, vm.uid),
+            state_dir=vm_folder(self._deps.state, vm.name, vm.uid),
         )
 
 
@@ -216,26 +216,26 @@ async def _has_moved(source: Guest, target: Guest) -> bool:
         return True
 
 
-async def attend_agent(run: AgentRun, means: NodeDependencies, started: Callable[[ProcessSupervisor], None]) -> None:
+async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[[ProcessSupervisor], None]) -> None:
     """Keeps an agent running until cancelled, also while it can get no token (no API server, a full disk): an agent
     without one must not end the guest beside it.
     """
-    supervisor = ProcessSupervisor(run.program, means.clock, lambda _: None)
+    supervisor = ProcessSupervisor(run.program, deps.clock, lambda _: None)
     started(supervisor)
     while True:
         try:
-            await run_agent(run, means.client, means.clock, supervisor)
+            await run_agent(run, deps.client, deps.clock, supervisor)
         except (ApiError, ApiUnavailableError, OSError):
-            await means.clock.sleep(Seconds(1.0))
+            await deps.clock.sleep(Seconds(1.0))
 
 
-async def report(means: NodeDependencies, pod: ObjectName, status: Json) -> None:
+async def report(deps: NodeDependencies, pod: ObjectName, status: Json) -> None:
     """Writes a pod's status; waits for an API server that is away. A pod that is gone needs none."""
     while True:
         try:
-            await means.client.merge_patch(PODS, pod, {"status": status}, "status")
+            await deps.client.merge_patch(PODS, pod, {"status": status}, "status")
         except ApiUnavailableError:
-            await means.clock.sleep(Seconds(1.0))
+            await deps.clock.sleep(Seconds(1.0))
         except ApiError as error:
             if error.status == 404:
                 return

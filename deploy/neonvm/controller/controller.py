@@ -25,7 +25,7 @@ from deploy.kube.objects import (
     uid_of,
 )
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
-from deploy.neonvm.dependencies import Means
+from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.conditions import stamped
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
@@ -62,13 +62,13 @@ class _Restarts:
 class NeonVmController:
     """Runs the VirtualMachines of one cluster."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._queue = WorkQueue(means.clock)
+    def __init__(self, deps: ControllerDependencies) -> None:
+        self._deps = deps
+        self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
-        means.vms.listen(lambda change: self._queue.add(change.name))
-        self._pods = ByVm(means.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
-        self._migrations = ByVm(means.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+        deps.vms.listen(lambda change: self._queue.add(change.name))
+        self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
+        self._migrations = ByVm(deps.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
 
     def look_at(self, vm: ObjectName) -> None:
         """Something about the VM's guest has changed."""
@@ -76,9 +76,9 @@ class NeonVmController:
 
     async def run(self) -> None:
         """Works until cancelled."""
-        await self._means.vms.synced.wait()
-        await self._means.pods.synced.wait()
-        await self._means.migrations.synced.wait()
+        await self._deps.vms.synced.wait()
+        await self._deps.pods.synced.wait()
+        await self._deps.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
                 workers.create_task(self._work())
@@ -90,19 +90,19 @@ class NeonVmController:
                 await self.reconcile(name)
             except (ApiError, ApiUnavailableError) as error:
                 self._queue.failed(name)
-                vm = self._means.vms.get(name)
+                vm = self._deps.vms.get(name)
                 if vm is not None and isinstance(error, ApiError) and error.status not in {_CONFLICT, _NOT_FOUND}:
-                    await self._means.events.say(vm, "FailedReconcile", str(error), WARNING)
+                    await self._deps.events.say(vm, "FailedReconcile", str(error), WARNING)
             else:
                 self._queue.done(name)
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one VM and does what is to be done now. Raises ``ApiError`` and ``ApiUnavailableError``."""
-        vm = self._means.vms.get(name)
+        vm = self._deps.vms.get(name)
         if vm is None:
             return
         pod = self._pod_of(vm)
-        guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
         facts = await self._facts(vm, pod, guest, self._under_way(name))
         await self._carry_out(plan(facts), facts, guest)
 
@@ -113,7 +113,7 @@ class NeonVmController:
             machine = machine_of(vm)
         except InvalidObjectError as error:
             fault = str(error)
-            await self._means.events.say(vm, "InvalidSpec", fault, WARNING)
+            await self._deps.events.say(vm, "InvalidSpec", fault, WARNING)
         return Facts(
             vm=vm,
             machine=machine,
@@ -121,16 +121,16 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
-            vm_address=await self._means.room.vm_address(name_of(vm)),
+            vm_address=await self._deps.guest_host.vm_address(name_of(vm)),
             restart_due=under_way is None and self._restart_due(vm, guest),
-            new_pod_name=lambda: f"{name_of(vm).name}-{self._means.suffix()}",
+            new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
             under_way=under_way,
         )
 
     def _pod_of(self, vm: Json) -> Json | None:
         name = text(vm, "status", "podName")
-        pod = self._means.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
+        pod = self._deps.pods.get(ObjectName(name_of(vm).namespace, name)) if name else None
         return pod if pod is not None and (is_owned_by(pod, vm) or migration_of(pod)) else None
 
     def _under_way(self, vm: ObjectName) -> UnderWay | None:
@@ -138,8 +138,8 @@ class NeonVmController:
         if found is None:
             return None
         source, target = (text(found, "status", f"{end}PodName") for end in ("source", "target"))
-        pod = self._means.pods.get(ObjectName(vm.namespace, target))
-        guest = self._means.room.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        pod = self._deps.pods.get(ObjectName(vm.namespace, target))
+        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(
             source=source,
@@ -152,7 +152,7 @@ class NeonVmController:
     def _restart_due(self, vm: Json, guest: Resizer | None) -> bool:
         """Notes how long guests run, and whether the pause since the last one's end is over."""
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
-        now = self._means.clock.now()
+        now = self._deps.clock.now()
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
         elif restarts.ran_since is not None:
@@ -176,19 +176,19 @@ class NeonVmController:
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
         if todo.delete_pod and facts.pod is not None:
-            await self._means.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
+            await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
         await self._delete_strays(vm, todo.strays)
         if todo.remove_finalizer:
-            await self._means.room.release_vm(name, uid_of(vm))
+            await self._deps.guest_host.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
             await self._set_finalizers(vm, [each for each in _finalizers(vm) if each != FINALIZER])
         if todo.wait_for_restart:
-            wait = self._restarts[uid_of(vm)].not_before - self._means.clock.now()
+            wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
             self._queue.add(name, Seconds(max(0.05, wait)))
 
     async def _report(self, vm: Json, wanted: Json) -> None:
         """Writes the parts of the status that differ; conditions get their time when they turn."""
-        wanted = stamped(wanted, self._means.clock.timestamp())
+        wanted = stamped(wanted, self._deps.clock.timestamp())
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if changed:
@@ -196,26 +196,26 @@ class NeonVmController:
             judged = changed.keys() & {"podName", "phase"}
             version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
             body: Json = {"metadata": version, "status": changed}
-            await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
+            await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body, "status")
             await self._say_phase(vm, changed)
 
     async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
         if changed.get("phase") in {"Failed", "Succeeded"}:
             why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
-            await self._means.events.say(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
+            await self._deps.events.say(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
 
     async def _annotate(self, pod: Json, guest: Resizer) -> None:
         usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
         if annotations_of(pod).get(ANNOTATION_USAGE) != usage:
             body: Json = {"metadata": {"annotations": {ANNOTATION_USAGE: usage}}}
-            await self._means.client.merge_patch(PODS, name_of(pod), body)
+            await self._deps.client.merge_patch(PODS, name_of(pod), body)
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
-        pod = runner_pod(vm, text(vm, "status", "podName"), machine.use, self._means.sidecars)
+        pod = runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars)
         if not await self._is_current(vm):
             return
         try:
-            await self._means.client.create(PODS, name_of(vm).namespace, pod)
+            await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
@@ -224,14 +224,14 @@ class NeonVmController:
         """Deletes pods that the VM has no more use for."""
         if pods and await self._is_current(vm):
             for pod in pods:
-                await self._means.client.delete(PODS, pod)
+                await self._deps.client.delete(PODS, pod)
 
     async def _is_current(self, vm: Json) -> bool:
         """Whether the VM is still as it was looked at; where not, it is looked at again soon.
 
         Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
         """
-        fresh = await self._means.client.get(VIRTUAL_MACHINES, name_of(vm))
+        fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:
             self._queue.add(name_of(vm), _SOON)
@@ -240,7 +240,7 @@ class NeonVmController:
     async def _set_finalizers(self, vm: Json, finalizers: list[object]) -> None:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
-        await self._means.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+        await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
 
 
 def _finalizers(vm: Json) -> list[object]:

@@ -24,8 +24,8 @@ from deploy.kube.objects import (
     uid_of,
     whole,
 )
-from deploy.neonvm.dependencies import Means
-from deploy.neonvm.migration.migration_executor import MigrationHands, bandwidth_of
+from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
 from deploy.neonvm.migration.migration_facts import MigrationFacts
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.migration.transfers import Transfers
@@ -52,19 +52,19 @@ class _Known:
     migrations: list[Json]
 
 
-class Migrations:
+class MigrationController:
     """Moves the VirtualMachines of one cluster."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._queue = WorkQueue(means.clock)
-        self.transfers = Transfers(means.clock)
-        self._hands = MigrationHands(means, self.transfers, self._queue.add)
+    def __init__(self, deps: ControllerDependencies) -> None:
+        self._deps = deps
+        self._queue = WorkQueue(deps.clock)
+        self.transfers = Transfers(deps.clock)
+        self._executor = MigrationExecutor(deps, self.transfers, self._queue.add)
         self._deadlines: dict[str, Instant] = {}
         self._seen: dict[ObjectName, set[str]] = {}
-        self._of = ByVm(means.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
-        ByVm(means.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
-        means.vms.listen(lambda change: self.look_at(change.name))
+        self._of = ByVm(deps.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+        ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
+        deps.vms.listen(lambda change: self.look_at(change.name))
 
     def look_at(self, vm: ObjectName) -> None:
         """Something about the VM or one of its guests has changed."""
@@ -73,7 +73,7 @@ class Migrations:
 
     async def run(self) -> None:
         """Works until cancelled, which leaves every guest where it is."""
-        for cache in (self._means.vms, self._means.pods, self._means.migrations):
+        for cache in (self._deps.vms, self._deps.pods, self._deps.migrations):
             await cache.synced.wait()
         async with self.transfers, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
@@ -81,20 +81,20 @@ class Migrations:
 
     async def reconcile(self, vm: ObjectName) -> None:
         """Looks at every migration of one VM. Raises ``ApiError`` and ``ApiUnavailableError``."""
-        known = _Known(self._means.vms.get(vm), self._of.of(vm))
+        known = _Known(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(each, "status", "phase") for each in known.migrations):
             known = await self._afresh(vm)
         await self._forget_all_but(vm, {uid_of(each) for each in known.migrations})
         fresh = [each for each in known.migrations if not text(each, "status", "phase")]
         for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
             facts = self._facts(each, known)
-            await self._hands.carry_out(plan_migration(facts), facts, self._remaining(each))
+            await self._executor.carry_out(plan_migration(facts), facts, self._remaining(each))
         if len(fresh) > 1:
             self._queue.add(vm, _NEXT)  # judged by what has become of the first
 
     async def _afresh(self, vm: ObjectName) -> _Known:
         """The same from the API itself: a stale cache must not let a second migration begin."""
-        client = self._means.client
+        client = self._deps.client
         listed = items(await client.list(MIGRATIONS, vm.namespace), "items")
         order = {uid_of(each): place for place, each in enumerate(self._of.of(vm))}
         found = [each for each in listed if text(each, "spec", "vmName") == vm.name]
@@ -117,11 +117,11 @@ class Migrations:
             del self._seen[vm]
 
     def _facts(self, migration: Json, known: _Known) -> MigrationFacts:
-        vm, means = known.vm, self._means
+        vm, deps = known.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [each for each in known.migrations if uid_of(each) != uid_of(migration)]
-        guest = means.room.guest(name_of(source), uid_of(source)) if source is not None else None
+        guest = deps.guest_host.guest(name_of(source), uid_of(source)) if source is not None else None
         transfer = self.transfers.of(uid_of(migration))
         return MigrationFacts(
             migration=migration,
@@ -131,24 +131,24 @@ class Migrations:
             has_remains=any(has_remains(each) for each in others),
             source=source,
             target=target,
-            source_seat=self._seat(source),
-            target_seat=self._seat(target),
+            source_role=self._role(source),
+            target_role=self._role(target),
             is_quiet=guest is not None and guest.is_quiet,
             transfer=transfer,
             is_overdue=self._remaining(migration) <= 0,
-            new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{means.suffix()}",
+            new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
         )
 
     def _pod(self, migration: Json, name: str) -> Json | None:
-        return self._means.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
+        return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
 
-    def _seat(self, pod: Json | None) -> PodRole:
-        return self._means.room.seat(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
+    def _role(self, pod: Json | None) -> PodRole:
+        return self._deps.guest_host.role(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
 
     def _remaining(self, migration: Json) -> Seconds:
         """How long the migration may still take, counted from when it was first seen here."""
         span = whole(migration, "spec", "completionTimeout")
-        now = self._means.clock.now()
+        now = self._deps.clock.now()
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
 
 

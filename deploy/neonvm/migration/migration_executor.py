@@ -25,7 +25,7 @@ from deploy.kube.objects import (
     text,
     uid_of,
 )
-from deploy.neonvm.dependencies import Means
+from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.conditions import stamped
@@ -44,13 +44,15 @@ _DEFAULT_BANDWIDTH: Final = "1Gi"
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
 
-class MigrationHands:
-    """Carries out plans. ``look_again`` asks for another look at a VM, after some time."""
+class MigrationExecutor:
+    """Carries out plans. ``requeue`` asks for another look at a VM, after some time."""
 
-    def __init__(self, means: Means, transfers: Transfers, look_again: Callable[[ObjectName, Seconds], None]) -> None:
-        self._means = means
+    def __init__(
+        self, deps: ControllerDependencies, transfers: Transfers, requeue: Callable[[ObjectName, Seconds], None]
+    ) -> None:
+        self._deps = deps
         self._transfers = transfers
-        self._look_again = look_again
+        self._requeue = requeue
 
     async def carry_out(self, todo: MigrationPlan, facts: MigrationFacts, remaining: Seconds) -> None:
         """Does what is planned, in the order of the plan. Raises ``ApiError`` and ``ApiUnavailableError``."""
@@ -61,7 +63,7 @@ class MigrationHands:
             await self._transfers.cancel(uid_of(migration))
         if todo.adopt_target and target is not None and facts.vm is not None:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
-            await self._means.client.merge_patch(PODS, name_of(target), owners)
+            await self._deps.client.merge_patch(PODS, name_of(target), owners)
         await self._report(migration, dict(todo.status))
         if todo.create_target and facts.vm is not None:
             await self._create_target(migration, facts.vm)
@@ -74,7 +76,7 @@ class MigrationHands:
         if todo.remove_finalizer:
             await self._let_go(migration)
         elif remaining > 0:
-            self._look_again(_vm_of(migration), remaining)
+            self._requeue(_vm_of(migration), remaining)
 
     async def _hold(self, migration: Json, vm: Json | None) -> None:
         """Lets the migration stay until it is undone, and fall with its VM."""
@@ -88,30 +90,30 @@ class MigrationHands:
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
-        await self._means.client.merge_patch(MIGRATIONS, name_of(migration), body)
+        await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
 
     async def _report(self, migration: Json, wanted: Json) -> None:
         status = child(migration, "status")
-        wanted = stamped(wanted, self._means.clock.timestamp())
+        wanted = stamped(wanted, self._deps.clock.timestamp())
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
             return
         judged = "phase" in changed
         version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
         body: Json = {"metadata": version, "status": changed}
-        await self._means.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
+        await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
 
     async def _create_target(self, migration: Json, vm: Json) -> None:
-        pod = target_pod(migration, vm, machine_of(vm).use, self._means.sidecars)
+        pod = target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars)
         try:
-            await self._means.client.create(PODS, name_of(vm).namespace, pod)
+            await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
 
     async def _delete_target(self, target: Json) -> None:
         try:
-            await self._means.client.delete(PODS, name_of(target), uid_of(target))
+            await self._deps.client.delete(PODS, name_of(target), uid_of(target))
         except ApiError as error:
             if error.status != _NOT_FOUND:
                 raise
@@ -121,16 +123,16 @@ class MigrationHands:
         if facts.source is None or facts.target is None:
             return
         migration, source, target = facts.migration, name_of(facts.source), name_of(facts.target)
-        room, vm = self._means.room, _vm_of(migration)
+        guest_host, vm = self._deps.guest_host, _vm_of(migration)
         limits = TransferLimits(_DOWNTIME, bandwidth_of(migration), remaining, _auto_converge(migration))
 
         async def send(progress: Callable[[TransferInfo], None]) -> TransferInfo:
-            return await room.send(source, target, limits, progress)
+            return await guest_host.send(source, target, limits, progress)
 
-        self._transfers.begin(uid_of(migration), send, lambda: self._look_again(vm, Seconds(0.0)))
+        self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)))
         ends = f"pod {source.name} on {node_of(facts.source)} to pod {target.name} on {node_of(facts.target)}"
         for about in _both(facts):
-            await self._means.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
+            await self._deps.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
 
     async def _tell(self, facts: MigrationFacts) -> None:
         """Says on both objects how it ended."""
@@ -139,7 +141,7 @@ class MigrationHands:
         word = reason if reason == "Migrated" else f"Migration{reason}"
         for about in _both(facts):
             kind = NORMAL if reason in _EXPECTED else WARNING
-            await self._means.events.tell(about, word, _named(facts.migration, story), kind)
+            await self._deps.events.tell(about, word, _named(facts.migration, story), kind)
 
 
 def _both(facts: MigrationFacts) -> list[Json]:

@@ -26,7 +26,7 @@ class Sending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferState:
     """The move itself. ``info`` is what ``status.info`` says of it, empty while it says nothing."""
 
     sending: Sending = Sending.NOT_BEGUN
@@ -52,10 +52,10 @@ class MigrationFacts:
     has_remains: bool
     source: Json | None
     target: Json | None
-    source_seat: PodRole
-    target_seat: PodRole
+    source_role: PodRole
+    target_role: PodRole
     is_quiet: bool
-    transfer: Transfer
+    transfer: TransferState
     is_overdue: bool
     new_pod_name: Callable[[], str]
 

@@ -24,7 +24,7 @@ from deploy.neonvm.migration.migration_facts import (
     MigrationFacts,
     MigrationPlan,
     Sending,
-    Transfer,
+    TransferState,
 )
 from deploy.neonvm.objects.conditions import condition
 from deploy.neonvm.objects.owners import is_owned_by
@@ -97,8 +97,8 @@ def _unfit(facts: MigrationFacts) -> tuple[str, str] | None:
     phase = text(facts.vm, "status", "phase")
     if phase not in {RUNNING, SCALING, PRE_MIGRATING, MIGRATING}:
         return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
-    if facts.source_seat is not PodRole.RUNNING:
-        return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_seat.value}"
+    if facts.source_role is not PodRole.RUNNING:
+        return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_role.value}"
     return None
 
 
@@ -115,7 +115,7 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
     if not node:
         return _NOTHING
     placed = {"targetNode": node}
-    if pod_phase(target) != RUNNING or facts.target_seat is not PodRole.RECEIVING or not facts.is_quiet:
+    if pod_phase(target) != RUNNING or facts.target_role is not PodRole.RECEIVING or not facts.is_quiet:
         return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
     address = text(target, "status", "podIP")
     sending = f"the guest moves to {node}"
@@ -125,7 +125,7 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
 
 def _transfer(facts: MigrationFacts) -> MigrationPlan:
     """Phase Running: the guest is sent, until it runs in the target or will not."""
-    if facts.target_seat in _MOVED_IN or _names(facts, "targetPodName"):
+    if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
@@ -137,19 +137,19 @@ def _transfer(facts: MigrationFacts) -> MigrationPlan:
 def _over(facts: MigrationFacts) -> tuple[str, str] | None:
     """Why nothing will be sent any more; None where the guest may still be sent."""
     sending = facts.transfer.sending
-    if sending is Sending.NOT_BEGUN and facts.source_seat is PodRole.EMPTY:
+    if sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
         return "RuntimeRestarted", "the runtime was restarted, and the guest was lost with it"
     why = _broken(facts)
     if sending is Sending.FAILED and (why is None or _knows_better(facts.transfer, why)):
         return facts.transfer.reason, facts.transfer.story
     if why is not None:
         return why
-    if facts.target_seat is PodRole.EMPTY:
+    if facts.target_role is PodRole.EMPTY:
         return "TargetLost", "the guest has ended in the target"
     return _cannot_send(facts)
 
 
-def _knows_better(transfer: Transfer, why: tuple[str, str]) -> bool:
+def _knows_better(transfer: TransferState, why: tuple[str, str]) -> bool:
     """A target ends whenever a move fails: only the move knows what failed first."""
     return why[0] == "TargetLost" and transfer.reason != CANCELLED
 
@@ -219,7 +219,7 @@ def _cannot_send(facts: MigrationFacts) -> tuple[str, str] | None:
     name = text(facts.migration, "status", "sourcePodName")
     if not _names(facts, "sourcePodName"):
         return "SourceLost", f"the VM runs in pod {name} no more"
-    if facts.source_seat is not PodRole.EMPTY:
+    if facts.source_role is not PodRole.EMPTY:
         return None
     said = text(facts.source or {}, "status", "message")
     return "SourceLost", f"the guest in pod {name} has ended{': ' if said else ''}{said}"
@@ -238,7 +238,7 @@ def _status(facts: MigrationFacts, value: str, reason: str, story: str, **status
     return MigrationPlan(status=(*status.items(), ("conditions", [said])))
 
 
-def _figures(transfer: Transfer) -> str:
+def _figures(transfer: TransferState) -> str:
     """The numbers that people ask for, as far as they are known."""
     known = dict(transfer.info)
     ram = known.get("ram")

@@ -16,7 +16,7 @@ from typing import Final
 
 from deploy.clock import Clock
 from deploy.kube.objects import Json
-from deploy.neonvm.migration.migration_facts import CANCELLED, Sending, Transfer
+from deploy.neonvm.migration.migration_facts import CANCELLED, Sending, TransferState
 from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault, TransferInfo
 from protocol.units import Instant, Seconds
 
@@ -24,12 +24,12 @@ Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
 """Moves a guest; its argument hears how it goes. Raises as ``Guest.send``."""
 
 _REPORTS: Final = Seconds(1.0)
-_CANCELLED: Final = Transfer(Sending.FAILED, CANCELLED, "the move was cancelled")
+_CANCELLED: Final = TransferState(Sending.FAILED, CANCELLED, "the move was cancelled")
 
 
 @dataclass(slots=True)
 class _Move:
-    transfer: Transfer
+    transfer: TransferState
     told: Instant
     task: asyncio.Task[None] | None = None
 
@@ -54,15 +54,15 @@ class Transfers:
                 move.task.cancel()
         await self._tasks.__aexit__(kind, error, trace)
 
-    def of(self, uid: str) -> Transfer:
+    def of(self, uid: str) -> TransferState:
         """What is known of the move of that migration."""
         found = self._moves.get(uid)
-        return found.transfer if found is not None else Transfer()
+        return found.transfer if found is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None]) -> None:
         """Begins the move; nothing where it has been begun. ``on_change`` hears of its progress and its end."""
         if uid not in self._moves:
-            move = self._moves[uid] = _Move(Transfer(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
+            move = self._moves[uid] = _Move(TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
             move.task = self._tasks.create_task(self._carry_out(move, send, on_change))
 
     async def cancel(self, uid: str) -> None:
@@ -88,11 +88,11 @@ class Transfers:
 
         ended = _CANCELLED
         try:
-            ended = Transfer(Sending.DONE, info=described(await send(progress)))
+            ended = TransferState(Sending.DONE, info=described(await send(progress)))
         except TransferError as error:
-            ended = Transfer(Sending.FAILED, error.fault.value, str(error))
+            ended = TransferState(Sending.FAILED, error.fault.value, str(error))
         except (GuestError, NetworkError, OSError) as error:
-            ended = Transfer(Sending.FAILED, TransferFault.REFUSED.value, str(error))
+            ended = TransferState(Sending.FAILED, TransferFault.REFUSED.value, str(error))
         finally:
             move.transfer = replace(ended, info=ended.info or move.transfer.info)
             on_change()

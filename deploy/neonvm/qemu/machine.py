@@ -32,10 +32,10 @@ class Machine(Protocol):
     async def give(self, name: str, end: socket.socket) -> None:
         """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
 
-    async def stirred(self, seconds: float) -> None:
+    async def wait_for_event(self, seconds: float) -> None:
         """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
 
-    def moment(self, event: str) -> float | None:
+    def event_time(self, event: str) -> float | None:
         """When ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None where it never did."""
 
     def last_words(self) -> str:
@@ -132,13 +132,13 @@ class QemuProcess:
         """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
         await self._monitor.give(name, end)
 
-    async def stirred(self, seconds: float) -> None:
+    async def wait_for_event(self, seconds: float) -> None:
         """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
-        await self._monitor.stirred(seconds)
+        await self._monitor.wait_for_event(seconds)
 
-    def moment(self, event: str) -> float | None:
+    def event_time(self, event: str) -> float | None:
         """When QEMU last said ``event``, in seconds since 1970; None where it never did."""
-        return self._monitor.moment(event)
+        return self._monitor.event_time(event)
 
     def last_words(self) -> str:
         """The end of what QEMU has complained about; "nothing" where it has not."""

@@ -56,7 +56,7 @@ class Monitor:
             raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
         await self.call("getfd", {"fdname": name})
 
-    async def stirred(self, seconds: float) -> None:
+    async def wait_for_event(self, seconds: float) -> None:
         """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
         try:
             async with asyncio.timeout(seconds):
@@ -64,7 +64,7 @@ class Monitor:
         except TimeoutError:
             return
 
-    def moment(self, event: str) -> float | None:
+    def event_time(self, event: str) -> float | None:
         """When ``event`` last happened, in seconds since 1970 as QEMU says it; None where it never did."""
         for message in reversed(self._listener.history):
             if message["event"] == event:

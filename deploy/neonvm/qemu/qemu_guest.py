@@ -40,7 +40,7 @@ from deploy.neonvm.qemu.qemu_command import (
     plugged,
     qemu_command,
 )
-from deploy.neonvm.qemu.transfer import Ends, Transfer, carried_through
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
 
@@ -215,7 +215,9 @@ class QemuGuest:
         except NetworkError as error:
             raise self._refused(str(error)) from error
         limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
-        return Transfer(Ends(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress)
+        return Transfer(
+            TransferEndpoints(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress
+        )
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
         """Runs the move to its end; afterwards both guests know who they are."""

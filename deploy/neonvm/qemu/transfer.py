@@ -51,7 +51,7 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class TransferEndpoints:
     """The machines of a move, and the name of the VM for messages.
 
     ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on.
@@ -68,15 +68,17 @@ class Ends:
 class Transfer:
     """One move. ``run`` ends with the source or the target running, or with neither."""
 
-    def __init__(self, ends: Ends, limits: TransferLimits, progress: Callable[[TransferInfo], None]) -> None:
-        self._ends = ends
+    def __init__(
+        self, ends: TransferEndpoints, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> None:
+        self._endpoints = ends
         self._limits = limits
         self._progress = progress
         self._report = Report()
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
         self._downtime = limits.downtime
-        self._stopped_before = ends.source.moment("STOP")
+        self._stopped_before = ends.source.event_time("STOP")
         self._is_led_away = False
         self._released: Instant | None = None
         self._is_called_off = False
@@ -97,7 +99,7 @@ class Transfer:
             match next_step(view):
                 case Step.WAIT:
                     await self._relax()
-                    await self._ends.source.stirred(_LOOK)
+                    await self._endpoints.source.wait_for_event(_LOOK)
                 case Step.RELEASE:
                     await self._release()
                 case Step.FINISH:
@@ -109,7 +111,7 @@ class Transfer:
 
     async def _begin(self) -> None:
         """Prepares both ends and tells them to start. Raises ``GuestError`` where one will not."""
-        source, target, limits = self._ends.source, self._ends.target, self._limits
+        source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
@@ -124,22 +126,22 @@ class Transfer:
 
     async def _relax(self) -> None:
         """Lets the guest stand still for longer where it has not come to its end for long."""
-        downtime = self._limits.downtime_after(Seconds(self._ends.clock.now() - self._began))
+        downtime = self._limits.downtime_after(Seconds(self._endpoints.clock.now() - self._began))
         if downtime != self._downtime:
             self._downtime = downtime
-            await _tried(self._ends.source, "migrate-set-parameters", _stands_still(downtime))
+            await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))
 
     def _lead_away(self) -> None:
         """What is sent to the guest from the moment at which it stops on waits for it at its new place."""
-        if not self._is_led_away and self._ends.source.moment("STOP") != self._stopped_before:
+        if not self._is_led_away and self._endpoints.source.event_time("STOP") != self._stopped_before:
             self._is_led_away = True
-            self._ends.lead_to_target()
+            self._endpoints.lead_to_target()
 
     async def _look(self) -> View:
         """What both ends say now."""
         source = await self._source()
         target = await self._target()
-        now = self._ends.clock.now()
+        now = self._endpoints.clock.now()
         return View(
             source,
             target,
@@ -149,19 +151,19 @@ class Transfer:
         )
 
     async def _source(self) -> SourceSays:
-        source = self._ends.source
+        source = self._endpoints.source
         try:
             self._report = parse_report(await source.call("query-migrate"))
         except GuestError:
             return SourceSays.SILENT if source.alive else SourceSays.GONE
-        now = self._ends.clock.now()
+        now = self._endpoints.clock.now()
         if now - self._reported >= _REPORT:
             self._reported = now
             self._progress(transfer_info(self._report))
         return source_says(self._report.status)
 
     async def _target(self) -> TargetSays:
-        target = self._ends.target
+        target = self._endpoints.target
         try:
             return target_says(parse_run_state(await target.call("query-status")))
         except GuestError:
@@ -170,14 +172,14 @@ class Transfer:
     async def _release(self) -> None:
         """From here on the source is never continued; whether the target obeyed is seen by looking."""
         self._lead_away()
-        self._released = self._ends.clock.now()
-        await _tried(self._ends.target, "cont")
-        await _tried(self._ends.target, "announce-self", _ANNOUNCE)
-        self._released = self._ends.clock.now()  # it may be silent from now on, however long the orders took
+        self._released = self._endpoints.clock.now()
+        await _tried(self._endpoints.target, "cont")
+        await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
+        self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
 
     async def _finish(self) -> TransferInfo:
-        await self._ends.source.end()
-        stopped, resumed = self._ends.source.moment("STOP"), self._ends.target.moment("RESUME")
+        await self._endpoints.source.end()
+        stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
         stood = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
         info = completed_info(self._report, stood)
         self._progress(info)
@@ -185,22 +187,22 @@ class Transfer:
 
     async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
         """Ends the target for good, and then sees that the source runs."""
-        source, target, clock = self._ends.source, self._ends.target, self._ends.clock
+        source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
         await target.kill()
         if self._is_led_away:
-            self._ends.lead_to_source()
+            self._endpoints.lead_to_source()
         await _tried(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
             if await self._runs_again():
-                return TransferError(fault, Survivor.SOURCE, f"{self._ends.vm}: {story}; it goes on where it was")
-            await source.stirred(_LOOK)
+                return TransferError(fault, Survivor.SOURCE, f"{self._endpoints.vm}: {story}; it goes on where it was")
+            await source.wait_for_event(_LOOK)
         await source.kill()
-        return TransferError(fault, Survivor.NOBODY, f"{self._ends.vm}: {story}; and its source did not go on")
+        return TransferError(fault, Survivor.NOBODY, f"{self._endpoints.vm}: {story}; and its source did not go on")
 
     async def _runs_again(self) -> bool:
         """Continues the source where it needs that; whether it runs."""
-        source = self._ends.source
+        source = self._endpoints.source
         says = await self._source()
         try:
             needs = resumption(says, parse_run_state(await source.call("query-status")))
@@ -211,19 +213,19 @@ class Transfer:
         return needs is Resumption.DONE
 
     async def _given_up(self, view: View) -> TransferError:
-        source, target = self._ends.source, self._ends.target
+        source, target = self._endpoints.source, self._endpoints.target
         await target.kill()
         await source.kill()
         if view.source is SourceSays.GONE and not view.is_released:
             fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
         else:
             fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
-        return TransferError(fault, Survivor.NOBODY, f"{self._ends.vm}: {story}; nothing runs any more")
+        return TransferError(fault, Survivor.NOBODY, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
     def _blame(self, view: View) -> tuple[TransferFault, str]:
         """Why the guest stays where it is."""
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
-            said = [self._ends.target.last_words(), self._report.error_desc]
+            said = [self._endpoints.target.last_words(), self._report.error_desc]
             return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, said))}"
         if view.is_released:
             return TransferFault.TARGET_LOST, "its target had everything and would not run"

@@ -33,8 +33,8 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import LightKernel
-from deploy.neonvm.simulated.simulated_server import Face
-from deploy.neonvm.simulated.simulated_transfer import Burden, Course
+from deploy.neonvm.simulated.simulated_server import GuestServer
+from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 
@@ -67,7 +67,7 @@ class _Running:
     since: Instant
     boot_time: float
     kernel: LightKernel
-    faces: list[Serving]
+    servers: list[Serving]
 
 
 class SimulatedGuest:
@@ -146,7 +146,7 @@ class SimulatedGuest:
         self._receives = False
         running, self._running = self._running, None
         if running is not None:
-            await _closed(running.faces)
+            await _closed(running.servers)
 
     @property
     def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
@@ -154,9 +154,9 @@ class SimulatedGuest:
         spec = self._spec
         return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
 
-    def _burden(self) -> Burden:
+    def _memory_load(self) -> MemoryLoad:
         kernel = self._now()
-        return Burden(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
+        return MemoryLoad(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
 
     async def _moved(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -173,7 +173,7 @@ class SimulatedGuest:
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Returns when all has been sent. Raises ``TransferError`` where an end is lost or time is up."""
-        clock, course = self._made_by.clock, Course.of(self._burden(), limits)
+        clock, course = self._made_by.clock, Course.of(self._memory_load(), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
         while True:
@@ -207,7 +207,7 @@ class SimulatedGuest:
             self._both_are_there(target)
             held.pop_all()
         running, self._running = self._runs(), None
-        old, running.faces = running.faces, []
+        old, running.servers = running.servers, []
         await target._run(running, listeners)
         await _closed(old)
 
@@ -223,9 +223,9 @@ class SimulatedGuest:
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
         """Runs from this instant on, and answers at ``listeners``."""
         self._receives, self._running = False, running
-        face = Face(self._now, self._press, running.boot_time)
+        face = GuestServer(self._now, self._press, running.boot_time)
         for listener in listeners:
-            running.faces.append(await Serving.on(listener, face.serve))
+            running.servers.append(await Serving.on(listener, face.serve))
 
     def _press(self, demand: Demand | None) -> None:
         self._replace(self._now().under(demand))
@@ -245,6 +245,6 @@ class SimulatedGuest:
         return self._running
 
 
-async def _closed(faces: list[Serving]) -> None:
-    for face in faces:
+async def _closed(servers: list[Serving]) -> None:
+    for face in servers:
         await face.close()

@@ -42,7 +42,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class GuestServer:
     """How requests see and change a guest. ``kernel`` looks at it now, ``press`` changes its demand."""
 
     kernel: Callable[[], LightKernel]
@@ -103,13 +103,13 @@ class Face:
         return self.demand(nothing, body)
 
 
-_ROUTES: Final[Mapping[tuple[str, str], Callable[[Face, list[str], bytes], Reply]]] = {
-    ("GET", "/metrics"): Face.metrics,
-    ("GET", "/cpu"): Face.cpu,
-    ("GET", "/ready"): Face.ready,
-    ("GET", "/demand"): Face.demand,
-    ("PUT", "/demand"): Face.put_demand,
-    ("DELETE", "/demand"): Face.lift_demand,
+_ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], Reply]]] = {
+    ("GET", "/metrics"): GuestServer.metrics,
+    ("GET", "/cpu"): GuestServer.cpu,
+    ("GET", "/ready"): GuestServer.ready,
+    ("GET", "/demand"): GuestServer.demand,
+    ("PUT", "/demand"): GuestServer.put_demand,
+    ("DELETE", "/demand"): GuestServer.lift_demand,
 }
 
 

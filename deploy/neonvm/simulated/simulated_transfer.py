@@ -33,7 +33,7 @@ _FIRST_BRAKE, _BRAKE, _STRONGEST_BRAKE = 0.2, 0.1, 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class Burden:
+class MemoryLoad:
     """What is to be moved: the guest's memory, how much of it is in use, and how many cores are busy changing it."""
 
     total: Bytes
@@ -54,22 +54,22 @@ class _Round:
 class Course:
     """The whole move, known from its beginning. ``end`` is None where it does not end in time."""
 
-    burden: Burden
+    memory_load: MemoryLoad
     rate: float
     rounds: tuple[_Round, ...]
     end: Seconds | None
     downtime: Seconds
 
     @classmethod
-    def of(cls, burden: Burden, limits: TransferLimits) -> Course:
-        """The move of ``burden`` under ``limits``."""
+    def of(cls, memory_load: MemoryLoad, limits: TransferLimits) -> Course:
+        """The move of ``memory_load`` under ``limits``."""
         rate = float(min(WIRE, limits.bandwidth).value)
-        rounds = tuple(_rounds(burden, rate, limits))
+        rounds = tuple(_rounds(memory_load, rate, limits))
         last = rounds[-1]
         rest = last.size / rate
         end = last.since + rest + _SWITCH
         converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
-        return cls(burden, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
+        return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
         """How it goes after ``elapsed`` seconds (>= 0), as far as its end."""
@@ -88,20 +88,20 @@ class Course:
     def _ram(self, sent: float, remaining: float, rounds: int) -> TransferRam:
         span = self.rounds[rounds - 1].size / self.rate
         return TransferRam(
-            total=self.burden.total,
+            total=self.memory_load.total,
             transferred=Bytes(int(sent)),
             remaining=Bytes(int(remaining)),
-            duplicate=(self.burden.total - self.burden.used).value // PAGE.value,
+            duplicate=(self.memory_load.total - self.memory_load.used).value // PAGE.value,
             normal=int(sent) // PAGE.value,
-            dirty_rate=int(_dirtied(self.burden, span) / span / PAGE.value) if span else 0,
+            dirty_rate=int(_dirtied(self.memory_load, span) / span / PAGE.value) if span else 0,
             rounds=rounds,
             page_size=PAGE,
         )
 
 
-def _rounds(burden: Burden, rate: float, limits: TransferLimits) -> Iterator[_Round]:
+def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Iterator[_Round]:
     """Every round up to the one that fits into the allowed downtime, or to the time-out."""
-    each = _Round(_SETUP, float(burden.used.value), 0.0)
+    each = _Round(_SETUP, float(memory_load.used.value), 0.0)
     number = 0
     while True:
         yield each
@@ -110,13 +110,13 @@ def _rounds(burden: Burden, rate: float, limits: TransferLimits) -> Iterator[_Ro
         since = Seconds(each.since + span)
         if (number > 1 and span <= limits.downtime_after(each.since)) or since >= limits.timeout:
             return
-        changed = _dirtied(burden, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
+        changed = _dirtied(memory_load, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
         each = _Round(since, changed, each.sent + each.size)
 
 
-def _dirtied(burden: Burden, span: float) -> float:
+def _dirtied(memory_load: MemoryLoad, span: float) -> float:
     """How many bytes change in ``span`` seconds: never more than there are in use."""
-    return min(float(burden.used.value), burden.busy_cores * _DIRTIED_PER_CORE * span)
+    return min(float(memory_load.used.value), memory_load.busy_cores * _DIRTIED_PER_CORE * span)
 
 
 def _brake(rounds: int) -> float:

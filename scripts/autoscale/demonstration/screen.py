@@ -20,7 +20,7 @@ from rich.text import Text
 
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.bars import bar, sparkline
-from scripts.autoscale.demonstration.watcher import Glance
+from scripts.autoscale.demonstration.watcher import Snapshot
 
 _HISTORY: Final = 48
 _DECISIONS: Final = 6
@@ -30,10 +30,10 @@ Fleet = Sequence[tuple[str, str, str]]
 """A row for each node: its name, a bar, and the VMs on it."""
 
 
-def line(at: Seconds, act: str, glance: Glance, tps: float | None) -> str:
+def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
     """One plain line."""
-    size = "no size yet" if glance.size is None else f"{glance.size.cpu} vCPU {glance.size.mem}"
-    used = "" if glance.used_cpu is None else f", {glance.used_cpu:.1f} busy"
+    size = "no size yet" if snapshot.size is None else f"{snapshot.size.cpu} vCPU {snapshot.size.mem}"
+    used = "" if snapshot.used_cpu is None else f", {snapshot.used_cpu:.1f} busy"
     speed = "" if tps is None else f", {tps:.0f} tps"
     return f"{at:6.1f} s  {act:8}  {size}{used}{speed}"
 
@@ -69,35 +69,35 @@ class Screen:
         if self._live is None:
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
 
-    def show(self, at: Seconds, act: str, glance: Glance, tps: float | None, fleet: Fleet = ()) -> None:
+    def show(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> None:
         """Draws the present state; ``fleet`` is a row for each node."""
         if self._live is None:
-            self._plain(at, act, glance, tps)
+            self._plain(at, act, snapshot, tps)
             return
         if int(at) != self._last_second:
             self._last_second = int(at)
-            self._cpu.append(glance.size.cpu.as_cores if glance.size else 0.0)
+            self._cpu.append(snapshot.size.cpu.as_cores if snapshot.size else 0.0)
             self._tps.append(tps or 0.0)
-        self._live.update(self._picture(at, act, glance, tps, fleet))
+        self._live.update(self._picture(at, act, snapshot, tps, fleet))
 
-    def _plain(self, at: Seconds, act: str, glance: Glance, tps: float | None) -> None:
-        if (act, glance.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
-            self._last_state, self._last_second = (act, glance.size), int(at)
-            self.console.print(line(at, act, glance, tps), highlight=False, soft_wrap=True)
+    def _plain(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> None:
+        if (act, snapshot.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
+            self._last_state, self._last_second = (act, snapshot.size), int(at)
+            self.console.print(line(at, act, snapshot, tps), highlight=False, soft_wrap=True)
 
-    def _picture(self, at: Seconds, act: str, glance: Glance, tps: float | None, fleet: Fleet = ()) -> Panel:
+    def _picture(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> Panel:
         table = Table.grid(padding=(0, 2))
-        if glance.size is not None and glance.most is not None:
-            cpu, most = glance.size.cpu.as_cores, glance.most.cpu.as_cores
-            used = "" if glance.used_cpu is None else f"{glance.used_cpu:.1f} busy of "
+        if snapshot.size is not None and snapshot.most is not None:
+            cpu, most = snapshot.size.cpu.as_cores, snapshot.most.cpu.as_cores
+            used = "" if snapshot.used_cpu is None else f"{snapshot.used_cpu:.1f} busy of "
             table.add_row(
-                "vCPU", f"[cyan]{bar(glance.used_cpu, cpu, most)}[/cyan]", f"{used}{cpu:g} (at most {most:g})"
+                "vCPU", f"[cyan]{bar(snapshot.used_cpu, cpu, most)}[/cyan]", f"{used}{cpu:g} (at most {most:g})"
             )
-            mem_used = None if glance.used_memory is None else glance.used_memory.as_gib
+            mem_used = None if snapshot.used_memory is None else snapshot.used_memory.as_gib
             text = "" if mem_used is None else f"{mem_used * 1024:.0f}Mi used of "
-            picture = bar(mem_used, glance.size.mem.as_gib, glance.most.mem.as_gib)
+            picture = bar(mem_used, snapshot.size.mem.as_gib, snapshot.most.mem.as_gib)
             table.add_row(
-                "memory", f"[magenta]{picture}[/magenta]", f"{text}{glance.size.mem} (at most {glance.most.mem})"
+                "memory", f"[magenta]{picture}[/magenta]", f"{text}{snapshot.size.mem} (at most {snapshot.most.mem})"
             )
         table.add_row("vCPU", f"[cyan]{sparkline(self._cpu)}[/cyan]", "over time")
         table.add_row(
@@ -105,7 +105,7 @@ class Screen:
         )
         for name, picture, vms in fleet:
             table.add_row(escape(name), f"[yellow]{picture}[/yellow]", escape(vms))
-        why = Text(f"why: {glance.because}" if glance.because else "", style="italic")
+        why = Text(f"why: {snapshot.because}" if snapshot.because else "", style="italic")
         happened = Text("\n".join(self.decisions), style="dim")
-        title = f"{self.title} · {at:.0f} s · {act} · {glance.phase} on {glance.node or '-'}"
+        title = f"{self.title} · {at:.0f} s · {act} · {snapshot.phase} on {snapshot.node or '-'}"
         return Panel(Group(table, why, happened), title=escape(title), title_align="left")

@@ -20,7 +20,7 @@ _EVERY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class Snapshot:
     """What is known of the VM now. ``size`` is None while the guest has none; used amounts None where unknown."""
 
     phase: str
@@ -57,12 +57,12 @@ class Watcher:
             tasks.create_task(vms.run())
             tasks.create_task(self._ask())
 
-    def glance(self) -> Glance:
+    def snapshot(self) -> Snapshot:
         """What is known now."""
         metrics, status = child(self.explained, "metrics"), child(self.found, "status")
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
         conditions = [text(each, "status") for each in items(status, "conditions") if text(each, "type") == "Available"]
-        return Glance(
+        return Snapshot(
             phase=text(status, "phase") or "Pending",
             node=text(status, "node"),
             size=_size(self.found),

@@ -32,8 +32,8 @@ from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.agent.core.story import POLICY
+from tests.neonvm.fake_guests import FakeGuests
 from tests.neonvm.in_process import InProcess
-from tests.neonvm.puppets import Puppets
 
 SETTINGS = """
 nodeDefaults:
@@ -155,12 +155,12 @@ class Exporter:
     """The metrics of the guest in one pod; silent while none runs there."""
 
     pod: ObjectName
-    puppets: Puppets
+    guests: FakeGuests
     clock: OneClock
     demand: Demand
 
     async def scrape(self) -> GuestSample:
-        guest = self.puppets.by_pod.get(self.pod.name)
+        guest = self.guests.by_pod.get(self.pod.name)
         if guest is None or guest.has.phase is not GuestPhase.RUNNING:
             raise PortError(Fault.GUEST, "nothing listens")
         demand, now = self.demand, self.clock.now()
@@ -200,8 +200,8 @@ class Agent:
 class Agents:
     """The agents beside their guests: one in every pod that runs, as the kubelet would keep them."""
 
-    def __init__(self, api: InProcess, scheduler: Scheduler, puppets: Puppets, clock: OneClock) -> None:
-        self._api, self._scheduler, self._puppets, self._clock = api, scheduler, puppets, clock
+    def __init__(self, api: InProcess, scheduler: Scheduler, guests: FakeGuests, clock: OneClock) -> None:
+        self._api, self._scheduler, self._puppets, self._clock = api, scheduler, guests, clock
         self._client = api.client()
         self.demand = Demand()
         self.by_pod: dict[ObjectName, Agent] = {}

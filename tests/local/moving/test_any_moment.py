@@ -91,11 +91,11 @@ async def the_source_pod_is_torn_away(world: World) -> None:
 
 
 async def a_guest_dies(world: World) -> None:
-    list(world.puppets.by_pod.values())[-1].die()
+    list(world.guests.by_pod.values())[-1].die()
 
 
 async def the_source_dies(world: World) -> None:
-    world.puppets.by_pod[world.source.name].die()
+    world.guests.by_pod[world.source.name].die()
 
 
 ACCIDENTS: list[Accident] = [
@@ -181,7 +181,7 @@ async def test_after_the_switch_over(tmp_path: Path, accident: Accident, turns: 
         await world.sending()
         now = asyncio.Event()
         now.set()
-        world.puppets.moving.arrive()
+        world.guests.moving.arrive()
         strike = asyncio.ensure_future(happens(world, accident, now, turns))
         await world.passes(2)
         await strike
@@ -194,7 +194,7 @@ async def test_a_vm_that_is_deleted_leaves_nothing(tmp_path: Path, turns: int, h
     async with world_in(tmp_path) as world:
         if has_arrived:
             await world.sending()
-            world.puppets.moving.arrive()
+            world.guests.moving.arrive()
             await skip(turns)
             await world.client.delete(VIRTUAL_MACHINES, DB)
         else:
@@ -207,7 +207,7 @@ async def test_a_vm_that_is_deleted_leaves_nothing(tmp_path: Path, turns: int, h
         while items(await world.client.list(VIRTUAL_MACHINES), "items"):
             await world.settle()  # its folder is removed by a thread, which takes its own time
         await world.passes(3)
-        assert (world.puppets.running, world.network.plugged, set(world.network.released)) == ([], {}, {DB})
+        assert (world.guests.running, world.network.plugged, set(world.network.released)) == ([], {}, {DB})
         assert await world.pods() == []
         assert await world.outcomes() in ([], [("Failed", "VMGone")]), "nothing came of an order for a VM that was gone"
         assert world.ledger is not None

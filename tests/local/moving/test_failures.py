@@ -43,19 +43,19 @@ async def target_dies(world: World) -> None:
 
 
 async def source_dies(world: World) -> None:
-    world.puppets.by_pod[world.source.name].die()
+    world.guests.by_pod[world.source.name].die()
 
 
 async def target_does_not_match(world: World) -> None:
-    world.puppets.moving.fail(TransferFault.TARGET_LOST)
+    world.guests.moving.fail(TransferFault.TARGET_LOST)
 
 
 async def target_refuses(world: World) -> None:
-    world.puppets.moving.fail(TransferFault.REFUSED)
+    world.guests.moving.fail(TransferFault.REFUSED)
 
 
 async def both_are_lost(world: World) -> None:
-    world.puppets.moving.fail(TransferFault.TARGET_LOST, Survivor.NOBODY)
+    world.guests.moving.fail(TransferFault.TARGET_LOST, Survivor.NOBODY)
 
 
 async def time_is_up(world: World) -> None:
@@ -76,7 +76,7 @@ async def target_node_is_deleted(world: World) -> None:
 
 async def runtime_is_restarted(world: World) -> None:
     await world.kill_runtime()
-    assert world.puppets.running == []
+    assert world.guests.running == []
     await world.start_runtime()
 
 
@@ -140,7 +140,7 @@ async def test_a_target_that_dies_right_after_the_switch_over_means_a_fresh_star
 async def test_a_target_that_dies_right_after_the_switch_over_while_nobody_can_be_told(world: World) -> None:
     await world.sending()
     world.api.go_away()
-    world.puppets.moving.arrive()
+    world.guests.moving.arrive()
     await world.settle()
     world.target.die()
     await world.passes(30)
@@ -159,7 +159,7 @@ async def test_the_same_order_given_twice_moves_the_vm_once(world: World, point:
     await world.finish()
     assert await where(world) == "the guest has moved"
     await world.assert_well(*MOVED, "MigrationAlreadyMigrating", "MigrationFailed")
-    assert len(world.puppets.by_pod) == 2
+    assert len(world.guests.by_pod) == 2
 
 
 # Nobody's death but the guests' ends a migration -------------------------------------------------------------------

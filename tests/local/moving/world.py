@@ -49,10 +49,10 @@ from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
 from tests.local.moving.parts import Agents, OneClock, Scheduler
+from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
-from tests.neonvm.puppets import PlainNetwork, Puppet, Puppets
+from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import virtual_machine
-from tests.neonvm.stage import definition
 
 DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")
@@ -69,11 +69,11 @@ class World:
         self.clock = OneClock()
         self.api = InProcess(ApiEnvironment(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
         self.client = self.api.client()
-        self.puppets, self.network = Puppets(), PlainNetwork()
+        self.guests, self.network = FakeGuests(), PlainNetwork()
         self.scheduler = Scheduler(self.api, self.clock)
-        self.agents = Agents(self.api, self.scheduler, self.puppets, self.clock)
+        self.agents = Agents(self.api, self.scheduler, self.guests, self.clock)
         self.source = ObjectName("default", "")
-        self.target: Puppet
+        self.target: FakeGuest
         self.resizes = asyncio.Event()
         self.is_forced = False
         self._state = state
@@ -96,14 +96,14 @@ class World:
         await self.passes(_SETTLE, step=5)
         await self.cordon("n2", unschedulable=False)
         self.source = ObjectName("default", text(await self.status(), "podName"))
-        assert (self.puppets.running, self.size) == ([self.source.name], SMALL)
+        assert (self.guests.running, self.size) == ([self.source.name], SMALL)
 
     async def start_runtime(self) -> None:
         extender = httpx.AsyncClient(transport=self.scheduler.for_pods, base_url="http://extender")
         nodes = frozenset({"n1", "n2"})
         client = self.api.client()
         means = RuntimeDependencies(
-            client, extender, self.network, self.puppets, self.clock, self._state, nodes, sidecars=False, policy=None
+            client, extender, self.network, self.guests, self.clock, self._state, nodes, sidecars=False, policy=None
         )
         self._runtime = asyncio.ensure_future(Runtime(means).run())
 
@@ -156,7 +156,7 @@ class World:
 
     def check(self) -> None:
         """What must hold after every step."""
-        assert self.puppets.doubled == []
+        assert self.guests.doubled == []
         ledger = self.ledger
         if ledger is not None and ledger.is_ready:
             assert violations(ledger, self._truth(ledger)) == []
@@ -165,7 +165,7 @@ class World:
     def _truth(self, ledger: Ledger) -> dict[str, VmTruth]:
         truth = {}
         for name, agent in self.agents.by_pod.items():
-            has, ceiling = self.puppets.by_pod[name.name].has, agent.runner.state.scheduler.ceiling
+            has, ceiling = self.guests.by_pod[name.name].has, agent.runner.state.scheduler.ceiling
             if has.phase is GuestPhase.RUNNING and agent.uid in ledger.claims:
                 guest = Resources(has.cpu, has.mem)
                 truth[agent.uid] = VmTruth(guest, guest if ceiling is None else ceiling)
@@ -178,8 +178,8 @@ class World:
     @property
     def size(self) -> Resources:
         """What the one guest that runs has."""
-        (running,) = self.puppets.running
-        has = self.puppets.by_pod[running].has
+        (running,) = self.guests.running
+        has = self.guests.by_pod[running].has
         return Resources(has.cpu, has.mem)
 
     async def status(self) -> Json:
@@ -240,7 +240,7 @@ class World:
 
     async def preparing(self) -> None:
         """A person has the VM moved to n2; its last resize keeps it from being sent yet."""
-        self.resizes = self.puppets.by_pod[self.source.name].stops = asyncio.Event()
+        self.resizes = self.guests.by_pod[self.source.name].stops = asyncio.Event()
         self.agents.demand.cores = 1.4
         await self.passes(6)
         kind: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
@@ -248,7 +248,7 @@ class World:
         spec: Json = {"vmName": "db", "completionTimeout": 300}
         await self.client.create(MIGRATIONS, "default", {**kind, "metadata": metadata, "spec": spec})
         await self.passes(3)
-        assert ((await self.status())["phase"], self.puppets.is_anyone_moving) == ("PreMigrating", False)
+        assert ((await self.status())["phase"], self.guests.is_anyone_moving) == ("PreMigrating", False)
         self._note_target()
         assert self.target.has.phase is GuestPhase.RECEIVING
 
@@ -256,31 +256,31 @@ class World:
         """The VM's node was too full, the scheduler has it moved, and the guest is on its way."""
         await self.occupy("n1", "5500m")
         await self.passes(14)
-        assert ((await self.status())["phase"], self.puppets.is_anyone_moving) == ("Migrating", True)
+        assert ((await self.status())["phase"], self.guests.is_anyone_moving) == ("Migrating", True)
         self._note_target()
 
     def _note_target(self) -> None:
-        (name,) = self.puppets.by_pod.keys() - {self.source.name}
-        self.target = self.puppets.by_pod[name]
+        (name,) = self.guests.by_pod.keys() - {self.source.name}
+        self.target = self.guests.by_pod[name]
 
     async def arrived(self) -> None:
         """The guest runs in the target, and nobody has been told."""
         await self.sending()
-        self.puppets.moving.arrive()
+        self.guests.moving.arrive()
 
     async def finish(self) -> None:
         """Whatever is on its way arrives, until no migration is left that has not ended."""
         self.resizes.set()
         for _ in range(80):
             await self.passes(1, step=1.0)
-            if self.puppets.is_anyone_moving:
-                self.puppets.moving.arrive()
+            if self.guests.is_anyone_moving:
+                self.guests.moving.arrive()
             elif await self._is_at_rest():
                 return
         raise AssertionError("it never ends")
 
     async def _is_at_rest(self) -> bool:
-        if self.api.is_away or len(self.puppets.running) != 1:
+        if self.api.is_away or len(self.guests.running) != 1:
             return False
         active = [each for each in await self.migrations() if is_leaving(each) or not _has_ended(each)]
         return not active and (await self.status())["phase"] == "Running"
@@ -299,7 +299,7 @@ class World:
             self.agents.demand.cores = cores
             await self.passes(12, step=1)
             status = await self.status()
-            assert (self.size, self.puppets.running, status["phase"]) == (size, [status["podName"]], "Running")
+            assert (self.size, self.guests.running, status["phase"]) == (size, [status["podName"]], "Running")
         await self.passes(_SETTLE, step=5)
         await self._assert_books_are_true(SMALL)
 

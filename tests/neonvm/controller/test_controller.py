@@ -27,7 +27,7 @@ from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
-from deploy.neonvm.dependencies import Means
+from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.messages import ObjectName
@@ -41,7 +41,7 @@ CRDS_HERE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
 DB = ObjectName("default", "db")
 
 
-class Room:
+class FakeGuestHost:
     """The kubelet's side: guests by pod."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -57,7 +57,7 @@ class Room:
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
         return self.guests.get(pod) if uid else None
 
-    def seat(self, pod: ObjectName, uid: str) -> PodRole:
+    def role(self, pod: ObjectName, uid: str) -> PodRole:
         return PodRole.RUNNING if self.guest(pod, uid) else PodRole.EMPTY
 
     async def send(
@@ -77,18 +77,18 @@ class Site:
 
     def __init__(self, client: ApiClient) -> None:
         self.client, self.clock = client, FakeClock()
-        self.room = Room(self.clock)
+        self.host = FakeGuestHost(self.clock)
         self._vms = Informer(client, VIRTUAL_MACHINES, self.clock)
         self._pods = Informer(client, PODS, self.clock)
         self._migrations = Informer(client, MIGRATIONS, self.clock)
         names = iter("abcdefgh")
         self._controller = NeonVmController(
-            Means(
+            ControllerDependencies(
                 client=client,
                 vms=self._vms,
                 pods=self._pods,
                 migrations=self._migrations,
-                room=self.room,
+                guest_host=self.host,
                 events=Events(client, "test", self.clock),
                 clock=self.clock,
                 suffix=lambda: next(names),
@@ -117,11 +117,11 @@ class Site:
         name = ObjectName("default", text(pod, "metadata", "name"))
         status = {"phase": "Running", "podIP": "10.0.0.9"}
         await self.client.merge_patch(PODS, name, {"status": status}, "status")
-        self.room.run(name, cpu, mem)
+        self.host.run(name, cpu, mem)
         return name
 
     async def fail_pod(self, name: ObjectName) -> None:
-        del self.room.guests[name]
+        del self.host.guests[name]
         status = {"phase": "Failed", "reason": "GuestEnded", "message": "QEMU died"}
         await self.client.merge_patch(PODS, name, {"status": status}, "status")
 
@@ -173,7 +173,7 @@ async def test_the_status_and_the_pods_usage_say_what_the_guest_has(site: Site) 
         "podIP": "10.0.0.9",
         "extraNetIP": "10.1.0.1",
     }
-    assert site.room.guests[name]._wanted == WANTED
+    assert site.host.guests[name]._wanted == WANTED
     assert annotations_of((await site.pods())[0])[ANNOTATION_USAGE] == '{"cpu": "1", "memory": "2Gi"}'
 
 
@@ -199,7 +199,7 @@ async def test_a_deleted_vm_takes_its_pod_with_it_and_gives_everything_back(site
     await site._controller.reconcile(DB)
     with pytest.raises(ApiError) as gone:
         await site.vm()
-    assert (gone.value.status, site.room.released) == (404, ["default/db"])
+    assert (gone.value.status, site.host.released) == (404, ["default/db"])
 
 
 async def test_a_use_outside_of_its_bounds_is_refused_by_the_api(site: Site) -> None:

@@ -8,7 +8,7 @@ from deploy.kube.objects import NODES
 from deploy.neonvm.ports import GuestError, Survivor, TransferFault, TransferLimits
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
-from tests.neonvm.stage import Stage
+from tests.neonvm.runtime_fixture import RuntimeFixture
 
 
 @pytest.mark.parametrize(
@@ -19,174 +19,178 @@ from tests.neonvm.stage import Stage
         (TransferFault.TIMED_OUT, "TimedOut"),
     ],
 )
-async def test_a_move_that_fails_leaves_the_vm_where_it_was(stage: Stage, fault: TransferFault, reason: str) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move()
+async def test_a_move_that_fails_leaves_the_vm_where_it_was(
+    runtime: RuntimeFixture, fault: TransferFault, reason: str
+) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
     source.fail(fault)
-    await stage.settle()
-    await stage.pass_time(3)
-    assert await stage.outcome() == ("Failed", reason)
-    assert (f"Migration{reason}", f"move: injected: {fault}") in await stage.said()
-    await stage.assert_well(old)
+    await runtime.settle()
+    await runtime.pass_time(3)
+    assert await runtime.outcome() == ("Failed", reason)
+    assert (f"Migration{reason}", f"move: injected: {fault}") in await runtime.said()
+    await runtime.assert_well(old)
 
 
 @pytest.mark.parametrize("trouble", ["lost", "failing"])
-async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(stage: Stage, trouble: str) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move()
-    setattr(stage.api, trouble, "POST /api/v1/namespaces/default/events")
+async def test_how_it_ended_is_said_although_the_first_attempt_was_lost(runtime: RuntimeFixture, trouble: str) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
+    setattr(runtime.api, trouble, "POST /api/v1/namespaces/default/events")
     source.fail(TransferFault.REFUSED)
-    await stage.settle()
-    await stage.pass_time(2)
+    await runtime.settle()
+    await runtime.pass_time(2)
     story = "move: injected: Refused"
-    assert (stage.api.lost, stage.api.failing) == ("", "")
-    assert sorted(await stage.said("move")) == sorted(await stage.said())
-    assert ("MigrationRefused", story) in await stage.said()
-    await stage.assert_well(old)
+    assert (runtime.api.lost, runtime.api.failing) == ("", "")
+    assert sorted(await runtime.said("move")) == sorted(await runtime.said())
+    assert ("MigrationRefused", story) in await runtime.said()
+    await runtime.assert_well(old)
 
 
-async def test_a_target_that_dies_before_anything_is_sent_is_cleared_away(stage: Stage) -> None:
-    old = await stage.run_vm()
-    stage.puppets.by_pod[old].stops = busy = asyncio.Event()
-    await stage.resize(3)  # keeps the source busy, so that nothing is sent yet
-    await stage.ask_to_move()
-    (target,) = stage.puppets.by_pod.keys() - {old}
-    stage.puppets.by_pod[target].die()
-    await stage.pass_time(3)
-    assert await stage.outcome() == ("Failed", "TargetLost")
+async def test_a_target_that_dies_before_anything_is_sent_is_cleared_away(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    runtime.guests.by_pod[old].stops = busy = asyncio.Event()
+    await runtime.resize(3)  # keeps the source busy, so that nothing is sent yet
+    await runtime.ask_to_move()
+    (target,) = runtime.guests.by_pod.keys() - {old}
+    runtime.guests.by_pod[target].die()
+    await runtime.pass_time(3)
+    assert await runtime.outcome() == ("Failed", "TargetLost")
     busy.set()
-    await stage.settle()
-    await stage.assert_well(old)
+    await runtime.settle()
+    await runtime.assert_well(old)
 
 
-async def test_a_target_that_cannot_even_receive_fails_the_migration(stage: Stage) -> None:
-    old = await stage.run_vm()
-    stage.puppets.refuse_to_receive = "no such machine type"
-    await stage.ask_to_move()
-    await stage.pass_time(1)
-    assert await stage.outcome() == ("Failed", "TargetLost")
-    assert "no such machine type" in (await stage.said())[0][1]
-    await stage.assert_well(old)
+async def test_a_target_that_cannot_even_receive_fails_the_migration(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    runtime.guests.refuse_to_receive = "no such machine type"
+    await runtime.ask_to_move()
+    await runtime.pass_time(1)
+    assert await runtime.outcome() == ("Failed", "TargetLost")
+    assert "no such machine type" in (await runtime.said())[0][1]
+    await runtime.assert_well(old)
 
 
-async def test_a_target_that_dies_while_it_is_sent_to_leaves_the_source(stage: Stage) -> None:
-    old = await stage.run_vm()
-    _, target = await stage.begin_to_move()
+async def test_a_target_that_dies_while_it_is_sent_to_leaves_the_source(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    _, target = await runtime.begin_to_move()
     target.die()
-    await stage.settle()
-    await stage.pass_time(3)
-    assert await stage.outcome() == ("Failed", "TargetLost")
-    await stage.assert_well(old)
+    await runtime.settle()
+    await runtime.pass_time(3)
+    assert await runtime.outcome() == ("Failed", "TargetLost")
+    await runtime.assert_well(old)
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_as_the_policy_says(
-    stage: Stage, told: bool, policy: str, runs: int
+    runtime: RuntimeFixture, told: bool, policy: str, runs: int
 ) -> None:
-    old = await stage.run_vm(policy)
-    source, target = await stage.begin_to_move()
+    old = await runtime.run_vm(policy)
+    source, target = await runtime.begin_to_move()
     new = target.spec.pod.name
     if not told:
-        stage.api.go_away()
+        runtime.api.go_away()
     source.arrive()
-    await stage.settle()
+    await runtime.settle()
     target.die()
-    await stage.pass_time(3)
-    stage.api.come_back()
-    await stage.pass_time(20)
-    assert await stage.outcome() == (("Succeeded", "Migrated") if told else ("Failed", "TargetLost"))
+    await runtime.pass_time(3)
+    runtime.api.come_back()
+    await runtime.pass_time(20)
+    assert await runtime.outcome() == (("Succeeded", "Migrated") if told else ("Failed", "TargetLost"))
     why = (
         "the guest has ended: its strings were cut" if told else f"the guest has moved to pod {new}, and was lost there"
     )
-    assert ("Failed", f"the VM has ended: {why}") in await stage.said()
-    status = await stage.status()
-    assert (len(stage.puppets.running), stage.puppets.doubled, status.get("restartCount", 0)) == (runs, [], runs)
+    assert ("Failed", f"the VM has ended: {why}") in await runtime.said()
+    status = await runtime.status()
+    assert (len(runtime.guests.running), runtime.guests.doubled, status.get("restartCount", 0)) == (runs, [], runs)
     if runs:
         assert status["podName"] not in {old, new}
-        await stage.assert_well(str(status["podName"]))
+        await runtime.assert_well(str(status["podName"]))
     else:
         assert (status["phase"], status["podName"]) == ("Failed", new if told else old)
 
 
 @pytest.mark.parametrize(("policy", "runs"), [("Always", 1), ("OnFailure", 1), ("Never", 0)])
-async def test_a_source_that_dies_is_started_again_as_its_policy_says(stage: Stage, policy: str, runs: int) -> None:
-    old = await stage.run_vm(policy)
-    source, _ = await stage.begin_to_move()
+async def test_a_source_that_dies_is_started_again_as_its_policy_says(
+    runtime: RuntimeFixture, policy: str, runs: int
+) -> None:
+    old = await runtime.run_vm(policy)
+    source, _ = await runtime.begin_to_move()
     source.fail(TransferFault.SOURCE_LOST, Survivor.NOBODY)
-    await stage.settle()
-    await stage.pass_time(8)
-    assert await stage.outcome() == ("Failed", "SourceLost")
-    status = await stage.status()
-    assert (len(stage.puppets.running), stage.puppets.doubled) == (runs, [])
+    await runtime.settle()
+    await runtime.pass_time(8)
+    assert await runtime.outcome() == ("Failed", "SourceLost")
+    status = await runtime.status()
+    assert (len(runtime.guests.running), runtime.guests.doubled) == (runs, [])
     assert (status["phase"], status["podName"] == old) == (("Running", False) if runs else ("Failed", True))
     if runs:
-        await stage.assert_well(str(status["podName"]))
+        await runtime.assert_well(str(status["podName"]))
 
 
-async def test_when_both_ends_die_the_vm_starts_anew(stage: Stage) -> None:
-    await stage.run_vm()
-    source, target = await stage.begin_to_move()
+async def test_when_both_ends_die_the_vm_starts_anew(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
     target.die()
     source.die()
-    await stage.pass_time(8)
-    assert (await stage.outcome())[0] == "Failed"
-    await stage.assert_well(str((await stage.status())["podName"]))
+    await runtime.pass_time(8)
+    assert (await runtime.outcome())[0] == "Failed"
+    await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_a_move_that_takes_too_long_is_given_up(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move(maxBandwidth="10Mi", autoConverge=False)
+async def test_a_move_that_takes_too_long_is_given_up(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move(maxBandwidth="10Mi", autoConverge=False)
     assert source.move is not None
     limits = source.move.limits
     assert limits == TransferLimits(Seconds(0.02), Bytes(10 << 20), Seconds(60.0), auto_converge=False)
-    await stage.pass_time(62)
-    assert await stage.outcome() == ("Failed", "TimedOut")
-    assert ("MigrationTimedOut", "move: not done within 60 s") in await stage.said()
-    await stage.assert_well(old)
+    await runtime.pass_time(62)
+    assert await runtime.outcome() == ("Failed", "TimedOut")
+    assert ("MigrationTimedOut", "move: not done within 60 s") in await runtime.said()
+    await runtime.assert_well(old)
 
 
-async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(stage: Stage) -> None:
-    old = await stage.run_vm()
-    stage.full = {"n2"}
-    await stage.ask_to_move()
-    await stage.pass_time(62, step=5)
-    assert await stage.outcome() == ("Failed", "TimedOut")
-    assert ("MigrationTimedOut", "move: not done within 60 s; no node had room for it") in await stage.said()
-    await stage.assert_well(old)
+async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    runtime.full = {"n2"}
+    await runtime.ask_to_move()
+    await runtime.pass_time(62, step=5)
+    assert await runtime.outcome() == ("Failed", "TimedOut")
+    assert ("MigrationTimedOut", "move: not done within 60 s; no node had room for it") in await runtime.said()
+    await runtime.assert_well(old)
 
 
-async def test_a_source_that_cannot_be_asked_after_a_failed_move_is_believed_to_run(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move()
+async def test_a_source_that_cannot_be_asked_after_a_failed_move_is_believed_to_run(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
     source.is_mute = True
     source.fail(TransferFault.TARGET_LOST)
-    await stage.settle()
+    await runtime.settle()
     source.is_mute = False
-    await stage.pass_time(3)
-    assert await stage.outcome() == ("Failed", "TargetLost")
-    await stage.assert_well(old)
+    await runtime.pass_time(3)
+    assert await runtime.outcome() == ("Failed", "TargetLost")
+    await runtime.assert_well(old)
 
 
-async def test_a_guest_that_cannot_be_sent_for_any_other_reason_stays(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move()
+async def test_a_guest_that_cannot_be_sent_for_any_other_reason_stays(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
     assert source.move is not None
     source.move.end.set_exception(GuestError("the monitor is gone"))
-    await stage.settle()
-    assert await stage.outcome() == ("Failed", "Refused")
-    await stage.assert_well(old)
+    await runtime.settle()
+    assert await runtime.outcome() == ("Failed", "Refused")
+    await runtime.assert_well(old)
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])
-async def test_a_node_that_is_removed_takes_its_end_of_the_move_with_it(stage: Stage, node: str) -> None:
-    old = await stage.run_vm()
-    await stage.begin_to_move()
-    await stage.client.delete(NODES, ObjectName("", node))
-    await stage.settle()
-    await stage.pass_time(8)
-    assert await stage.outcome() == ("Failed", "TargetLost" if node == "n2" else "SourceLost")
-    status = await stage.status()
+async def test_a_node_that_is_removed_takes_its_end_of_the_move_with_it(runtime: RuntimeFixture, node: str) -> None:
+    old = await runtime.run_vm()
+    await runtime.begin_to_move()
+    await runtime.client.delete(NODES, ObjectName("", node))
+    await runtime.settle()
+    await runtime.pass_time(8)
+    assert await runtime.outcome() == ("Failed", "TargetLost" if node == "n2" else "SourceLost")
+    status = await runtime.status()
     assert status["node"] == ("n1" if node == "n2" else "n2")
     assert (status["podName"] == old) is (node == "n2")
-    await stage.assert_well(str(status["podName"]))
+    await runtime.assert_well(str(status["podName"]))

@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from deploy.kube.objects import child, text
 from deploy.neonvm.ports import PodRole
-from tests.neonvm.migration.small_world import SmallWorld, settle
+from tests.neonvm.migration.migration_model import MigrationModel, settle
 
-Step = Callable[[SmallWorld], None]
+Step = Callable[[MigrationModel], None]
 
 WORK: dict[str, Step] = {
-    "the VM is looked at": SmallWorld.look_at_vm,
-    "migrations are looked at": SmallWorld.look_at_migrations,
-    "pods are placed": SmallWorld.place,
-    "kubelets work": SmallWorld.attend,
+    "the VM is looked at": MigrationModel.look_at_vm,
+    "migrations are looked at": MigrationModel.look_at_migrations,
+    "pods are placed": MigrationModel.place,
+    "kubelets work": MigrationModel.attend,
     "VMs are seen": lambda world: world.look("vms"),
     "migrations are seen": lambda world: world.look("migrations"),
     "pods are seen": lambda world: world.look("pods"),
 }
 EVENTS: dict[str, Step] = {
-    "the guest arrives": SmallWorld.arrive,
+    "the guest arrives": MigrationModel.arrive,
     "a move is asked for": lambda world: world.ask_to_move("a"),
     "another move is asked for": lambda world: world.ask_to_move("b"),
     "the move fails": lambda world: world.fail(source_too=False),
@@ -32,17 +32,17 @@ EVENTS: dict[str, Step] = {
     "a pod is deleted": lambda world: world.delete_pod(0),
     "another pod is deleted": lambda world: world.delete_pod(1),
     "the migration is deleted": lambda world: world.delete_migration("a"),
-    "the runtime is restarted": SmallWorld.restart,
+    "the runtime is restarted": MigrationModel.restart,
 }
 ROUND: dict[str, Step] = {"everybody does one thing": lambda world: settle(world, 1)}
-END: dict[str, Step] = {"the VM is deleted": SmallWorld.delete_vm}
+END: dict[str, Step] = {"the VM is deleted": MigrationModel.delete_vm}
 STEPS = {**WORK, **ROUND, **EVENTS, **END}
 
 whatever = st.lists(st.sampled_from([*WORK, *list(ROUND) * 20, *EVENTS]), max_size=60)
 
 
-def play(names: list[str]) -> SmallWorld:
-    world = SmallWorld()
+def play(names: list[str]) -> MigrationModel:
+    world = MigrationModel()
     settle(world, 5)
     for name in names:
         STEPS[name](world)
@@ -50,7 +50,7 @@ def play(names: list[str]) -> SmallWorld:
     return world
 
 
-def finish(world: SmallWorld) -> None:
+def finish(world: MigrationModel) -> None:
     """Time passes, nothing happens any more, and what can arrive arrives."""
     for _ in range(2):
         settle(world)
@@ -61,7 +61,7 @@ def finish(world: SmallWorld) -> None:
     assert not world.doubled
 
 
-def assert_all_has_ended(world: SmallWorld) -> None:
+def assert_all_has_ended(world: MigrationModel) -> None:
     for each in world.migrations.values():
         assert text(each, "status", "phase") in {"Succeeded", "Failed"}
         assert not child(each, "metadata").get("finalizers")

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from deploy.kube.objects import Json, child, items
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, Transfer
+from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.vm_spec import FINALIZER
 from deploy.neonvm.ports import PodRole
@@ -35,8 +35,8 @@ ADMITTED: Json = {
 PLACED: Json = {**ADMITTED, "targetNode": "n2"}
 SENT: Json = {**PLACED, "phase": "Running", "targetPodIP": "10.0.0.10"}
 INFO = (("totalTimeMs", 1200), ("downtimeMs", 57), ("ram", {"transferred": 3 << 20}))
-ACTIVE, DONE = Transfer(Sending.ACTIVE), Transfer(Sending.DONE, info=INFO)
-REFUSED = Transfer(Sending.FAILED, "Refused", "devices differ")
+ACTIVE, DONE = TransferState(Sending.ACTIVE), TransferState(Sending.DONE, info=INFO)
+REFUSED = TransferState(Sending.FAILED, "Refused", "devices differ")
 
 
 def migration(status: Json | None = None, /, **metadata: object) -> Json:
@@ -60,10 +60,10 @@ def facts(found: Json, /, **known: object) -> MigrationFacts:
         has_remains=False,
         source=SOURCE,
         target=TARGET,
-        source_seat=PodRole.RUNNING,
-        target_seat=PodRole.RECEIVING,
+        source_role=PodRole.RUNNING,
+        target_role=PodRole.RECEIVING,
         is_quiet=True,
-        transfer=Transfer(),
+        transfer=TransferState(),
         is_overdue=False,
         new_pod_name=lambda: "db-new",
     )
@@ -71,12 +71,12 @@ def facts(found: Json, /, **known: object) -> MigrationFacts:
 
 
 def fresh(found: Json | None = None, /, **known: object) -> MigrationFacts:
-    usual: Json = {"vm": vm("Running"), "target": None, "target_seat": PodRole.EMPTY, "is_quiet": False, **known}
+    usual: Json = {"vm": vm("Running"), "target": None, "target_role": PodRole.EMPTY, "is_quiet": False, **known}
     return facts(found or migration(), **usual)
 
 
 def pending(status: Json = ADMITTED, /, **known: object) -> MigrationFacts:
-    usual: Json = {"vm": vm(), "target": None, "target_seat": PodRole.EMPTY, **known}
+    usual: Json = {"vm": vm(), "target": None, "target_role": PodRole.EMPTY, **known}
     return facts(migration(status), **usual)
 
 
@@ -116,8 +116,8 @@ def test_it_begins_by_naming_both_ends() -> None:
         ({"rival": "other"}, "AlreadyMigrating", "other is moving the VM already"),
         ({"vm": vm("Pending")}, "VMNotRunning", "the VM must run to be moved; it is Pending"),
         ({"vm": vm("")}, "VMNotRunning", "the VM must run to be moved; it is new"),
-        ({"source_seat": PodRole.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
-        ({"source_seat": PodRole.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
+        ({"source_role": PodRole.BOOTING}, "VMNotRunning", "the VM must run to be moved; its guest: boots"),
+        ({"source_role": PodRole.EMPTY}, "VMNotRunning", "the VM must run to be moved; its guest: nothing runs"),
     ],
 )
 def test_one_that_cannot_begin_fails_at_once(known: Json, reason: str, story: str) -> None:
@@ -155,31 +155,31 @@ def test_a_target_without_a_node_is_waited_for() -> None:
     "known",
     [
         {"target": {**TARGET, "status": {"phase": "Pending"}}},
-        {"target_seat": PodRole.EMPTY},
+        {"target_role": PodRole.EMPTY},
         {"is_quiet": False},
     ],
 )
 def test_a_target_that_gets_ready_is_reported_with_its_node(known: Json) -> None:
-    made = plan_migration(pending(**{"target": TARGET, "target_seat": PodRole.RECEIVING, **known}))
+    made = plan_migration(pending(**{"target": TARGET, "target_role": PodRole.RECEIVING, **known}))
     assert (status(made), rest(made)) == ({"targetNode": "n2"}, NOTHING)
     assert says(made) == ("Unknown", "Preparing", "the target gets ready on n2")
 
 
 def test_the_guest_is_sent_when_both_ends_are_ready() -> None:
-    made = plan_migration(pending(target=TARGET, target_seat=PodRole.RECEIVING))
+    made = plan_migration(pending(target=TARGET, target_role=PodRole.RECEIVING))
     begun = {"phase": "Running", "targetNode": "n2", "targetPodIP": "10.0.0.10"}
     assert (status(made), rest(made)) == (begun, MigrationPlan(send=True))
     assert says(made) == ("Unknown", "Transferring", "the guest moves to n2")
 
 
 def test_a_move_of_which_only_the_beginning_was_not_written_goes_on() -> None:
-    assert plan_migration(pending(PLACED, transfer=ACTIVE, target=TARGET, target_seat=PodRole.RECEIVING)) == NOTHING
+    assert plan_migration(pending(PLACED, transfer=ACTIVE, target=TARGET, target_role=PodRole.RECEIVING)) == NOTHING
     assert plan_migration(facts(migration(SENT))) == MigrationPlan(send=True)
     assert plan_migration(facts(migration(SENT), is_quiet=False)) == NOTHING
 
 
 def test_progress_is_reported() -> None:
-    made = plan_migration(facts(migration(SENT), transfer=Transfer(Sending.ACTIVE, info=INFO)))
+    made = plan_migration(facts(migration(SENT), transfer=TransferState(Sending.ACTIVE, info=INFO)))
     assert made == MigrationPlan(status=(("info", dict(INFO)),))
 
 
@@ -214,7 +214,7 @@ def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothin
     known = {"migration": migration(SENT), **known}
     found = cast("Json", known.pop("migration"))
     assert plan_migration(facts(found, transfer=ACTIVE, **known)) == MigrationPlan(cancel=True)
-    cancelled = Transfer(Sending.FAILED, "Cancelled", "the move was cancelled")
+    cancelled = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
     made = plan_migration(facts(found, transfer=cancelled, **known))
     assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
     assert rest(made) == NOTHING
@@ -222,7 +222,7 @@ def test_what_breaks_a_move_first_cancels_it_and_fails_the_migration_once_nothin
 
 @pytest.mark.parametrize(("known", "reason", "story"), BREAKS)
 def test_the_same_breaks_one_that_prepares(known: Json, reason: str, story: str) -> None:
-    prepared: Json = {"target": TARGET, "target_seat": PodRole.RECEIVING, "vm": vm(), **known}
+    prepared: Json = {"target": TARGET, "target_role": PodRole.RECEIVING, "vm": vm(), **known}
     leaving = prepared.pop("migration", None) is not None
     made = plan_migration(facts(migration(PLACED, **(LEAVING if leaving else {})), **prepared))
     assert (status(made), says(made)) == ({"phase": "Failed"}, ("False", reason, story))
@@ -237,12 +237,12 @@ def test_one_that_found_no_node_in_time_says_so() -> None:
     ("known", "reason", "story"),
     [
         ({"transfer": REFUSED}, "Refused", "devices differ"),
-        ({"transfer": REFUSED, "source_seat": PodRole.EMPTY}, "Refused", "devices differ"),
+        ({"transfer": REFUSED, "source_role": PodRole.EMPTY}, "Refused", "devices differ"),
         ({"transfer": REFUSED, "target": runner("Failed", {"message": "it went too"})}, "Refused", "devices differ"),
-        ({"transfer": DONE, "target_seat": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
-        ({"target_seat": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
+        ({"transfer": DONE, "target_role": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
+        ({"target_role": PodRole.EMPTY}, "TargetLost", "the guest has ended in the target"),
         (
-            {"source_seat": PodRole.EMPTY},
+            {"source_role": PodRole.EMPTY},
             "RuntimeRestarted",
             "the runtime was restarted, and the guest was lost with it",
         ),
@@ -264,7 +264,7 @@ def test_a_move_that_is_over_without_an_arrival_fails_the_migration(known: Json,
     ],
 )
 def test_a_source_that_ends_before_the_move_fails_the_migration(source: Json | None, story: str) -> None:
-    made = plan_migration(pending(source=source, source_seat=PodRole.EMPTY))
+    made = plan_migration(pending(source=source, source_role=PodRole.EMPTY))
     assert says(made) == ("False", "SourceLost", story)
 
 
@@ -272,13 +272,13 @@ LATE: list[Json] = [{}, {"is_overdue": True}, {"migration": migration(SENT, **LE
 
 
 @pytest.mark.parametrize("late", LATE)
-@pytest.mark.parametrize("transfer", [DONE, Transfer(Sending.FAILED, "Cancelled", "…")])
+@pytest.mark.parametrize("transfer", [DONE, TransferState(Sending.FAILED, "Cancelled", "…")])
 def test_once_the_guest_runs_in_the_target_the_vm_must_say_so_before_anything_else(
-    late: Json, transfer: Transfer
+    late: Json, transfer: TransferState
 ) -> None:
     late = {"migration": migration(SENT), **late}
     found = cast("Json", late.pop("migration"))
-    arrived: Json = {"target_seat": PodRole.RUNNING, "source_seat": PodRole.EMPTY, "transfer": transfer, **late}
+    arrived: Json = {"target_role": PodRole.RUNNING, "source_role": PodRole.EMPTY, "transfer": transfer, **late}
     assert plan_migration(facts(found, **arrived)) == NOTHING
     made = plan_migration(facts(found, **{**arrived, "vm": vm("Running", "db-new")}))
     assert rest(made) == MigrationPlan(adopt_target=True)
@@ -289,14 +289,14 @@ def test_once_the_guest_runs_in_the_target_the_vm_must_say_so_before_anything_el
 
 def test_a_target_that_is_the_vms_already_is_not_given_to_it_again() -> None:
     owned: Json = {**TARGET, "metadata": {"name": "db-new", "ownerReferences": [{"uid": "vm-uid"}]}}
-    known: Json = {"vm": vm("Running", "db-new"), "target_seat": PodRole.RUNNING, "transfer": DONE}
+    known: Json = {"vm": vm("Running", "db-new"), "target_role": PodRole.RUNNING, "transfer": DONE}
     for target in (owned, None):
         made = plan_migration(facts(migration(SENT), **known, target=target))
         assert (rest(made), status(made)["phase"]) == (NOTHING, "Succeeded")
 
 
 def test_a_restart_after_the_vm_was_given_to_the_target_ends_in_success() -> None:
-    known: Json = {"vm": vm("Failed", "db-new"), "target_seat": PodRole.EMPTY, "source_seat": PodRole.EMPTY}
+    known: Json = {"vm": vm("Failed", "db-new"), "target_role": PodRole.EMPTY, "source_role": PodRole.EMPTY}
     assert status(plan_migration(facts(migration(SENT), **known)))["phase"] == "Succeeded"
 
 
@@ -305,7 +305,7 @@ def test_a_restart_after_the_vm_was_given_to_the_target_ends_in_success() -> Non
     [(None, "VMGone"), (vm("Migrating", **LEAVING), "VMGone"), (vm("Running", "db-y"), "SourceLost")],
 )
 def test_an_arrival_that_nobody_waits_for_any_more_fails(found: Json | None, reason: str) -> None:
-    made = plan_migration(facts(migration(SENT), vm=found, target_seat=PodRole.RUNNING, transfer=DONE))
+    made = plan_migration(facts(migration(SENT), vm=found, target_role=PodRole.RUNNING, transfer=DONE))
     assert (status(made)["phase"], says(made)[1]) == ("Failed", reason)
 
 

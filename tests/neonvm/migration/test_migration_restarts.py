@@ -3,63 +3,63 @@
 import pytest
 
 from deploy.kube.objects import VIRTUAL_MACHINES, Json
-from tests.neonvm.stage import DB, Stage
+from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 
-async def test_an_api_server_that_is_away_for_half_a_minute_only_delays(stage: Stage) -> None:
-    await stage.run_vm()
-    source, target = await stage.begin_to_move()
-    stage.api.go_away()
-    await stage.pass_time(2)
+async def test_an_api_server_that_is_away_for_half_a_minute_only_delays(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
+    runtime.api.go_away()
+    await runtime.pass_time(2)
     source.arrive()
-    await stage.pass_time(28)
-    assert stage.puppets.running == [target.spec.pod.name]
-    stage.api.come_back()
-    await stage.pass_time(12)
-    assert await stage.outcome() == ("Succeeded", "Migrated")
-    await stage.assert_well(target.spec.pod.name)
+    await runtime.pass_time(28)
+    assert runtime.guests.running == [target.spec.pod.name]
+    runtime.api.come_back()
+    await runtime.pass_time(12)
+    assert await runtime.outcome() == ("Succeeded", "Migrated")
+    await runtime.assert_well(target.spec.pod.name)
 
 
 @pytest.mark.parametrize(
     "lost", ["PATCH /apis/vm.neon.tech/v1/namespaces/default/virtualmachinemigrations/move/status", "/pods"]
 )
-async def test_an_answer_that_is_lost_does_nothing_twice(stage: Stage, lost: str) -> None:
-    await stage.run_vm()
-    stage.api.unanswered = lost
-    await stage.ask_to_move()
-    await stage.pass_time(2)
-    assert stage.api.unanswered == ""
-    target = stage.puppets.moving.move.target  # type: ignore[union-attr]  # it is being moved
-    stage.api.unanswered = "/status"
-    stage.puppets.moving.arrive()
-    await stage.settle()
-    await stage.pass_time(2)
-    assert await stage.outcome() == ("Succeeded", "Migrated")
-    await stage.assert_well(target.spec.pod.name)
+async def test_an_answer_that_is_lost_does_nothing_twice(runtime: RuntimeFixture, lost: str) -> None:
+    await runtime.run_vm()
+    runtime.api.unanswered = lost
+    await runtime.ask_to_move()
+    await runtime.pass_time(2)
+    assert runtime.api.unanswered == ""
+    target = runtime.guests.moving.move.target  # type: ignore[union-attr]  # it is being moved
+    runtime.api.unanswered = "/status"
+    runtime.guests.moving.arrive()
+    await runtime.settle()
+    await runtime.pass_time(2)
+    assert await runtime.outcome() == ("Succeeded", "Migrated")
+    await runtime.assert_well(target.spec.pod.name)
 
 
 @pytest.mark.parametrize("sending", [False, True])
 async def test_a_runtime_that_is_restarted_ends_the_migration_and_starts_the_vm_anew(
-    stage: Stage, sending: bool
+    runtime: RuntimeFixture, sending: bool
 ) -> None:
-    await stage.run_vm()
+    await runtime.run_vm()
     if not sending:
-        stage.full = {"n2"}
-    await stage.ask_to_move()
-    await stage.restart()
-    await stage.pass_time(8)
-    assert await stage.outcome() == ("Failed", "RuntimeRestarted" if sending else "SourceLost")
-    await stage.assert_well(str((await stage.status())["podName"]))
+        runtime.full = {"n2"}
+    await runtime.ask_to_move()
+    await runtime.restart()
+    await runtime.pass_time(8)
+    assert await runtime.outcome() == ("Failed", "RuntimeRestarted" if sending else "SourceLost")
+    await runtime.assert_well(str((await runtime.status())["podName"]))
 
 
-async def test_a_runtime_that_dies_right_after_the_switch_knows_where_the_vm_is(stage: Stage) -> None:
-    await stage.run_vm()
-    source, target = await stage.begin_to_move()
+async def test_a_runtime_that_dies_right_after_the_switch_knows_where_the_vm_is(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
     body: Json = {"status": {"podName": target.spec.pod.name}}
-    await stage.stop()
-    await stage.client.merge_patch(VIRTUAL_MACHINES, DB, body, "status")
-    await stage.start()
-    await stage.pass_time(8)
-    assert (await stage.outcome())[0] == "Succeeded"
+    await runtime.stop()
+    await runtime.client.merge_patch(VIRTUAL_MACHINES, DB, body, "status")
+    await runtime.start()
+    await runtime.pass_time(8)
+    assert (await runtime.outcome())[0] == "Succeeded"
     assert source.move is None
-    await stage.assert_well(str((await stage.status())["podName"]))
+    await runtime.assert_well(str((await runtime.status())["podName"]))

@@ -4,20 +4,20 @@ import asyncio
 
 from deploy.kube.objects import NODES, PODS, Json, child, items, node_of, text
 from protocol.messages import ObjectName
-from tests.neonvm.puppets import progress_of
-from tests.neonvm.stage import Stage
+from tests.neonvm.fake_guests import progress_of
+from tests.neonvm.runtime_fixture import RuntimeFixture
 
 
-async def test_a_vm_is_moved_and_everybody_is_told(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, target = await stage.begin_to_move()
+async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
     new = target.spec.pod.name
-    status = await stage.status()
+    status = await runtime.status()
     assert (status["phase"], status["podName"], status["node"]) == ("Migrating", old, "n1")
     source.arrive()
-    await stage.settle()
-    assert await stage.outcome() == ("Succeeded", "Migrated")
-    found = child(await stage.migration() or {}, "status")
+    await runtime.settle()
+    assert await runtime.outcome() == ("Succeeded", "Migrated")
+    found = child(await runtime.migration() or {}, "status")
     ends = ("sourcePodName", "sourcePodIP", "sourceNode", "targetPodName", "targetPodIP", "targetNode")
     assert [found[end] for end in ends] == [old, "10.1.0.1", "n1", new, "10.1.0.2", "n2"]
     info = child(found, "info")
@@ -25,13 +25,13 @@ async def test_a_vm_is_moved_and_everybody_is_told(stage: Stage) -> None:
     story = "move: moved from n1 to n2 in 1250 ms, standing still for 57 ms, 100 MiB sent"
     begun = f"move: the guest moves from pod {old} on n1 to pod {new} on n2"
     for name in ("db", "move"):
-        assert sorted(await stage.said(name)) == [("Migrated", story), ("Migrating", begun)]
-    await stage.assert_well(new)
+        assert sorted(await runtime.said(name)) == [("Migrated", story), ("Migrating", begun)]
+    await runtime.assert_well(new)
 
 
-async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, target = await stage.begin_to_move()
+async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
     steps: list[str] = []
 
     def follow(change: object) -> None:
@@ -47,9 +47,9 @@ async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source
         elif name == old and text(body, "metadata", "deletionTimestamp"):
             steps.append("the source goes")
 
-    stage.api.server.api.store.observe(follow)
+    runtime.api.server.api.store.observe(follow)
     source.arrive()
-    await stage.settle()
+    await runtime.settle()
     assert list(dict.fromkeys(steps)) == [
         "the VM names the target",
         "the target is the VM's",
@@ -58,90 +58,90 @@ async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source
     ]
 
 
-async def test_nothing_is_resized_while_the_guest_moves_and_all_is_done_afterwards(stage: Stage) -> None:
-    await stage.run_vm()
-    source, target = await stage.begin_to_move()
-    await stage.resize(3)
-    await stage.pass_time(5)
-    assert (source.orders, (await stage.status())["cpus"]) == ([], "2")
+async def test_nothing_is_resized_while_the_guest_moves_and_all_is_done_afterwards(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    source, target = await runtime.begin_to_move()
+    await runtime.resize(3)
+    await runtime.pass_time(5)
+    assert (source.orders, (await runtime.status())["cpus"]) == ([], "2")
     source.arrive()
-    await stage.settle()
-    await stage.pass_time(1)
-    assert (target.orders, (await stage.status())["cpus"]) == (["cpu 3"], "3")
-    await stage.assert_well(target.spec.pod.name)
+    await runtime.settle()
+    await runtime.pass_time(1)
+    assert (target.orders, (await runtime.status())["cpus"]) == (["cpu 3"], "3")
+    await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_resize_that_is_in_progress_ends_before_the_guest_moves(stage: Stage) -> None:
-    old = await stage.run_vm()
-    puppet = stage.puppets.by_pod[old]
-    puppet.stops = asyncio.Event()
-    await stage.resize(3)
-    await stage.ask_to_move()
-    await stage.pass_time(2)
-    assert (puppet.orders, puppet.move) == (["cpu 3"], None)
-    puppet.stops.set()
-    await stage.settle()
-    assert puppet.move is not None
-    puppet.arrive()
-    await stage.settle()
-    await stage.assert_well((await stage.status())["podName"])  # type: ignore[arg-type]
+async def test_a_resize_that_is_in_progress_ends_before_the_guest_moves(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    guest = runtime.guests.by_pod[old]
+    guest.stops = asyncio.Event()
+    await runtime.resize(3)
+    await runtime.ask_to_move()
+    await runtime.pass_time(2)
+    assert (guest.orders, guest.move) == (["cpu 3"], None)
+    guest.stops.set()
+    await runtime.settle()
+    assert guest.move is not None
+    guest.arrive()
+    await runtime.settle()
+    await runtime.assert_well((await runtime.status())["podName"])  # type: ignore[arg-type]
 
 
-async def test_progress_is_written_once_a_second(stage: Stage) -> None:
-    await stage.run_vm()
-    source, _ = await stage.begin_to_move()
+async def test_progress_is_written_once_a_second(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
     seen = []
     for tenth in range(1, 31):
         assert source.move is not None
         source.move.progress(progress_of(tenth / 10))
-        await stage.pass_time(0.1)
-        seen.append(child(await stage.migration() or {}, "status", "info").get("totalTimeMs"))
+        await runtime.pass_time(0.1)
+        seen.append(child(await runtime.migration() or {}, "status", "info").get("totalTimeMs"))
     assert list(dict.fromkeys(seen)) == [100, 1100, 2100]
-    await stage.cancel()
+    await runtime.cancel()
 
 
-async def test_a_target_that_waits_is_placed_when_room_is_freed(stage: Stage) -> None:
-    await stage.run_vm()
-    stage.full = {"n2"}
-    await stage.ask_to_move()
-    await stage.pass_time(5)
-    stage.full = set()
+async def test_a_target_that_waits_is_placed_when_room_is_freed(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    runtime.full = {"n2"}
+    await runtime.ask_to_move()
+    await runtime.pass_time(5)
+    runtime.full = set()
     touched: Json = {"metadata": {"annotations": {"autoscaling.neon.tech/room-freed": "1"}}}
-    await stage.client.merge_patch(NODES, ObjectName("", "n2"), touched)
-    await stage.pass_time(3)
-    target = stage.puppets.moving.move.target  # type: ignore[union-attr]  # it is being moved
-    stage.puppets.moving.arrive()
-    await stage.settle()
-    await stage.assert_well(target.spec.pod.name)
+    await runtime.client.merge_patch(NODES, ObjectName("", "n2"), touched)
+    await runtime.pass_time(3)
+    target = runtime.guests.moving.move.target  # type: ignore[union-attr]  # it is being moved
+    runtime.guests.moving.arrive()
+    await runtime.settle()
+    await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_migration_within_one_node_must_be_asked_for(stage: Stage) -> None:
-    await stage.run_vm()
-    stage.full = {"n2"}
-    await stage.ask_to_move(preventMigrationToSameHost=False)
-    target = stage.puppets.moving.move.target  # type: ignore[union-attr]  # it is being moved
-    assert node_of((await stage.pods())[target.spec.pod.name]) == "n1"
-    stage.puppets.moving.arrive()
-    await stage.settle()
-    await stage.assert_well(target.spec.pod.name)
+async def test_a_migration_within_one_node_must_be_asked_for(runtime: RuntimeFixture) -> None:
+    await runtime.run_vm()
+    runtime.full = {"n2"}
+    await runtime.ask_to_move(preventMigrationToSameHost=False)
+    target = runtime.guests.moving.move.target  # type: ignore[union-attr]  # it is being moved
+    assert node_of((await runtime.pods())[target.spec.pod.name]) == "n1"
+    runtime.guests.moving.arrive()
+    await runtime.settle()
+    await runtime.assert_well(target.spec.pod.name)
 
 
-async def test_a_migration_may_follow_another_one_at_once(stage: Stage) -> None:
-    old = await stage.run_vm()
-    source, _ = await stage.begin_to_move()
+async def test_a_migration_may_follow_another_one_at_once(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    source, _ = await runtime.begin_to_move()
     source.arrive()
-    await stage.settle()
-    await stage.ask_to_move("back")
-    stage.puppets.moving.arrive()
-    await stage.settle()
-    status = await stage.status()
+    await runtime.settle()
+    await runtime.ask_to_move("back")
+    runtime.guests.moving.arrive()
+    await runtime.settle()
+    status = await runtime.status()
     assert (status["node"], status["podName"] == old) == ("n1", False)
-    await stage.assert_well(str(status["podName"]))
+    await runtime.assert_well(str(status["podName"]))
 
 
-async def test_pods_of_the_vm_that_nothing_needs_are_deleted(stage: Stage) -> None:
-    old = await stage.run_vm()
-    pod = (await stage.pods())[old]
+async def test_pods_of_the_vm_that_nothing_needs_are_deleted(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    pod = (await runtime.pods())[old]
     owners = child(pod, "metadata")["ownerReferences"]
     labels = {"vm.neon.tech/name": "db"}
     stray: Json = {
@@ -149,7 +149,7 @@ async def test_pods_of_the_vm_that_nothing_needs_are_deleted(stage: Stage) -> No
         "spec": child(pod, "spec"),
     }
     stray["spec"] = {**child(stray, "spec"), "nodeName": None}
-    stage.full = {"n1", "n2"}
-    await stage.client.create(PODS, "default", stray)
-    await stage.pass_time(1)
-    await stage.assert_well(old)
+    runtime.full = {"n1", "n2"}
+    await runtime.client.create(PODS, "default", stray)
+    await runtime.pass_time(1)
+    await runtime.assert_well(old)

@@ -32,11 +32,11 @@ class FakeHub(FakeMachine):
     """Listens at the end of each cable, lets in from the ``late``th question on, and says who is there."""
 
     late: int = 2
-    doors: dict[str, socket.socket] = field(default_factory=dict)
+    forwards: dict[str, socket.socket] = field(default_factory=dict)
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         if arguments == INFO:
-            return "\n".join(f"{cable}: index=0,type=stream,{self._visitor(cable)}" for cable in list(self.doors))
+            return "\n".join(f"{cable}: index=0,type=stream,{self._visitor(cable)}" for cable in list(self.forwards))
         answer = await super().call(command, arguments)
         given = dict(arguments or {})
         if given.get("type") == "hubport":
@@ -44,7 +44,7 @@ class FakeHub(FakeMachine):
         if given.get("type") == "stream":
             address = given["addr"]
             assert isinstance(address, dict)
-            self.doors[str(given["id"])] = opened = socket.socket(socket.AF_UNIX)
+            self.forwards[str(given["id"])] = opened = socket.socket(socket.AF_UNIX)
             opened.setblocking(False)
             opened.bind(address["path"])
             opened.listen()
@@ -54,7 +54,7 @@ class FakeHub(FakeMachine):
         self.late -= 1
         if self.late > 0:
             return ""
-        door = self.doors[cable]
+        door = self.forwards[cable]
         try:
             visitor, _ = door.accept()
         except BlockingIOError:
@@ -67,7 +67,7 @@ class FakeHub(FakeMachine):
                 return f"unix:{door.getsockname()}"
 
     def close(self) -> None:
-        for door in self.doors.values():
+        for door in self.forwards.values():
             door.close()
 
 

@@ -64,10 +64,10 @@ class FakeMachine:
     async def give(self, name: str, end: socket.socket) -> None:
         self.calls.append(("getfd", {"fdname": name}))
 
-    async def stirred(self, seconds: float) -> None:
+    async def wait_for_event(self, seconds: float) -> None:
         raise AssertionError("nothing is waited for in this test")
 
-    def moment(self, event: str) -> float | None:
+    def event_time(self, event: str) -> float | None:
         return None
 
     def last_words(self) -> str:

@@ -18,7 +18,7 @@ from deploy.neonvm.ports import (
     TransferLimits,
     TransferStatus,
 )
-from deploy.neonvm.qemu.transfer import Ends, Transfer, carried_through
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import FakeClock
 
@@ -88,11 +88,11 @@ class Scripted:
     async def give(self, name: str, end: socket.socket) -> None:
         await self.call("getfd")
 
-    async def stirred(self, seconds: float) -> None:
+    async def wait_for_event(self, seconds: float) -> None:
         self.clock.instant += seconds
         await asyncio.sleep(0)
 
-    def moment(self, event: str) -> float | None:
+    def event_time(self, event: str) -> float | None:
         return self.stopped_at if event == "STOP" else None
 
     def last_words(self) -> str:
@@ -121,7 +121,9 @@ class Move:
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
         ]
-        self.transfer = Transfer(Ends("vm", self.source, self.target, self.clock, *lead), LIMITS, self.progress.append)
+        self.transfer = Transfer(
+            TransferEndpoints("vm", self.source, self.target, self.clock, *lead), LIMITS, self.progress.append
+        )
 
     def _sent(self) -> None:
         self.source.has_sent()

@@ -31,7 +31,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
 from tests.local.clock import FakeClock, settle
 from tests.neonvm.qemu.fakes import MIB, spec_in
-from tests.neonvm.simulated.faulty import FaultyGuests
+from tests.neonvm.simulated.faulty_guests import FaultyGuests
 
 LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(64 * MIB), timeout=Seconds(60.0))
 SPAN = 0.04 + 256 / 64 + 0.02

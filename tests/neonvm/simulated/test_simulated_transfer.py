@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.neonvm.ports import TransferInfo, TransferLimits, TransferRam, TransferStatus
-from deploy.neonvm.simulated.simulated_transfer import PAGE, WIRE, Burden, Course
+from deploy.neonvm.simulated.simulated_transfer import PAGE, WIRE, Course, MemoryLoad
 from protocol.units import Bytes, Seconds
 
 MIB = 1024**2
-IDLE = Burden(Bytes(1024 * MIB), Bytes(256 * MIB), 0.0)
+IDLE = MemoryLoad(Bytes(1024 * MIB), Bytes(256 * MIB), 0.0)
 
 
 def limits(
@@ -56,7 +56,7 @@ def test_less_bandwidth_takes_longer_and_more_than_the_wire_has_changes_nothing(
 
 
 def test_a_busy_guest_needs_more_rounds_and_a_longer_stop() -> None:
-    busy = Course.of(Burden(IDLE.total, IDLE.used, 4.0), limits())
+    busy = Course.of(MemoryLoad(IDLE.total, IDLE.used, 4.0), limits())
     assert busy.end is not None
     assert len(busy.rounds) > 2
     assert busy.downtime > Course.of(IDLE, limits()).downtime
@@ -64,7 +64,7 @@ def test_a_busy_guest_needs_more_rounds_and_a_longer_stop() -> None:
 
 
 def test_a_guest_that_changes_faster_than_it_is_sent_is_slowed_down_or_never_gets_there() -> None:
-    wild = Burden(Bytes(4096 * MIB), Bytes(2048 * MIB), 8.0)
+    wild = MemoryLoad(Bytes(4096 * MIB), Bytes(2048 * MIB), 8.0)
     assert Course.of(wild, limits(bandwidth=300, brake=False)).end is None
     braked = Course.of(wild, limits(bandwidth=300))
     assert braked.end is not None
@@ -79,13 +79,13 @@ def test_a_move_that_would_end_too_late_does_not_end() -> None:
 
 
 def test_a_guest_that_uses_nothing_moves_at_once() -> None:
-    nothing = Course.of(Burden(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
+    nothing = Course.of(MemoryLoad(Bytes(MIB), Bytes(0), 1.0), limits(downtime=0.0))
     assert nothing.end == pytest.approx(0.06)
     assert nothing.at(Seconds(0.05)).ram.dirty_rate == 0
 
 
 burdens = st.tuples(st.integers(0, 2048), st.floats(0, 16)).map(
-    lambda drawn: Burden(Bytes(2048 * MIB), Bytes(drawn[0] * MIB), drawn[1])
+    lambda drawn: MemoryLoad(Bytes(2048 * MIB), Bytes(drawn[0] * MIB), drawn[1])
 )
 some_limits = st.tuples(st.integers(16, 2048), st.floats(0.01, 1), st.booleans()).map(
     lambda drawn: limits(drawn[0], drawn[1], brake=drawn[2])
@@ -94,12 +94,12 @@ some_limits = st.tuples(st.integers(16, 2048), st.floats(0.01, 1), st.booleans()
 
 @given(burdens, some_limits, st.floats(0, 90))
 def test_what_was_sent_only_grows_and_the_stop_is_as_short_as_asked(
-    burden: Burden, asked: TransferLimits, when: float
+    memory_load: MemoryLoad, asked: TransferLimits, when: float
 ) -> None:
-    course = Course.of(burden, asked)
+    course = Course.of(memory_load, asked)
     now, later = course.at(Seconds(when)), course.at(Seconds(when + 1))
     assert now.ram.transferred <= later.ram.transferred
-    assert now.ram.remaining <= burden.used
+    assert now.ram.remaining <= memory_load.used
     if course.end is not None:
         assert course.end <= asked.timeout
         assert course.downtime <= asked.downtime_after(course.end) + 0.02

@@ -62,7 +62,7 @@ def some_demand(seed: int, steps: int) -> list[tuple[float, float]]:
 
 
 class StepByStep:
-    """The real agent through its own doors alone: every scrape an event, every plan carried out."""
+    """The real agent through its own forwards alone: every scrape an event, every plan carried out."""
 
     def __init__(self, units: int) -> None:
         self.state = begin(ObjectName("fleet", "vm-0-0"), agent_policy(STEP), Instant(0.0), 0.0, 1)

@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
-from scripts.autoscale.demonstration.tenants import Stay, Tenants
+from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.site import Site, SiteError
 
@@ -33,16 +33,16 @@ def small_vm(name: ObjectName) -> Json:
 
 
 @dataclass(slots=True)
-class SecondAct:
+class MigrationScenario:
     """Neighbours and their migrations. Run ``watch`` in a task from the beginning."""
 
     site: Site
     clock: Clock
     tell: Callable[[str], None]
-    tenants_of: Callable[[Json], Awaitable[Tenants]]
+    clients_of: Callable[[Json], Awaitable[VmClients]]
     watcher: MoveWatch = field(init=False)
     _vms: Informer = field(init=False)
-    _tenants: dict[ObjectName, Tenants] = field(default_factory=dict)
+    _clients: dict[ObjectName, VmClients] = field(default_factory=dict)
     troubles: list[str] = field(default_factory=list)
     """What the clients of the neighbours complained about, of those too that did not move."""
 
@@ -71,17 +71,17 @@ class SecondAct:
         deadline = Instant(self.clock.now() + _BOOT)
         for name in NEIGHBOURS:
             await self._until(partial(self._answers, name), deadline, f"{name.name} did not come up")
-            self._tenants[name] = await self.tenants_of(self._vms.objects[name])
-            await self._tenants[name].prepare()
+            self._clients[name] = await self.clients_of(self._vms.objects[name])
+            await self._clients[name].prepare()
         for name in NEIGHBOURS:
             await self._until(partial(self._is_known, name), deadline, f"the agent of {name.name} says nothing")
 
     async def play(self, load: Callable[[int], Awaitable[None]], seconds: int) -> list[MigrationPoint]:
         """Puts the load on for ``seconds``, lets migrations come to their end, and says what became of each."""
-        stays: dict[ObjectName, asyncio.Task[Stay]] = {}
+        stays: dict[ObjectName, asyncio.Task[ClientReport]] = {}
         async with asyncio.TaskGroup() as tasks:
-            for name, tenants in self._tenants.items():
-                stays[name] = tasks.create_task(tenants.live(seconds + 5))
+            for name, clients in self._clients.items():
+                stays[name] = tasks.create_task(clients.live(seconds + 5))
             tasks.create_task(_awaited(load(seconds)))
         with suppress(SiteError):
             await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "nobody moves")
@@ -112,7 +112,7 @@ async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
-def troubles(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[str]:
+def troubles(moves: Sequence[Move], stays: Mapping[ObjectName, ClientReport]) -> list[str]:
     """What is not in any migration's figures: clients that gave up, and failures in VMs that did not move (pure)."""
     moved = {move.vm for move in moves}
     stayed = {name: stay for name, stay in stays.items() if name not in moved and stay.failed}
@@ -120,12 +120,12 @@ def troubles(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[st
     return [*gave_up, *(f"{stay.failed} transactions of {name} failed" for name, stay in stayed.items())]
 
 
-def points(moves: Sequence[Move], stays: Mapping[ObjectName, Stay]) -> list[MigrationPoint]:
+def points(moves: Sequence[Move], stays: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
     """Each migration with what the VM's clients noticed of it (pure)."""
     return [migration_point(move, *_noticed(move, stays.get(move.vm))) for move in moves]
 
 
-def _noticed(move: Move, stay: Stay | None) -> tuple[Seconds | None, int]:
+def _noticed(move: Move, stay: ClientReport | None) -> tuple[Seconds | None, int]:
     if stay is None:
         return None, 0
     span = move.felt

@@ -20,7 +20,7 @@ from deploy.kube.objects import (
     uid_of,
 )
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
-from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, Transfer
+from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
 from deploy.neonvm.objects.owners import is_owned_by, migration_of, owner_reference
 from deploy.neonvm.objects.phases import has_remains, is_under_way
@@ -29,13 +29,13 @@ from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
 from protocol.units import Bytes, MilliCpu, Resources
-from tests.neonvm.migration.small_api import Objects, RefusedError, SmallApi
+from tests.neonvm.migration.fake_api import FakeApi, Objects, RefusedError
 from tests.neonvm.sample_objects import GI, virtual_machine
 
 SIZE = GuestState(GuestPhase.RUNNING, MilliCpu(2000), Bytes(2 * GI))
 
 
-class SmallWorld(SmallApi):
+class MigrationModel(FakeApi):
     """``doubled`` is what must never be: two guests that run at once."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SmallWorld(SmallApi):
         self.seen: dict[str, Objects] = {"vms": {}, "migrations": {}, "pods": {}}
         self.guests: dict[str, PodRole] = {}
         self.moved: set[str] = set()
-        self.transfers: dict[str, Transfer] = {}
+        self.transfers: dict[str, TransferState] = {}
         self._ends: dict[str, tuple[str, str]] = {}
         self.is_held = False
         self.is_overdue = False
@@ -135,14 +135,14 @@ class SmallWorld(SmallApi):
                 self.moved.add(source)
                 self.doubled |= PodRole.RUNNING in self.guests.values()
                 self.guests[target] = PodRole.RUNNING
-                self.transfers[uid] = Transfer(Sending.DONE)
+                self.transfers[uid] = TransferState(Sending.DONE)
 
     def fail(self, *, source_too: bool) -> None:
         for uid, source, target in self._sending():
             self.guests.pop(target, None)
             if source_too:
                 self.guests.pop(source, None)
-            self.transfers[uid] = Transfer(Sending.FAILED, "Refused", "it would not")
+            self.transfers[uid] = TransferState(Sending.FAILED, "Refused", "it would not")
 
     def _sending(self) -> list[tuple[str, str, str]]:
         ends = self._ends
@@ -153,7 +153,7 @@ class SmallWorld(SmallApi):
         for uid, source, target in self._sending():
             if name in {source, target}:
                 self.guests.pop(target, None)
-                self.transfers[uid] = Transfer(Sending.FAILED, "TargetLost", f"{name} is gone")
+                self.transfers[uid] = TransferState(Sending.FAILED, "TargetLost", f"{name} is gone")
 
     # What our two controllers do.
 
@@ -227,15 +227,15 @@ class SmallWorld(SmallApi):
             has_remains=any(has_remains(each) for each in others),
             source=source,
             target=target,
-            source_seat=self._seat(source),
-            target_seat=self._seat(target),
+            source_role=self._role(source),
+            target_role=self._role(target),
             is_quiet=self.is_held,
-            transfer=self.transfers.get(uid_of(found), Transfer()),
+            transfer=self.transfers.get(uid_of(found), TransferState()),
             is_overdue=self.is_overdue,
             new_pod_name=lambda: self._next("db"),
         )
 
-    def _seat(self, pod: Json | None) -> PodRole:
+    def _role(self, pod: Json | None) -> PodRole:
         return self.guests.get(name_of(pod).name, PodRole.EMPTY) if pod is not None else PodRole.EMPTY
 
     def _carry_out(self, todo: Plan, facts: Facts) -> None:
@@ -282,17 +282,17 @@ class SmallWorld(SmallApi):
     def _begin(self, uid: str, source: str, target: str) -> None:
         self._ends[uid] = (source, target)
         ready = self.guests.get(source) is PodRole.RUNNING and self.guests.get(target) is PodRole.RECEIVING
-        refused = Transfer(Sending.FAILED, "Refused", "an end is gone")
-        self.transfers[uid] = Transfer(Sending.ACTIVE) if ready else refused
+        refused = TransferState(Sending.FAILED, "Refused", "an end is gone")
+        self.transfers[uid] = TransferState(Sending.ACTIVE) if ready else refused
 
     def _cancel(self, uid: str) -> None:
         for each, _, target in self._sending():
             if each == uid:
                 self.guests.pop(target, None)
-                self.transfers[uid] = Transfer(Sending.FAILED, "Cancelled", "it was cancelled")
+                self.transfers[uid] = TransferState(Sending.FAILED, "Cancelled", "it was cancelled")
 
 
-def settle(world: SmallWorld, rounds: int = 40) -> None:
+def settle(world: MigrationModel, rounds: int = 40) -> None:
     """Everybody does what there is to do, until nothing changes any more."""
     for _ in range(rounds):
         before = world.state

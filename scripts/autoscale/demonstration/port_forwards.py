@@ -15,7 +15,7 @@ from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.messages import ObjectName
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server
-from scripts.autoscale.demonstration.tenants import NoTenants, PgbenchTenants, Tenants
+from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
 from scripts.autoscale.site import Site
 
 _CLIENTS: Final = 8
@@ -26,7 +26,7 @@ _MEMORY: Final = "500Mi"
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class PortForwards:
     """Opened ways stay open as long as ``stack``."""
 
     cluster: str
@@ -41,11 +41,11 @@ class Doors:
             return SimulatedLoad(partial(self._control, name_of(vm)), self.clock, _DEMAND, _MEMORY)
         return PgbenchLoad(await self._postgres(vm), _CLIENTS, _SCALE)
 
-    async def tenants_of(self, vm: Json) -> Tenants:
+    async def clients_of(self, vm: Json) -> VmClients:
         """The clients of a neighbour, once it runs."""
         if self.is_simulated:
-            return NoTenants(self.clock)
-        return PgbenchTenants(await self._postgres(vm), self.clock)
+            return NoClients(self.clock)
+        return PgbenchClients(await self._postgres(vm), self.clock)
 
     async def _control(self, vm: ObjectName) -> str:
         """Where the light guest of the VM takes its demand: in the pod that runs it now."""

@@ -16,7 +16,7 @@ class RefusedError(Exception):
     """The API refuses: the object has changed since it was looked at, or is gone."""
 
 
-class SmallApi:
+class FakeApi:
     """What everybody in a small world writes to."""
 
     def __init__(self) -> None:

@@ -32,8 +32,8 @@ from deploy.local.kubelet.node_object import NodeSpec
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from tests.local.clock import FakeClock
+from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
-from tests.neonvm.puppets import PlainNetwork, Puppet, Puppets
 from tests.neonvm.sample_objects import virtual_machine
 
 DEFINITIONS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "crds"
@@ -48,14 +48,14 @@ def definition(name: str) -> Json:
     return cast("Json", yaml.safe_load((DEFINITIONS / name).read_text()))
 
 
-class Stage:
+class RuntimeFixture:
     """Two nodes, one VM, and everything that moves it."""
 
     def __init__(self, state: Path) -> None:
         self.api = InProcess()
         self.client = self.api.client()
         self.clock = FakeClock()
-        self.puppets = Puppets()
+        self.guests = FakeGuests()
         self.network = PlainNetwork()
         self.full: set[str] = set()
         self._state = state
@@ -76,7 +76,7 @@ class Stage:
             self.client,
             extender,
             self.network,
-            self.puppets,
+            self.guests,
             self.clock,
             self._state,
             nodes,
@@ -95,7 +95,7 @@ class Stage:
     async def restart(self) -> None:
         """The runtime dies and comes back with nothing but the API."""
         await self.stop()
-        assert self.puppets.running == []
+        assert self.guests.running == []
         await self.start()
 
     async def close(self) -> None:
@@ -155,7 +155,7 @@ class Stage:
         await self.client.create(VIRTUAL_MACHINES, "default", body)
         await self.pass_time(1)
         status = await self.status()
-        assert (status["phase"], self.puppets.running) == ("Running", [status["podName"]])
+        assert (status["phase"], self.guests.running) == ("Running", [status["podName"]])
         return text(status, "podName")
 
     async def ask_to_move(self, name: str = "move", **spec: object) -> None:
@@ -165,10 +165,10 @@ class Stage:
         await self.client.create(MIGRATIONS, "default", body)
         await self.settle()
 
-    async def begin_to_move(self, **spec: object) -> tuple[Puppet, Puppet]:
+    async def begin_to_move(self, **spec: object) -> tuple[FakeGuest, FakeGuest]:
         """The guest is being sent; returns both ends."""
         await self.ask_to_move("move", **spec)
-        source = self.puppets.moving
+        source = self.guests.moving
         assert source.move is not None
         return source, source.move.target
 
@@ -183,7 +183,7 @@ class Stage:
     async def assert_well(self, pod: str) -> None:
         """One guest runs, in ``pod``; nothing else is left, nothing ran twice, and the VM scales."""
         status = await self.status()
-        assert (self.puppets.running, self.puppets.doubled) == ([pod], [])
+        assert (self.guests.running, self.guests.doubled) == ([pod], [])
         assert (status["phase"], status["podName"], status["extraNetIP"]) == ("Running", pod, "10.9.0.1")
         (found,) = (await self.pods()).values()
         assert (status["node"], status["podIP"]) == (node_of(found), text(found, "status", "podIP"))
@@ -194,7 +194,7 @@ class Stage:
             assert "finalizers" not in child(each, "metadata")
         await self.resize(4)
         await self.pass_time(2)
-        assert ((await self.status())["cpus"], self.puppets.by_pod[pod].has.cpu.value) == ("4", 4000)
+        assert ((await self.status())["cpus"], self.guests.by_pod[pod].has.cpu.value) == ("4", 4000)
 
     async def _extend(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
@@ -212,11 +212,11 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(state: Path, *nodes: str) -> AsyncIterator[Stage]:
-    """A stage that is open, and closed afterwards."""
-    stage = Stage(state)
-    await stage.open(*(nodes or ("n1", "n2")))
+async def running_runtime(state: Path, *nodes: str) -> AsyncIterator[RuntimeFixture]:
+    """A runtime that is open, and closed afterwards."""
+    runtime = RuntimeFixture(state)
+    await runtime.open(*(nodes or ("n1", "n2")))
     try:
-        yield stage
+        yield runtime
     finally:
-        await stage.close()
+        await runtime.close()

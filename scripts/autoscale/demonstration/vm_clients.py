@@ -18,7 +18,7 @@ _PER_SECOND: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class ClientReport:
     """What the clients of one VM lived through. ``noticed`` is None where nobody can ask it anything."""
 
     outcome: Outcome
@@ -39,18 +39,18 @@ class Stay:
         return self.noticed.longest_stall(since, until) if self.noticed else None
 
 
-class Tenants(Protocol):
+class VmClients(Protocol):
     """The clients of one VM."""
 
     async def prepare(self) -> None:
         """Makes what they need."""
 
-    async def live(self, seconds: int) -> Stay:
+    async def live(self, seconds: int) -> ClientReport:
         """Uses the VM for ``seconds``."""
 
 
 @dataclass(frozen=True, slots=True)
-class PgbenchTenants:
+class PgbenchClients:
     """Two clients with twenty transactions a second between them, and the probe."""
 
     server: Server
@@ -60,16 +60,16 @@ class PgbenchTenants:
         """Makes pgbench's tables. Raises ``PgbenchError``."""
         await prepare(self.server, _SCALE)
 
-    async def live(self, seconds: int) -> Stay:
+    async def live(self, seconds: int) -> ClientReport:
         """Runs both. Raises ``PgbenchError``."""
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(press(self.server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
             ask = tasks.create_task(probe(self.server, seconds, self.clock))
-        return Stay(work.result(), ask.result())
+        return ClientReport(work.result(), ask.result())
 
 
 @dataclass(frozen=True, slots=True)
-class NoTenants:
+class NoClients:
     """A simulated guest has no database."""
 
     clock: Clock
@@ -77,7 +77,7 @@ class NoTenants:
     async def prepare(self) -> None:
         """Nothing is needed."""
 
-    async def live(self, seconds: int) -> Stay:
+    async def live(self, seconds: int) -> ClientReport:
         """Lets the time pass."""
         await self.clock.sleep(Seconds(float(seconds)))
-        return Stay(Outcome(0, 0, ""))
+        return ClientReport(Outcome(0, 0, ""))

@@ -34,18 +34,18 @@ def progress_of(total: float, status: TransferStatus = TransferStatus.ACTIVE) ->
     return TransferInfo(status, Seconds(total), Seconds(0.01), Seconds(0.057), ram)
 
 
-class Puppets:
+class FakeGuests:
     """All guests of a test, the latest of every pod by its name."""
 
     def __init__(self) -> None:
-        self.by_pod: dict[str, Puppet] = {}
+        self.by_pod: dict[str, FakeGuest] = {}
         self.doubled: list[str] = []
         self.refuse_to_receive = ""
 
     def create(self, spec: GuestSpec) -> Guest:
-        puppet = Puppet(spec, self)
-        self.by_pod[spec.pod.name] = puppet
-        return puppet
+        guest = FakeGuest(spec, self)
+        self.by_pod[spec.pod.name] = guest
+        return guest
 
     @property
     def running(self) -> list[str]:
@@ -58,7 +58,7 @@ class Puppets:
         return any(each.move is not None for each in self.by_pod.values())
 
     @property
-    def moving(self) -> Puppet:
+    def moving(self) -> FakeGuest:
         """The one guest that is being sent."""
         (found,) = [each for each in self.by_pod.values() if each.move is not None]
         return found
@@ -71,18 +71,18 @@ class Puppets:
 
 @dataclass
 class _Move:
-    target: Puppet
+    target: FakeGuest
     limits: TransferLimits
     progress: Callable[[TransferInfo], None]
     end: asyncio.Future[TransferError | None] = field(default_factory=asyncio.Future)
 
 
 @dataclass
-class Puppet:
+class FakeGuest:
     """One guest."""
 
     spec: GuestSpec
-    flock: Puppets
+    flock: FakeGuests
     has: GuestState = _GONE
     move: _Move | None = None
     orders: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Puppet:
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        assert isinstance(target, Puppet)
+        assert isinstance(target, FakeGuest)
         if target.has.phase is not GuestPhase.RECEIVING:
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, "the other end is gone")
         self.move = _Move(target, limits, progress)
@@ -163,7 +163,7 @@ class Puppet:
             if other.move is not None and other.move.target is self and not other.move.end.done():
                 other.fail(TransferFault.TARGET_LOST)
 
-    def _switch(self, target: Puppet) -> None:
+    def _switch(self, target: FakeGuest) -> None:
         had, self.has = self.has, _GONE
         target._run(had)
 

@@ -14,9 +14,9 @@ from protocol.names import ANNOTATION_CONFIG
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.loads import LoadMaker
+from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
-from scripts.autoscale.demonstration.second_act import SecondAct
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
@@ -43,7 +43,7 @@ def demo_vm() -> Json:
 
 
 @dataclass(slots=True)
-class Play:
+class Scenario:
     """One demonstration. ``make_load`` is called once the VM answers."""
 
     site: Site
@@ -53,7 +53,7 @@ class Play:
     make_load: Callable[[Json], Awaitable[LoadMaker]]
     load_seconds: int
     began: Instant
-    second: SecondAct | None = None
+    second: MigrationScenario | None = None
     act: str = "boot"
     tps: float | None = None
     fleet: Fleet = ()
@@ -74,7 +74,7 @@ class Play:
 
     async def _acts(self) -> None:
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
-        if not await self._until(lambda: self.watcher.glance().available, _BOOT):
+        if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s; see: kubectl describe neonvm {DEMO_VM.name}")
         self.say("the VM runs and its database answers")
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {_POLICY}")
@@ -94,7 +94,7 @@ class Play:
         if self.second is not None:
             await self._second_act(self.second, load)
 
-    async def _second_act(self, second: SecondAct, load: LoadMaker) -> None:
+    async def _second_act(self, second: MigrationScenario, load: LoadMaker) -> None:
         self.act = "neighbours"
         self.say("neighbours move in, beside the VM while it is small")
         await second.move_in()
@@ -132,12 +132,12 @@ class Play:
         self.seen.tps.append(LoadPoint(round(self.elapsed(), 1), tps))
 
     def _is_least(self) -> bool:
-        size = self.watcher.glance().size
+        size = self.watcher.snapshot().size
         return size is not None and size == self.seen.sizes[0][1]
 
     def _has_room(self) -> bool:
-        glance = self.watcher.glance()
-        return glance.size is not None and glance.most is not None and glance.size.cpu * 2 <= glance.most.cpu
+        snapshot = self.watcher.snapshot()
+        return snapshot.size is not None and snapshot.most is not None and snapshot.size.cpu * 2 <= snapshot.most.cpu
 
     def _stands_still(self) -> bool:
         return self._has_room() and self.elapsed() - self.seen.sizes[-1][0] >= _STILL
@@ -145,7 +145,7 @@ class Play:
     def _has_shrunk(self) -> bool:
         began = self.seen.load_began
         start = self.seen.size_at(began) if began is not None else None
-        size = self.watcher.glance().size
+        size = self.watcher.snapshot().size
         return start is not None and size is not None and size.within(start)
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
@@ -158,7 +158,7 @@ class Play:
 
     async def _draw(self) -> None:
         while True:
-            self.screen.show(self.elapsed(), self.act, self.watcher.glance(), self.tps, self.fleet)
+            self.screen.show(self.elapsed(), self.act, self.watcher.snapshot(), self.tps, self.fleet)
             await self.clock.sleep(_FRAME)
 
     async def _look_around(self) -> None:
