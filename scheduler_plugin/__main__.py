@@ -21,7 +21,7 @@ from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.heap import set_aside
+from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import SettingsError
 from scheduler_plugin.settings.file import SettingsFile
 from scheduler_plugin.telemetry import Telemetry
@@ -117,8 +117,8 @@ async def _run(options: argparse.Namespace) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(parts.run(api)),
-                tasks.create_task(file.run(clock, parts.desk.feed.use)),
-                tasks.create_task(set_aside(clock, lambda: parts.desk.ledger.is_ready)),
+                tasks.create_task(file.run(clock, parts.context.feed.use)),
+                tasks.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
             ]
             await serve(_listeners(options, parts), clock, stop)
             for task in background:
@@ -141,7 +141,7 @@ def _listeners(options: argparse.Namespace, parts: Parts) -> list[Listener]:
     return [
         Listener("agents", agents_app(parts.service), options.listen_agents, agents_tls),
         Listener("extender", extender_app(parts.service), options.listen_extender, extender_tls),
-        Listener("metrics", probes_app(parts.desk), options.listen_metrics),
+        Listener("metrics", probes_app(parts.context), options.listen_metrics),
     ]
 
 

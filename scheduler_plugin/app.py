@@ -21,26 +21,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.messages import ObjectName
-from scheduler_plugin.chores import Chores
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.desk import Board, Desk
+from scheduler_plugin.context import MigrationStatus, SchedulerContext
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration_news import MigrationNews
 from scheduler_plugin.mover import Mover
-from scheduler_plugin.notices import Notices
-from scheduler_plugin.orders import Orders
-from scheduler_plugin.permit_writer import PermitWriter
-from scheduler_plugin.service import Hands, Service
+from scheduler_plugin.service import Service
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.auth import TokenJudge
 from scheduler_plugin.web.extender import ExtenderRoutes
 from scheduler_plugin.web.views import nodes_view, vm_view
+from scheduler_plugin.workers.background_tasks import BackgroundTasks
+from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.workers import Workers
+from scheduler_plugin.workqueue import WorkQueues
 
 _ENCODER: Final = msgspec.json.Encoder()
 Handler = Callable[[Request], Awaitable[Response]]
@@ -50,25 +51,27 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Parts:
     """One scheduler, put together: what to serve and what to keep running."""
 
-    desk: Desk
-    hands: Hands
+    context: SchedulerContext
+    workers: Workers
     service: Service
 
     async def run(self, api: KubernetesApi) -> None:
         """Everything that works in the background, for ever."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.desk.feed.run(api))
-            tasks.create_task(self.hands.run())
+            tasks.create_task(self.context.feed.run(api))
+            tasks.create_task(self.workers.run())
 
 
 def assemble(writer: ClusterWriter, clock: Clock, settings: SchedulerSettings, telemetry: Telemetry) -> Parts:
     """Puts one scheduler together; nothing runs yet."""
-    ledger, orders = Ledger(), Orders()
-    feed = Feed(ledger, orders, telemetry, clock=clock, settings=settings, identity=writer.identity)
-    desk = Desk(ledger, feed, orders, writer, clock, telemetry, Board())
-    notices = Notices(desk)
-    hands = Hands(Chores(desk), PermitWriter(desk), notices, Mover(desk, MigrationNews(desk, notices)))
-    return Parts(desk, hands, Service(desk, hands, TokenJudge(writer.review_token, clock.now)))
+    ledger, queues = Ledger(), WorkQueues()
+    feed = Feed(ledger, queues, telemetry, clock=clock, settings=settings, identity=writer.identity)
+    context = SchedulerContext(ledger, feed, queues, writer, clock, telemetry, MigrationStatus())
+    events = EventRecorder(context)
+    workers = Workers(
+        BackgroundTasks(context), PermitWriter(context), events, Mover(context, MigrationNews(context, events))
+    )
+    return Parts(context, workers, Service(context, workers, TokenJudge(writer.review_token, clock.now)))
 
 
 def agents_app(service: Service) -> FastAPI:
@@ -86,12 +89,12 @@ def extender_app(service: Service) -> FastAPI:
     return app
 
 
-def probes_app(desk: Desk) -> FastAPI:
+def probes_app(context: SchedulerContext) -> FastAPI:
     """Metrics, probes and explanations (:10297); reads only."""
-    app, ledger = _bare("probes"), desk.ledger
+    app, ledger = _bare("probes"), context.ledger
 
     async def metrics(_: Request) -> Response:
-        return Response(await desk.telemetry.page(ledger), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await context.telemetry.page(ledger), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def healthz(_: Request) -> Response:
         return Response("ok\n", media_type="text/plain")
@@ -99,15 +102,15 @@ def probes_app(desk: Desk) -> FastAPI:
     async def readyz(_: Request) -> Response:
         if ledger.is_ready:
             return Response("ok\n", media_type="text/plain")
-        missing = ", ".join(desk.feed.missing)
+        missing = ", ".join(context.feed.missing)
         return Response(f"the cluster has not been read yet, missing: {missing}\n", 503, media_type="text/plain")
 
     async def nodes(_: Request) -> Response:
-        return Response(_ENCODER.encode(nodes_view(desk)), media_type="application/json")
+        return Response(_ENCODER.encode(nodes_view(context)), media_type="application/json")
 
     async def explain(request: Request) -> Response:
         vm = ObjectName(request.path_params["namespace"], request.path_params["vm"])
-        view = vm_view(desk, vm)
+        view = vm_view(context, vm)
         if view is None:
             return Response(_ENCODER.encode({"error": f"no pod runs {vm}"}), 404, media_type="application/json")
         return Response(_ENCODER.encode(view), media_type="application/json")
@@ -123,11 +126,11 @@ def _bare(title: str) -> FastAPI:
 
 
 def _guarded(handler: Handler, service: Service) -> Handler:
-    desk, tokens = service.desk, dict[str, FileToken]()
+    context, tokens = service.context, dict[str, FileToken]()
 
     async def guarded(request: Request) -> Response:
-        path = desk.feed.settings.extender_token_file
-        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), desk.clock.now))):
+        path = context.feed.settings.extender_token_file
+        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), context.clock.now))):
             return Response(_ENCODER.encode({"error": "a bearer token is needed"}), 401, media_type="application/json")
         return await handler(request)
 

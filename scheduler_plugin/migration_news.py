@@ -16,11 +16,11 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.migrations import ClusterMigration
-from scheduler_plugin.cluster.write import Notice
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.cluster.write import EventRecord
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import MigrationPhase
-from scheduler_plugin.notices import Notices
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workers.event_recorder import EventRecorder
 
 RECENT: Final = Seconds(600.0)
 """What ended longer ago is no news for a scheduler that has just started."""
@@ -31,7 +31,7 @@ ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 class MigrationNews:
     """Compares what is there with what was there."""
 
-    def __init__(self, desk: Desk, notices: Notices) -> None:
+    def __init__(self, desk: SchedulerContext, notices: EventRecorder) -> None:
         self._desk = desk
         self._notices = notices
         self._known: dict[ObjectName, ClusterMigration] | None = None
@@ -133,7 +133,7 @@ class MigrationNews:
         vm = self._desk.feed.vms.facts.get(facts.vm)
         if vm is not None:
             name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
-            self._notices.tell(Notice(vm, f"Migration{turn}", note, is_warning=turn == "Failed", name=name))
+            self._notices.tell(EventRecord(vm, f"Migration{turn}", note, is_warning=turn == "Failed", name=name))
 
 
 def _because(reason: str) -> str:

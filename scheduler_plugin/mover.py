@@ -20,7 +20,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.backoff import Backoff
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import CreateMigration, Creation, Move, ReadMigration
 from scheduler_plugin.migration import Moment, Plan, Planner
 from scheduler_plugin.migration_news import MigrationNews
@@ -44,7 +44,7 @@ LONGEST_NAME: Final = 200
 class Mover:
     """The hand that moves VMs."""
 
-    def __init__(self, desk: Desk, news: MigrationNews) -> None:
+    def __init__(self, desk: SchedulerContext, news: MigrationNews) -> None:
         self._desk = desk
         self._news = news
         self._planner = Planner()
@@ -72,7 +72,7 @@ class Mover:
     def _decide(self) -> None:
         desk = self._desk
         plan = self._plan()
-        board, metrics = desk.board, desk.telemetry.migrations
+        board, metrics = desk.migration_status, desk.telemetry.migrations
         board.idle = self._idle()
         board.stuck = {stuck.node: stuck.why for stuck in plan.stuck}
         metrics.enabled.set(board.idle is None)
@@ -130,7 +130,7 @@ class Mover:
 
     async def _create(self) -> Never:
         while True:
-            await self._carry_out(await self._desk.orders.creations.take())
+            await self._carry_out(await self._desk.queues.creations.take())
 
     async def _carry_out(self, order: CreateMigration) -> None:
         ledger, name, move = self._desk.ledger, order.migration, order.move
@@ -183,8 +183,8 @@ class Mover:
 
     async def _settle(self) -> Never:
         while True:
-            first = await self._desk.orders.migration_reads.take()
-            for order in (first, *self._desk.orders.migration_reads.take_all()):
+            first = await self._desk.queues.migration_reads.take()
+            for order in (first, *self._desk.queues.migration_reads.take_all()):
                 await self._read(order)
             await self._desk.clock.sleep(READ_INTERVAL)
 
@@ -198,7 +198,7 @@ class Mover:
             if is_absent and not self._may_land(name):
                 self._undo(name, "the API has no such object")
             else:
-                self._desk.orders.migration_reads.put(name, order)
+                self._desk.queues.migration_reads.put(name, order)
 
     def _may_land(self, name: ObjectName) -> bool:
         sent = self._sent_at.get(name)

@@ -22,7 +22,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.migration_metrics import MigrationMetrics
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
@@ -164,7 +164,7 @@ class _Sums(Collector):
         return (*families, claims, waiting, ages)
 
 
-def _amounts(book: NodeBook) -> tuple[Resources, ...]:
+def _amounts(book: NodeAccount) -> tuple[Resources, ...]:
     """In the order of ``_AMOUNTS``."""
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)

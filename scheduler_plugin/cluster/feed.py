@@ -25,9 +25,9 @@ from scheduler_plugin.cluster.informer import Change, Informer
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, read_pod, vm_facts
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
-from scheduler_plugin.orders import Orders
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.workqueue import WorkQueues
 
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
 
@@ -44,7 +44,7 @@ class Feed:
     def __init__(  # noqa: PLR0913 - what it joins is what it is
         self,
         ledger: Ledger,
-        orders: Orders,
+        queues: WorkQueues,
         telemetry: Telemetry,
         *,
         clock: Clock,
@@ -59,7 +59,7 @@ class Feed:
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, telemetry)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
-        self._orders = orders
+        self._queues = queues
         self._clock = clock
         self._telemetry = telemetry
         self._listed: set[str] = set()
@@ -76,7 +76,7 @@ class Feed:
         self._ledger.rank_by(settings.ranking)
         if self._ledger.is_ready:
             for node in self.nodes.facts.values():
-                self._orders.add(self._ledger.see_node(node_facts(node, settings)))
+                self._queues.add(self._ledger.see_node(node_facts(node, settings)))
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
@@ -87,7 +87,7 @@ class Feed:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
-        self._orders.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
+        self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
         if is_first:
             self._telemetry.became_ready(len(nodes), len(self._ledger.claims))
 
@@ -112,34 +112,34 @@ class Feed:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._orders.add(self._ledger.lose_node(change.name.name))
+            self._queues.add(self._ledger.lose_node(change.name.name))
         else:
-            self._orders.add(self._ledger.see_node(node_facts(change.after, self.settings)))
+            self._queues.add(self._ledger.see_node(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:
         if not self._ledger.is_ready:
             return
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
-            self._orders.add(self._ledger.lose_pod(change.before.uid))
+            self._queues.add(self._ledger.lose_pod(change.before.uid))
         if change.after is not None:
-            self._orders.add(self._ledger.see_pod(change.after))
+            self._queues.add(self._ledger.see_pod(change.after))
 
     def _vm_changed(self, change: Change[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
             return
         self._watch_for_rivals(change)
         if change.after is None:
-            self._orders.add(self._ledger.lose_vm(change.name))
+            self._queues.add(self._ledger.lose_vm(change.name))
         else:
-            self._orders.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
+            self._queues.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
 
     def _migration_changed(self, change: Change[ClusterMigration]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._orders.add(self._ledger.lose_migration(change.name))
+            self._queues.add(self._ledger.lose_migration(change.name))
         else:
-            self._orders.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
+            self._queues.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
 
     def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
         """Only one process may write permits at a time (architecture, decision 6); another one must be seen."""

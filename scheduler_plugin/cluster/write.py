@@ -32,7 +32,7 @@ TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S1
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class EventRecord:
     """An Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people.
 
     ``name`` is that of the Event, where it must be written once however often it is told; else it is made up.
@@ -87,7 +87,7 @@ class ClusterWriter:
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
-    async def tell(self, notice: Notice, stamp: str) -> None:
+    async def tell(self, notice: EventRecord, stamp: str) -> None:
         """Records an Event on a VM; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
         path = f"/api/v1/namespaces/{notice.vm.name.namespace}/events"
         await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=_event_body(notice, stamp)))
@@ -120,7 +120,7 @@ def _patch(path: str, metadata: JsonObject) -> ApiCall:
     return ApiCall("PATCH", path, WRITE_TIMEOUT, body={"metadata": metadata}, content_type=MERGE_PATCH)
 
 
-def _event_body(notice: Notice, stamp: str) -> JsonObject:
+def _event_body(notice: EventRecord, stamp: str) -> JsonObject:
     vm = notice.vm
     name = notice.name or f"{vm.name.name}.{''.join(filter(str.isdigit, stamp))}"
     return {

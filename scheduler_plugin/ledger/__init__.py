@@ -1,6 +1,7 @@
 """The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10)."""
 
-from scheduler_plugin.ledger.claims import ClaimState
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.accounts.pressure import Pressure
 from scheduler_plugin.ledger.explain import Explanation, Journey
 from scheduler_plugin.ledger.facts import (
     Level,
@@ -28,7 +29,6 @@ from scheduler_plugin.ledger.outcomes import (
     RoomFreed,
     UnknownPodError,
 )
-from scheduler_plugin.ledger.pressure import Pressure
 
 __all__ = [
     "Booking",

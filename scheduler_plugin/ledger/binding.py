@@ -12,59 +12,59 @@ Rules that hold here:
 from __future__ import annotations
 
 from protocol.units import Resources
-from scheduler_plugin.ledger.books import Books
-from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.following import judge_target
 from scheduler_plugin.ledger.moves import booking_of
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
+from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
 
-def claim_of(books: Books, pod: PodFacts) -> Resources:
+def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     """What the pod would reserve on a node. Raises ``NotReadyError`` while its VM is not known."""
     if pod.vm is None:
         return pod.requests
-    account = books.vms.get(pod.vm)
+    account = state.vms.get(pod.vm)
     if account is None or account.facts is None:
         raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
     return account.reserved
 
 
-def filter_pod(books: Books, pod: PodFacts, names: list[str]) -> Filtered:
+def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     """Where the pod fits. A pod that holds a reservation fits its node only, as bind would say."""
-    held = books.claims.get(pod.uid)
+    held = state.claims.get(pod.uid)
     if held is None:
-        needed = claim_of(books, pod)
+        needed = claim_of(state, pod)
         if pod.migration is None:
-            found = books.surveys.of(needed).filter(names)
+            found = state.node_indexes.of(needed).filter(names)
         else:
-            found = sort_out(names, {name: judge_target(books, pod, pod.migration, name) for name in names})
-        if not found.fits and not books.is_gone(pod.uid):
-            books.waiting.add(pod.uid, needed)
+            found = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
+        if not found.fits and not state.is_gone(pod.uid):
+            state.waiting.add(pod.uid, needed)
         return found
     elsewhere = f"the pod holds a reservation on node {held.node}"
     others = {name: elsewhere for name in names if name != held.node}
     return Filtered([name for name in names if name == held.node], others, {})
 
 
-def reserve(books: Books, pod: PodFacts, node: str) -> Reservation:
+def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     """Reserves room for a bind; a booking becomes the pod's claim. Raises ``NotReadyError``, ``UnknownPodError``."""
-    if books.is_gone(pod.uid):
+    if state.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
-    held = books.claims.get(pod.uid)
+    held = state.claims.get(pod.uid)
     if held is not None:
         return _again(held, node)
-    needed = claim_of(books, pod)
-    room = books.rooms.get(node)
-    judged = verdict(room, needed) if pod.migration is None else judge_target(books, pod, pod.migration, node)
+    needed = claim_of(state, pod)
+    room = state.rooms.get(node)
+    judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
     if judged is not FITS or room is None:
         return Reservation(judged, "" if room is None else shortage(room, needed))
-    books.close_claim(booking_of(pod.migration))
-    books.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
-    books.waiting.forget(pod.uid)
+    state.close_claim(booking_of(pod.migration))
+    state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
+    state.waiting.forget(pod.uid)
     return Reservation(FITS, needs_bind=True)
 
 
@@ -78,69 +78,69 @@ def _again(held: Claim, node: str) -> Reservation:
     return Reservation(FITS, needs_bind=True)
 
 
-def bind_done(books: Books, uid: str, node: str) -> None:
+def bind_done(state: LedgerState, uid: str, node: str) -> None:
     """The API accepted the bind; the pod will be seen with its node."""
-    claim = _attempt_over(books, uid, node)
+    claim = _attempt_over(state, uid, node)
     if claim is not None:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
 
 
-def bind_refused(books: Books, uid: str, node: str) -> None:
+def bind_refused(state: LedgerState, uid: str, node: str) -> None:
     """The API certainly did not bind: Unreserve."""
-    claim = _attempt_over(books, uid, node)
+    claim = _attempt_over(state, uid, node)
     if claim is not None and claim.state is ClaimState.TENTATIVE and not claim.attempts:
-        books.close_claim(uid)
+        state.close_claim(uid)
 
 
-def bind_unknown(books: Books, uid: str, node: str) -> tuple[Effect, ...]:
+def bind_unknown(state: LedgerState, uid: str, node: str) -> tuple[Effect, ...]:
     """Nobody knows what the API did: the reservation stays until the pod is read."""
-    claim = _attempt_over(books, uid, node)
+    claim = _attempt_over(state, uid, node)
     if claim is None:
         return ()
     claim.state = ClaimState.UNKNOWN
     return (ReadPod(uid, claim.pod.name),)
 
 
-def _attempt_over(books: Books, uid: str, node: str) -> Claim | None:
+def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
     """The claim that a bind call was for, where its end still matters."""
-    claim = books.claims.get(uid)
+    claim = state.claims.get(uid)
     if claim is None or claim.node != node or claim.state not in UNSETTLED:
         return None
     claim.attempts = max(0, claim.attempts - 1)
     return claim
 
 
-def pod_read(books: Books, uid: str, found: PodFacts | None) -> bool:
+def pod_read(state: LedgerState, uid: str, found: PodFacts | None) -> bool:
     """A fresh read answered ``ReadPod``. True where it settles the matter: the pod is not bound, or is gone."""
     if found is None:
-        books.pod_gone(uid)
+        state.pod_gone(uid)
         return True
-    claim = books.claims.get(uid)
+    claim = state.claims.get(uid)
     if found.node is None and claim is not None and claim.state is ClaimState.UNKNOWN and not claim.attempts:
-        books.close_claim(uid)
+        state.close_claim(uid)
         return True
     return False
 
 
-def see_pod(books: Books, pod: PodFacts) -> None:
+def see_pod(state: LedgerState, pod: PodFacts) -> None:
     """A pod as a watch or list shows it."""
-    if books.is_gone(pod.uid):
+    if state.is_gone(pod.uid):
         return
     if pod.finished:
-        books.pod_gone(pod.uid)
+        state.pod_gone(pod.uid)
         return
     if pod.node is None:
         return
-    books.waiting.forget(pod.uid)
-    claim = books.claims.get(pod.uid)
+    state.waiting.forget(pod.uid)
+    claim = state.claims.get(pod.uid)
     if claim is not None and claim.pod.vm != pod.vm:
-        books.close_claim(pod.uid)
+        state.close_claim(pod.uid)
         claim = None
     if claim is None:
-        books.open_claim(pod, pod.node, ClaimState.BOUND)
+        state.open_claim(pod, pod.node, ClaimState.BOUND)
         return
     if claim.node != pod.node:
-        books.move_claim(claim, pod.node)
+        state.move_claim(claim, pod.node)
     claim.pod, claim.state, claim.attempts = pod, ClaimState.BOUND, 0
-    books.migrations.disturb(pod.vm)
-    books.change(claim)
+    state.migrations.disturb(pod.vm)
+    state.change(claim)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.pressure import Pressure
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.ledger.nodes import NodeBook
-from scheduler_plugin.ledger.permits import VmAccount
-from scheduler_plugin.ledger.pressure import Pressure
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Explanation:
     journeys: tuple[Journey, ...]
 
 
-def explain(claim: Claim, book: NodeBook, migrations: Sequence[Migration], now: Instant) -> Explanation:
+def explain(claim: Claim, book: NodeAccount, migrations: Sequence[Migration], now: Instant) -> Explanation:
     """What is known of ``claim`` on the node of ``book``, and of its VM's ``migrations``."""
     account = claim.vm
     return Explanation(
@@ -114,7 +113,7 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     return {source: amount for source, amount in floors.items() if amount.any}
 
 
-def _denied_by(claim: Claim, book: NodeBook) -> str | None:
+def _denied_by(claim: Claim, book: NodeAccount) -> str | None:
     if not claim.unmet.any:
         return None
     if claim.is_migrating:

@@ -18,12 +18,11 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger.books import Books
-from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.outcomes import Booking, CreateMigration, Effect, NotReadyError, ReadMigration
-from scheduler_plugin.ledger.permits import VmAccount
+from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 
 OVER: Final = Refused("the migration has ended or is being cancelled")
@@ -37,13 +36,13 @@ NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be
 # What happens to migrations ------------------------------------------------------------------------------------------
 
 
-def book_move(books: Books, move: Move, name: ObjectName, now: Instant) -> Booking:
-    """Books room on the target and gives the order to the source, or says why not."""
-    claim = books.claims.get(move.uid)
-    judged, detail = _may_book(books, move, claim), ""
-    if name in books.migrations.named:
+def book_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> Booking:
+    """Reserves room on the target and gives the order to the source, or says why not."""
+    claim = state.claims.get(move.uid)
+    judged, detail = _may_book(state, move, claim), ""
+    if name in state.migrations.named:
         judged = TAKEN
-    room = books.rooms.get(move.target)
+    room = state.rooms.get(move.target)
     if judged is FITS and claim is not None:
         judged = verdict(room, claim.reserved)
         detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
@@ -51,67 +50,67 @@ def book_move(books: Books, move: Move, name: ObjectName, now: Instant) -> Booki
         return Booking(judged, detail)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED)
     ordered.source_pod = claim.pod.name
-    books.migrations.add(ordered)
+    state.migrations.add(ordered)
     return Booking(FITS, effects=(CreateMigration(name, move),))
 
 
-def _may_book(books: Books, move: Move, claim: Claim | None) -> Verdict:
+def _may_book(state: LedgerState, move: Move, claim: Claim | None) -> Verdict:
     if claim is None or claim.vm is None or claim.pod.vm != move.vm or claim.node != move.source:
         return NOT_SETTLED
-    if books.migrations.active(move.vm) is not None:
+    if state.migrations.active(move.vm) is not None:
         return ON_THE_WAY
     if claim.state is not ClaimState.BOUND or claim.vm.claims != [claim]:
         return NOT_SETTLED
     return STAYS_AWAY if move.target == move.source else FITS
 
 
-def see_migration(books: Books, facts: MigrationFacts, now: Instant) -> None:
+def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> None:
     """A migration as a watch, a list or a read shows it."""
-    if books.migrations.is_gone(facts.uid):
+    if state.migrations.is_gone(facts.uid):
         return
-    known = books.migrations.named.get(facts.name)
+    known = state.migrations.named.get(facts.name)
     if known is not None and known.facts is not None and known.facts.uid != facts.uid:
-        lose_migration(books, facts.name)
+        lose_migration(state, facts.name)
         known = None
     if known is None:
         known = Migration(facts.name, facts.vm, now)
-        books.migrations.add(known)
+        state.migrations.add(known)
     known.learn(facts)
-    books.migrations.disturb(known.vm)
+    state.migrations.disturb(known.vm)
 
 
-def lose_migration(books: Books, name: ObjectName) -> None:
+def lose_migration(state: LedgerState, name: ObjectName) -> None:
     """The migration was deleted, or certainly never made."""
-    gone = books.migrations.drop(name)
+    gone = state.migrations.drop(name)
     if gone is not None:
-        books.close_claim(gone.booking)
+        state.close_claim(gone.booking)
 
 
-def migration_refused(books: Books, name: ObjectName) -> None:
+def migration_refused(state: LedgerState, name: ObjectName) -> None:
     """The API certainly did not make it; one that was seen exists nevertheless."""
-    found = books.migrations.named.get(name)
+    found = state.migrations.named.get(name)
     if found is not None and found.facts is None:
-        lose_migration(books, name)
+        lose_migration(state, name)
 
 
-def migration_answered(books: Books, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
+def migration_answered(state: LedgerState, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
     """The API made it, or nobody knows: then it has to be read."""
-    found = books.migrations.named.get(name)
+    found = state.migrations.named.get(name)
     if found is None or found.facts is not None:
         return ()
     found.creation = creation
     return (ReadMigration(name),) if creation is Creation.UNSURE else ()
 
 
-def relist(books: Books, listed: list[MigrationFacts], now: Instant) -> tuple[Effect, ...]:
+def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tuple[Effect, ...]:
     """A complete list. One that we ordered and never saw may be younger than the list: it is read."""
     for facts in listed:
-        see_migration(books, facts, now)
+        see_migration(state, facts, now)
     doubtful: list[Effect] = []
-    for name in books.migrations.named.keys() - {facts.name for facts in listed}:
-        found = books.migrations.named[name]
+    for name in state.migrations.named.keys() - {facts.name for facts in listed}:
+        found = state.migrations.named[name]
         if found.facts is not None:
-            lose_migration(books, name)
+            lose_migration(state, name)
         elif found.creation is not Creation.ORDERED:
             doubtful.append(ReadMigration(name))
     return tuple(doubtful)
@@ -120,19 +119,19 @@ def relist(books: Books, listed: list[MigrationFacts], now: Instant) -> tuple[Ef
 # What follows from them ----------------------------------------------------------------------------------------------
 
 
-def settle(books: Books) -> None:
+def settle(state: LedgerState) -> None:
     """Brings the claims of every VM about which something has changed to what its migrations make of them."""
-    while (vm := books.migrations.next_disturbed()) is not None:
-        account = books.vms.get(vm)
-        migrations = books.migrations.of(vm)
+    while (vm := state.migrations.next_disturbed()) is not None:
+        account = state.vms.get(vm)
+        migrations = state.migrations.of(vm)
         for migration in migrations:
             _trace(migration, account)
-            if not _keeps_booking(books, migration, account):
-                books.close_claim(migration.booking)
+            if not _keeps_booking(state, migration, account):
+                state.close_claim(migration.booking)
         for migration in migrations:
-            migration.trouble = _book(books, migration, account)
+            migration.trouble = _book(state, migration, account)
         for claim in [] if account is None else account.claims:
-            books.change(claim, is_migrating=any(leaves(migration, claim) for migration in migrations))
+            state.change(claim, is_migrating=any(leaves(migration, claim) for migration in migrations))
 
 
 def _trace(migration: Migration, account: VmAccount | None) -> None:
@@ -176,56 +175,56 @@ def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
     return not any(claim.node == migration.target or is_target(migration, claim) for claim in others)
 
 
-def _room(books: Books, node: str | None) -> Room | None:
+def _room(state: LedgerState, node: str | None) -> Room | None:
     """The present room of a known node: the published one may be older than this step."""
-    book = None if node is None else books.nodes.get(node)
+    book = None if node is None else state.nodes.get(node)
     return None if book is None or book.facts is None else book.room
 
 
-def _keeps_booking(books: Books, migration: Migration, account: VmAccount | None) -> bool:
-    held = books.claims.get(migration.booking)
-    room = _room(books, migration.target)
+def _keeps_booking(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
+    held = state.claims.get(migration.booking)
+    room = _room(state, migration.target)
     if held is None or room is None or not room.is_open or held.node != room.node:
         return False
     return _wants_booking(migration, account)
 
 
-def _book(books: Books, migration: Migration, account: VmAccount | None) -> str | None:
-    """Books the room where it is wanted and there; otherwise says what is in the way."""
-    if migration.booking in books.claims or not _wants_booking(migration, account):
+def _book(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
+    """Reserves the room where it is wanted and there; otherwise says what is in the way."""
+    if migration.booking in state.claims or not _wants_booking(migration, account):
         return None
-    room = _room(books, migration.target)
+    room = _room(state, migration.target)
     if room is None or account is None:
         return f"node {migration.target} is gone"
     judged = verdict(room, account.reserved)
     if not isinstance(judged, Fits):
         return f"node {migration.target}: {judged.message}"
     pod = PodFacts(migration.booking, migration.name, ZERO, migration.vm, room.node)
-    books.open_claim(pod, room.node, ClaimState.BOOKED)
+    state.open_claim(pod, room.node, ClaimState.BOOKED)
     return None
 
 
 # Where a target pod may go -------------------------------------------------------------------------------------------
 
 
-def judge_target(books: Books, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
+def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
     """Whether a pod that ``migration`` owns may be placed on ``node``. Raises ``NotReadyError``.
 
     Booked room is open to it alone, so there it always fits; without a booking it is placed like any pod, except on the
     node that its VM is to leave, and nowhere but on the node that the migration names.
     """
-    found = books.migrations.named.get(migration)
+    found = state.migrations.named.get(migration)
     if found is None:
         raise NotReadyError(f"migration {migration} of pod {pod.name} is not known yet")
     if not found.is_active or found.is_leaving:
         return OVER
-    account = books.vms.get(found.vm)
+    account = state.vms.get(found.vm)
     if pod.vm != found.vm or account is None:
         return OTHER_VM
     if found.target not in (None, node):
         return NeverFits(f"the migration goes to node {found.target}")
     if any(claim.node == node and leaves(found, claim) for claim in account.claims):
         return STAYS_AWAY
-    if found.booking in books.claims:
+    if found.booking in state.claims:
         return FITS
-    return verdict(books.rooms.get(node), account.reserved)
+    return verdict(state.rooms.get(node), account.reserved)

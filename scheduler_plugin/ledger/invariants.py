@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.following import is_target, leaves
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.ledger.nodes import NodeBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ World = Mapping[str, VmTruth]
 
 def violations(ledger: Ledger, world: World | None = None) -> list[str]:
     """Every rule that is broken now, in words; an empty list when all is well."""
-    broken = _books(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
+    broken = _state(ledger) + _broken(ledger, ledger.nodes, ledger.claims, world or {})
     for name, migration in ledger.migrations.items():
         broken += _migration(name, migration, ledger)
     return broken
@@ -66,7 +66,7 @@ def overcommitted(ledger: Ledger) -> dict[str, Resources]:
     return {name: book.over for name, book in ledger.nodes.items() if book.over.any}
 
 
-def _books(ledger: Ledger) -> list[str]:
+def _state(ledger: Ledger) -> list[str]:
     broken = []
     known = {name for name, book in ledger.nodes.items() if book.facts is not None}
     if known != set(ledger.rooms):
@@ -77,7 +77,7 @@ def _books(ledger: Ledger) -> list[str]:
     return broken
 
 
-def _node(name: str, book: NodeBook, ledger: Ledger) -> list[str]:
+def _node(name: str, book: NodeAccount, ledger: Ledger) -> list[str]:
     claims = book.claims.values()
     leaving = [claim for claim in claims if claim.is_migrating]
     checks = {

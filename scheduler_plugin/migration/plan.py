@@ -9,7 +9,7 @@ from math import ceil
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move
-from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.migration.victims import Rest
 from scheduler_plugin.placement import Room
 
@@ -82,13 +82,13 @@ class Need:
     derived from: its room, and what is unmet and migrating.
     """
 
-    book: NodeBook
+    book: NodeAccount
     seen: tuple[Room, Resources, Resources]
     excess: Resources | None
     since: Instant
     denied_since: Instant | None
 
-    def is_of(self, book: NodeBook, *, drains: bool) -> bool:
+    def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Whether ``book`` holds the very amounts that this was derived from: then it need not be again."""
         room, unmet, migrating = self.seen
         is_same = book is self.book and book.room is room and book.unmet is unmet and book.migrating is migrating

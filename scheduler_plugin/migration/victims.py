@@ -20,7 +20,7 @@ from typing import Final
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Resources, Seconds
 from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase
-from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 
 LOAD_STEP: Final = 0.5

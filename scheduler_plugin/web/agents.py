@@ -42,7 +42,7 @@ class AgentRoutes:
         return Response(answer, media_type="application/json")
 
     def _refused(self, refusal: RefusedError) -> Response:
-        self._service.desk.telemetry.refusals.labels(str(refusal.status)).inc()
+        self._service.context.telemetry.refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:
             headers["Retry-After"] = str(math.ceil(refusal.retry_after))

@@ -20,8 +20,8 @@ from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.translate import decode_node, decode_pod
 from scheduler_plugin.ledger import LedgerError, PodFacts
+from scheduler_plugin.ledger.preemption import Candidate
 from scheduler_plugin.placement import Filtered
-from scheduler_plugin.preemption import Candidate
 from scheduler_plugin.service import Service
 
 
@@ -168,7 +168,7 @@ class ExtenderRoutes:
         return _json(_PreemptionResult({node: offered[node] for node in helped}))
 
     def _count(self, verb: str, outcome: str) -> None:
-        self._service.desk.telemetry.verbs.labels(verb, outcome).inc()
+        self._service.context.telemetry.verbs.labels(verb, outcome).inc()
 
 
 def _simulated(items: list[msgspec.Raw], names: list[str], found: Filtered) -> _FilterResult:

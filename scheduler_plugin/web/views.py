@@ -8,10 +8,10 @@ from __future__ import annotations
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure
-from scheduler_plugin.ledger.claims import Claim
-from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 Json = dict[str, object]
 
@@ -21,39 +21,41 @@ def amount(resources: Resources) -> Json:
     return {"cpu": resources.cpu.quantity(), "mem": resources.mem.quantity()}
 
 
-def nodes_view(desk: Desk) -> Json:
+def nodes_view(context: SchedulerContext) -> Json:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why nobody is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
-    ledger, now = desk.ledger, desk.clock.now()
+    ledger, now = context.ledger, context.clock.now()
     active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
     return {
         "ready": ledger.is_ready,
         "waitingPods": ledger.waiting,
-        "migrationsIdle": desk.board.idle,
-        "migrations": [_migration(each, desk.feed.migrations.facts.get(each.name), now) for each in active],
-        "nodes": [_node(name, ledger.nodes[name], desk.board.stuck.get(name)) for name in sorted(ledger.nodes)],
+        "migrationsIdle": context.migration_status.idle,
+        "migrations": [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
+        "nodes": [
+            _node(name, ledger.nodes[name], context.migration_status.stuck.get(name)) for name in sorted(ledger.nodes)
+        ],
     }
 
 
-def vm_view(desk: Desk, vm: ObjectName) -> Json | None:
+def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
     """Why the VM has its size, once for each pod that runs it (two while it migrates), and how it moved lately.
 
     None where no pod runs it.
     """
-    ledger, now = desk.ledger, desk.clock.now()
+    ledger, now = context.ledger, context.clock.now()
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
     if not uids:
         return None
     facts = ledger.claims[uids[0]].vm
-    moves = [_migration(each, desk.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
+    moves = [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
     nodes = {ledger.claims[uid].node for uid in uids}
     return {
         "vm": str(vm),
         "mayMove": facts is not None and facts.facts is not None and facts.facts.may_move,
-        "migrationsIdle": desk.board.idle,
-        "stuck": {node: why for node, why in desk.board.stuck.items() if node in nodes},
+        "migrationsIdle": context.migration_status.idle,
+        "stuck": {node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         "migrations": moves,
         "pods": [_explained(ledger.explain(uid, now)) for uid in uids],
     }
@@ -77,7 +79,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     }
 
 
-def _node(name: str, book: NodeBook, stuck: str | None) -> Json:
+def _node(name: str, book: NodeAccount, stuck: str | None) -> Json:
     room = book.room
     return {
         "name": name,

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from scheduler_plugin.app import agents_app, assemble, extender_app
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.heap import set_aside
+from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scripts.bench.static_cluster import StaticCluster
@@ -82,7 +82,7 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = [
         asyncio.create_task(parts.run(cluster)),
-        asyncio.create_task(set_aside(clock, lambda: parts.desk.ledger.is_ready)),
+        asyncio.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
     ]
     try:
         await _serve(app, listening)

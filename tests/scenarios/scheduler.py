@@ -194,7 +194,7 @@ class Scheduler:
     # Migrations --------------------------------------------------------------------------------------------------
 
     def order(self, move: Move, now: Instant) -> bool:
-        """Books a move and takes the order to create its migration."""
+        """Reserves room for a move and takes the order to create its migration."""
         assert self.ledger is not None
         name = ObjectName(move.vm.namespace, f"{move.vm.name}-{self.cluster.next_name()}")
         booking = self.ledger.book_move(move, name, now)

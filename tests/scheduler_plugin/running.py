@@ -81,10 +81,10 @@ class Running:
 
     def reserved(self, node: str) -> str:
         """What is reserved on the node, in words."""
-        return str(self.parts.desk.ledger.nodes[node].reserved)
+        return str(self.parts.context.ledger.nodes[node].reserved)
 
     def check(self) -> None:
-        assert violations(self.parts.desk.ledger) == []
+        assert violations(self.parts.context.ledger) == []
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def running(
     transports = {
         "http://agents": httpx.ASGITransport(agents_app(parts.service)),
         "http://extender": httpx.ASGITransport(extender_app(parts.service)),
-        "http://probes": httpx.ASGITransport(probes_app(parts.desk)),
+        "http://probes": httpx.ASGITransport(probes_app(parts.context)),
     }
     background = asyncio.create_task(parts.run(cluster))
     async with httpx.AsyncClient(mounts=dict(transports)) as client:

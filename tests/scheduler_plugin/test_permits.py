@@ -194,7 +194,7 @@ async def test_nothing_is_decided_before_the_cluster_has_been_read(cluster: Fake
 async def test_the_compute_unit_changes_at_run_time(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == UNIT
-        scheduler.parts.desk.feed.use(
+        scheduler.parts.context.feed.use(
             parse_settings(SETTINGS.replace("250m", "500m").replace("system: 0", "system: 1"))
         )
         assert (await scheduler.ask(POD, 1, 4)).json()["computeUnit"] == {"vCPUs": "500m", "mem": 1}

@@ -159,7 +159,7 @@ class Storm:
         return self.chance.sample(bound, min(2, len(bound)))
 
     def check(self) -> None:
-        ledger = self.scheduler.parts.desk.ledger
+        ledger = self.scheduler.parts.context.ledger
         if not ledger.is_ready:
             return
         bound = [agent for agent in self.agents.values() if agent.is_bound]
@@ -186,7 +186,7 @@ async def test_nothing_over_commits_in_a_storm(seed: int) -> None:
     storm.cluster.faults.clear()
     await storm.clock.advance(120)
     storm.check()
-    claims = storm.scheduler.parts.desk.ledger.claims
+    claims = storm.scheduler.parts.context.ledger.claims
     calm = {uid for uid, claim in claims.items() if claim.state is not ClaimState.BOOKED}
     bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
     assert calm == bound, "every bound pod and nothing else is on the books"

@@ -56,7 +56,7 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
         mounts = {
             "http://agents": httpx.ASGITransport(agents_app(parts.service)),
             "http://extender": httpx.ASGITransport(extender_app(parts.service)),
-            "http://probes": httpx.ASGITransport(probes_app(parts.desk)),
+            "http://probes": httpx.ASGITransport(probes_app(parts.context)),
         }
         background = asyncio.create_task(parts.run(api))
         try:

@@ -54,7 +54,7 @@ async def _no_vm(scheduler: Running) -> int:
 
 async def _same_while_migrating(scheduler: Running) -> int:
     order = MigrationFacts(ObjectName("default", "m"), "uid-m", 1, ObjectName("default", "pg"))
-    scheduler.parts.desk.ledger.see_migration(order, scheduler.parts.desk.clock.now())
+    scheduler.parts.context.ledger.see_migration(order, scheduler.parts.context.clock.now())
     return (await scheduler.ask(POD, 1, 4)).status_code
 
 

@@ -173,7 +173,7 @@ class World:
 
     @property
     def ledger(self) -> Ledger | None:
-        return None if self.scheduler.parts is None else self.scheduler.parts.desk.ledger
+        return None if self.scheduler.parts is None else self.scheduler.parts.context.ledger
 
     @property
     def size(self) -> Resources:

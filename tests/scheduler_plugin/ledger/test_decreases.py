@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger.promises import MOST_PROMISES, SETTLE, Promises
+from scheduler_plugin.ledger.accounts.outstanding_permits import MOST_OUTSTANDING, SETTLE, OutstandingPermits
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
 
 
@@ -102,20 +102,20 @@ def test_older_facts_about_a_vm_change_nothing() -> None:
     assert fleet.reserved("a") == amount(4)
 
 
-# Promises -----------------------------------------------------------------------------------------------------------
+# Outstanding permits ------------------------------------------------------------------------------------------------
 
 
 def test_many_promises_are_merged_upwards() -> None:
-    promises = Promises()
-    for count in range(3 * MOST_PROMISES, 0, -1):
+    promises = OutstandingPermits()
+    for count in range(3 * MOST_OUTSTANDING, 0, -1):
         promises.add(amount(count), NOW)
-    assert promises.held == amount(3 * MOST_PROMISES)
+    assert promises.held == amount(3 * MOST_OUTSTANDING)
     promises.add(amount(1), Instant(NOW + SETTLE))
     assert promises.held == amount(1)
 
 
 def test_promises_keep_the_most_of_each_resource() -> None:
-    promises = Promises()
+    promises = OutstandingPermits()
     promises.add(amount(4, 1), NOW)
     promises.add(amount(1, 4), NOW)
     assert promises.held == amount(4)

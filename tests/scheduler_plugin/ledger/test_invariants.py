@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
-from scheduler_plugin.ledger.nodes import NodeBook
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
@@ -26,15 +26,15 @@ def lose_claim(ledger: Ledger) -> None:
 
 
 def double_claim(ledger: Ledger) -> None:
-    ledger._books.nodes["n2"] = NodeBook("n2", claims={"uid-b": ledger.claims["uid-b"]})
+    ledger._state.nodes["n2"] = NodeAccount("n2", claims={"uid-b": ledger.claims["uid-b"]})
 
 
 def leave_book(ledger: Ledger) -> None:
-    ledger._books.nodes["n2"] = NodeBook("n2")
+    ledger._state.nodes["n2"] = NodeAccount("n2")
 
 
 def hide_room(ledger: Ledger) -> None:
-    ledger._books.rooms.clear()
+    ledger._state.rooms.clear()
 
 
 def overgrant(ledger: Ledger) -> None:
@@ -103,12 +103,12 @@ def book_for_nobody(ledger: Ledger) -> None:
 
 
 def book_where_nothing_goes(ledger: Ledger) -> None:
-    ledger._books.nodes["n2"].know(node("n2", is_open=False))
-    ledger._books.rooms["n2"] = ledger.nodes["n2"].room
+    ledger._state.nodes["n2"].know(node("n2", is_open=False))
+    ledger._state.rooms["n2"] = ledger.nodes["n2"].room
 
 
 def reserve_twice(ledger: Ledger) -> None:
-    ledger._books.open_claim(vm_pod("a", "n2", "uid-twice"), "n2", ClaimState.BOUND)
+    ledger._state.open_claim(vm_pod("a", "n2", "uid-twice"), "n2", ClaimState.BOUND)
 
 
 def forget_the_order(ledger: Ledger) -> None:
@@ -116,15 +116,15 @@ def forget_the_order(ledger: Ledger) -> None:
 
 
 def forget_the_booking(ledger: Ledger) -> None:
-    ledger._books.close_claim("booking of db/a-1")
+    ledger._state.close_claim("booking of db/a-1")
 
 
 def misfile(ledger: Ledger) -> None:
-    ledger._books.migrations.named[name("other")] = ledger._books.migrations.named.pop(name("a-1"))
+    ledger._state.migrations.named[name("other")] = ledger._state.migrations.named.pop(name("a-1"))
 
 
 def mislead(ledger: Ledger) -> None:
-    ledger._books.strained.add("n1")
+    ledger._state.strained.add("n1")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Decision, Ledger, PersistPermit
-from scheduler_plugin.ledger.promises import SETTLE
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
 
 

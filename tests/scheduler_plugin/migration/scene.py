@@ -93,7 +93,7 @@ class Scene:
         return {move.vm.name: move.target for move in self.settled().moves}
 
     def carry_out(self, move: Move, number: int = 1) -> None:
-        """Books a move; nothing is created yet."""
+        """Reserves room for a move; nothing is created yet."""
         booking = self.ledger.book_move(move, name(f"{move.vm.name}-{number}"), self.now)
         assert booking.verdict is FITS
         self.fleet.did(booking.effects)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
-from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.migration import MigrationPolicy, Victim
 from scheduler_plugin.migration.relief import enough, helps
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod

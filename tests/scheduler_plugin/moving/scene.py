@@ -73,7 +73,7 @@ class Scene:
     @property
     def reserved(self) -> tuple[str, str]:
         """vCPUs reserved on n1 and n2."""
-        ledger = self.scheduler.parts.desk.ledger
+        ledger = self.scheduler.parts.context.ledger
         nodes = [ledger.nodes.get(name) for name in ("n1", "n2")]
         n1, n2 = (each.reserved.cpu.quantity() if each is not None else "gone" for each in nodes)
         return n1, n2

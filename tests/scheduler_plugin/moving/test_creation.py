@@ -124,7 +124,7 @@ async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
 
 async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
     async with scene() as s:
-        held_up = s.scheduler.parts.desk.orders.creations
+        held_up = s.scheduler.parts.context.queues.creations
         await s.passes(9.9)
         s.cluster.remove("/api/v1/nodes", "", "n2")
         await s.passes(20)

@@ -99,7 +99,7 @@ async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(c
             s.let_go()
             await s.passes(1)
         assert (s.migrations, s.reserved, s.events) == ([], ("7500m", "0"), [STARTED])
-        assert list(s.scheduler.parts.desk.ledger.migrations) == []
+        assert list(s.scheduler.parts.context.ledger.migrations) == []
 
 
 async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:

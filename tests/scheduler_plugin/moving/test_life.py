@@ -141,7 +141,7 @@ async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> 
         idle = "migration.enabled is false in the settings"
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
         assert "autoscale_migrations_enabled 0.0" in await s.metrics()
-        s.scheduler.parts.desk.feed.use(
+        s.scheduler.parts.context.feed.use(
             parse_settings(SETTINGS + "migration: {maxBandwidth: 64Mi, timeoutSeconds: 60}")
         )
         await s.passes(2)

@@ -95,7 +95,7 @@ async def test_nothing_over_commits_while_vms_move_in_a_storm(seed: int) -> None
         await storm.clock.advance(30)
         await storm.proceed()
         storm.check()
-    ledger = storm.scheduler.parts.desk.ledger
+    ledger = storm.scheduler.parts.context.ledger
     bound = {obj["metadata"]["uid"] for obj in storm.cluster.collections[PODS].objects.values() if _node(obj)}
     booked = {each.booking for each in ledger.migrations.values()} & ledger.claims.keys()
     assert ledger.claims.keys() - booked == bound, "every bound pod and nothing else is on the books"

@@ -60,7 +60,7 @@ async def test_a_call_with_whole_nodes_is_a_simulation_without_traces(cluster: F
         }
         assert await scheduler.filter(BIG, "free") == ["free"]
         assert (await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": None}}))["Nodes"]["items"] == []
-        assert scheduler.parts.desk.ledger.waiting == 0
+        assert scheduler.parts.context.ledger.waiting == 0
 
 
 @pytest.mark.parametrize("whole", [True, False])

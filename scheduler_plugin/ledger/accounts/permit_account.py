@@ -18,21 +18,18 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE, OutstandingPermits
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
-from scheduler_plugin.ledger.promises import SETTLE, Promises
-
-if TYPE_CHECKING:
-    from scheduler_plugin.ledger.claims import Claim
 
 LONG_AGO: Final = Instant(float("-inf"))
 
 
 @dataclass(slots=True, eq=False)
-class VmAccount:
+class PermitAccount:
     """What is known of one VM. ``facts`` is None while only its pods have been seen.
 
     ``permit`` is the last decision, ``promises`` are all that the agent may still hold. ``heard`` is the sequence of
@@ -42,9 +39,8 @@ class VmAccount:
     """
 
     facts: VmFacts | None = None
-    claims: list[Claim] = field(default_factory=list)
     permit: Resources | None = None
-    promises: Promises = field(default_factory=Promises)
+    promises: OutstandingPermits = field(default_factory=OutstandingPermits)
     stored_low: Resources = ZERO
     stored_high: Resources = ZERO
     in_doubt: bool = False
@@ -161,7 +157,7 @@ class VmAccount:
         self._derive()
 
     def _forget_agent(self) -> None:
-        self.permit, self.promises, self.heard, self.heard_from = None, Promises(), None, None
+        self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
         self.heard_at = self.trusted_from = LONG_AGO
         self.is_unproven = False
 

@@ -21,7 +21,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.translate import vm_facts
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit
 from scheduler_plugin.telemetry import LOG
 
@@ -31,14 +31,14 @@ CONFLICT: Final = 409
 class PermitWriter:
     """The only writer of the permit annotation."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
         self._turns: dict[ObjectName, _Turn] = {}
 
     async def store(self, order: PersistPermit) -> bool:
         """Writes a permit and reports to the ledger; whether the API is now known to hold it."""
-        self._desk.orders.permits.drop(order.vm)
-        began = self._desk.clock.now()
+        self._context.queues.permits.drop(order.vm)
+        began = self._context.clock.now()
         async with self._turn(order.vm) as turn:
             if order.revision <= turn.newest:
                 return order.revision == turn.stored
@@ -46,15 +46,15 @@ class PermitWriter:
             outcome = await self._write(order)
             if outcome == "stored":
                 turn.stored = order.revision
-        waited = Seconds(self._desk.clock.now() - began) if order.before_answer else None
-        self._desk.telemetry.permit_written(outcome, waited)
+        waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
+        self._context.telemetry.permit_written(outcome, waited)
         return outcome == "stored"
 
     async def run(self) -> Never:
         """Carries out the decreases that were ordered, for ever."""
         while True:
-            await self.store(await self._desk.orders.permits.take())
-            await self._desk.clock.sleep(Seconds(1 / self._desk.feed.settings.lazy_writes_per_second))
+            await self.store(await self._context.queues.permits.take())
+            await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
 
     async def _write(self, order: PersistPermit) -> str:
         stored = None
@@ -70,23 +70,23 @@ class PermitWriter:
 
     async def _stored_vm(self, order: PersistPermit) -> VirtualMachine | None:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
-        began = self._desk.clock.now()
-        vm = self._desk.feed.vms.facts.get(order.vm)
+        began = self._context.clock.now()
+        vm = self._context.feed.vms.facts.get(order.vm)
         while vm is not None:
             try:
-                return self._desk.feed.vms.learn(await self._desk.writer.store_permit(vm, order.permit))
+                return self._context.feed.vms.learn(await self._context.writer.store_permit(vm, order.permit))
             except ApiRefusedError as error:
-                if error.status != CONFLICT or self._desk.clock.now() - began >= WRITE_TIMEOUT:
+                if error.status != CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
-            found = self._desk.feed.vms.learn(await self._desk.writer.read_vm(order.vm))
+            found = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
             vm = found if found is not None and found.uid == vm.uid else None
         return None
 
     def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
         if stored is None:
-            self._desk.order(self._desk.ledger.permit_unsure(order.revision, order.vm))
+            self._context.order(self._context.ledger.permit_unsure(order.revision, order.vm))
         else:
-            self._desk.order(self._desk.ledger.permit_stored(order.revision, vm_facts(stored)))
+            self._context.order(self._context.ledger.permit_stored(order.revision, vm_facts(stored)))
 
     @asynccontextmanager
     async def _turn(self, vm: ObjectName) -> AsyncIterator[_Turn]:

@@ -15,30 +15,29 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.nodes import NodeBook
 from scheduler_plugin.ledger.outcomes import RoomFreed
-from scheduler_plugin.ledger.permits import VmAccount
-from scheduler_plugin.ledger.survey import Surveys
-from scheduler_plugin.ledger.waiting import WaitingPods
 from scheduler_plugin.placement import Room
+from scheduler_plugin.placement.node_index import NodeIndexes
+from scheduler_plugin.placement.waiting_pods import WaitingPods
 
 REMEMBERED_GONE: Final = 20_000
 """How many UIDs of gone pods are kept; a late event older than so many deletions would count as news."""
 
 
-class Books:
+class LedgerState:
     """The mutable state behind the ``Ledger``; nobody else holds it."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, NodeBook] = {}
+        self.nodes: dict[str, NodeAccount] = {}
         self.claims: dict[str, Claim] = {}
         self.uids: dict[ObjectName, str] = {}
         self.vms: dict[ObjectName, VmAccount] = {}
         self.rooms: dict[str, Room] = {}
-        self.surveys = Surveys(self.rooms)
+        self.node_indexes = NodeIndexes(self.rooms)
         self.waiting = WaitingPods()
         self.migrations = Migrations()
         self.strained: set[str] = set()
@@ -167,7 +166,7 @@ class Books:
         for name, before in self._touched.items():
             book = self.nodes[name]
             book.forced = book.over if outside else book.forced.at_most(book.over)
-            self.surveys.changed(name)
+            self.node_indexes.changed(name)
             if book.is_strained:
                 self.strained.add(name)
             else:
@@ -189,10 +188,10 @@ class Books:
         claims = self.claims.items()
         return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.BOOKED]
 
-    def _touch(self, name: str) -> NodeBook:
+    def _touch(self, name: str) -> NodeAccount:
         book = self.nodes.get(name)
         if book is None:
-            book = self.nodes[name] = NodeBook(name)
+            book = self.nodes[name] = NodeAccount(name)
         self._touched.setdefault(name, book.room)
         return book
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Resources
-from scheduler_plugin.placement import FITS, Room, verdict
+from scheduler_plugin.placement.verdict import FITS, Room, verdict
 
 
 class WaitingPods:

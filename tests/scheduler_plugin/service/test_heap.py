@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_plugin.heap import INTERVAL, THRESHOLDS, set_aside
+from scheduler_plugin.service.heap import INTERVAL, THRESHOLDS, set_aside
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 
 

@@ -16,10 +16,10 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
-from scheduler_plugin.cluster.write import Notice
-from scheduler_plugin.desk import Desk
-from scheduler_plugin.orders import Pile
+from scheduler_plugin.cluster.write import EventRecord
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workqueue import WorkQueue
 
 QUIET: Final = Seconds(300.0)
 PAUSE: Final = Seconds(0.2)
@@ -28,17 +28,17 @@ REMEMBERED: Final = 10_000
 """Of at most so many VMs it is known when they last got an event; the oldest are forgotten first."""
 
 
-class Notices:
+class EventRecorder:
     """Decides which events are worth writing, and writes them in the background."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._pile: Pile[str, Notice] = Pile()
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
+        self._pile: WorkQueue[str, EventRecord] = WorkQueue()
         self._told_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:
         """The VM did not get all that its agent asked for."""
-        now = self._desk.clock.now()
+        now = self._context.clock.now()
         told_at = self._told_at.pop(vm.name, None)
         if told_at is not None and now - told_at < QUIET:
             self._told_at[vm.name] = told_at
@@ -46,10 +46,10 @@ class Notices:
         self._told_at[vm.name] = now
         if len(self._told_at) > REMEMBERED:
             del self._told_at[next(iter(self._told_at))]
-        why = self._desk.ledger.explain(uid, now).denied_by or "its upper bound is reached"
-        self.tell(Notice(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+        why = self._context.ledger.explain(uid, now).denied_by or "its upper bound is reached"
+        self.tell(EventRecord(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: EventRecord) -> None:
         """Has an event written; of two about the same thing the newer is kept."""
         self._pile.put(notice.name or str(notice.vm.name), notice)
 
@@ -58,12 +58,12 @@ class Notices:
         while True:
             notice = await self._pile.take()
             try:
-                await self._desk.writer.tell(notice, self._desk.clock.timestamp())
+                await self._context.writer.tell(notice, self._context.clock.timestamp())
             except ApiError as error:
                 self._failed(notice, error)
-            await self._desk.clock.sleep(PAUSE)
+            await self._context.clock.sleep(PAUSE)
 
-    def _failed(self, notice: Notice, error: ApiError) -> None:
+    def _failed(self, notice: EventRecord, error: ApiError) -> None:
         if notice.name is not None and isinstance(error, ApiUnknownError):
             self._pile.put(notice.name, notice)
         elif not (notice.name is not None and isinstance(error, ApiRefusedError) and error.status == ALREADY_TOLD):

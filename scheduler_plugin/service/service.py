@@ -11,27 +11,23 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.codec import MalformedRequestError, WireRequest
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.chores import Chores
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
-from scheduler_plugin.ledger.nodes import NodeBook
-from scheduler_plugin.mover import Mover
-from scheduler_plugin.notices import Notices
-from scheduler_plugin.permit_writer import PermitWriter
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.preemption import Candidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
-from scheduler_plugin.preemption import Candidate, helped
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.auth import Identity, TokenJudge, may_speak_for
+from scheduler_plugin.workers.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
 CONFLICT: Final = 409
@@ -54,28 +50,12 @@ class Granted:
     slot_size: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Hands:
-    """Who carries out what was decided."""
-
-    chores: Chores
-    permits: PermitWriter
-    notices: Notices
-    mover: Mover
-
-    async def run(self) -> None:
-        """Works in the background for ever."""
-        async with asyncio.TaskGroup() as tasks:
-            for hand in (self.chores, self.permits, self.notices, self.mover):
-                tasks.create_task(hand.run())
-
-
 class Service:
     """Verbs of kube-scheduler, and permits for agents."""
 
-    def __init__(self, desk: Desk, hands: Hands, judge: TokenJudge) -> None:
-        self.desk = desk
-        self._chores, self._permits, self._notices = hands.chores, hands.permits, hands.notices
+    def __init__(self, context: SchedulerContext, workers: Workers, judge: TokenJudge) -> None:
+        self.context = context
+        self._tasks, self._permits, self._events = workers.tasks, workers.permits, workers.events
         self._judge = judge
 
     # For agents -------------------------------------------------------------------------------------------------
@@ -84,34 +64,34 @@ class Service:
         """One agent's request (S4.5). Raises ``RefusedError``."""
         identity = await self._identify(authorization)
         pod = self._pod_of(wire.pod, identity)
-        vm = self.desk.feed.vm_of(pod)
+        vm = self.context.feed.vm_of(pod)
         if vm is None:
             raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
-            decision = self.desk.ledger.decide(pod.uid, request, self.desk.clock.now())
+            decision = self.context.ledger.decide(pod.uid, request, self.context.clock.now())
         except MalformedRequestError as error:
             raise RefusedError(400, str(error)) from None
         except UnknownPodError as error:
             raise RefusedError(404, str(error)) from None
         except NotReadyError as error:
             raise RefusedError(503, str(error), RETRY_AFTER) from None
-        self.desk.order(decision.effects)
+        self.context.order(decision.effects)
         is_whole = request.resources.within(decision.permit)
         self._count(is_whole, decision.migrate)
         if not is_whole and not decision.migrate:
-            self._notices.denied(vm, pod.uid, request.resources, decision.permit)
+            self._events.denied(vm, pod.uid, request.resources, decision.permit)
         if decision.persist is not None and not decision.persist.before_answer:
-            self.desk.order((decision.persist,))
+            self.context.order((decision.persist,))
         elif decision.persist is not None and not await self._permits.store(decision.persist):
             raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", RETRY_AFTER)
         return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
 
     async def _identify(self, authorization: str | None) -> Identity:
-        if not self.desk.ledger.is_ready:
+        if not self.context.ledger.is_ready:
             raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
         try:
-            identity = await self._judge.identify(authorization, self.desk.feed.settings.audience)
+            identity = await self._judge.identify(authorization, self.context.feed.settings.audience)
         except ApiError as error:
             raise RefusedError(503, f"the token cannot be reviewed just now: {error}", RETRY_AFTER) from None
         if identity is None:
@@ -119,11 +99,11 @@ class Service:
         return identity
 
     def _pod_of(self, name: ObjectName, identity: Identity) -> PodFacts:
-        uid = self.desk.ledger.uid_of(name)
-        claim = None if uid is None else self.desk.ledger.claims.get(uid)
+        uid = self.context.ledger.uid_of(name)
+        claim = None if uid is None else self.context.ledger.claims.get(uid)
         if claim is None:
             raise RefusedError(404, f"pod {name} is not known here")
-        if not may_speak_for(identity, claim.pod, claim.node, self.desk.feed.settings.node_agents):
+        if not may_speak_for(identity, claim.pod, claim.node, self.context.feed.settings.node_agents):
             raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
         if claim.pod.vm is None:
             raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
@@ -131,37 +111,39 @@ class Service:
 
     def _count(self, is_whole: bool, migrates: bool) -> None:
         outcome = "migrate" if migrates else "whole" if is_whole else "partly"
-        self.desk.telemetry.permits.labels(outcome).inc()
+        self.context.telemetry.permits.labels(outcome).inc()
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """Where the pod fits (advisory). Raises ``LedgerError``."""
-        return self.desk.ledger.filter(pod, nodes)
+        return self.context.ledger.filter(pod, nodes)
 
     def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
         """How good each node would be, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
-        return self.desk.ledger.scores(pod, nodes)
+        return self.context.ledger.scores(pod, nodes)
 
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """Where the pod would fit; nothing changes. Unknown nodes are taken as empty. Raises ``LedgerError``."""
         self._require_ready()
-        settings, known = self.desk.feed.settings, self.desk.ledger.rooms
+        settings, known = self.context.feed.settings, self.context.ledger.rooms
         rooms = {
-            node.name: known.get(node.name) or NodeBook(node.name, node_facts(node, settings)).room for node in nodes
+            node.name: known.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room for node in nodes
         }
-        return filter_nodes(rooms, list(rooms), self.desk.ledger.claim_of(pod))
+        return filter_nodes(rooms, list(rooms), self.context.ledger.claim_of(pod))
 
     def preempt(self, pod: PodFacts, candidates: list[Candidate]) -> list[str]:
         """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""
         self._require_ready()
-        return helped(self.desk.ledger.rooms, self.desk.ledger.claims, self.desk.ledger.claim_of(pod), candidates)
+        return helped(
+            self.context.ledger.rooms, self.context.ledger.claims, self.context.ledger.claim_of(pod), candidates
+        )
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
         """Reserves and binds (authoritative). An empty text is success, any other is why not."""
         try:
-            pod = self.desk.feed.pod(name, uid) or await self._unseen_pod(name, uid)
-            reservation = self.desk.ledger.reserve(pod, node)
+            pod = self.context.feed.pod(name, uid) or await self._unseen_pod(name, uid)
+            reservation = self.context.ledger.reserve(pod, node)
         except (LedgerError, ApiError) as error:
             return str(error)
         if not isinstance(reservation.verdict, Fits):
@@ -169,12 +151,12 @@ class Service:
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     def _require_ready(self) -> None:
-        if not self.desk.ledger.is_ready:
+        if not self.context.ledger.is_ready:
             raise NotReadyError("the scheduler has not read the cluster yet")
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
         """A pod that kube-scheduler has seen before our watch did."""
-        found = self.desk.feed.pods.learn(await self.desk.writer.read_pod(name))
+        found = self.context.feed.pods.learn(await self.context.writer.read_pod(name))
         if found is None or found.uid != uid:
             raise UnknownPodError(f"pod {name} with UID {uid} does not exist")
         return found
@@ -182,29 +164,29 @@ class Service:
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
         is_settled = False
         try:
-            await self.desk.writer.bind(pod.name, pod.uid, node)
+            await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
-            self.desk.order(self.desk.ledger.bind_done(pod.uid, node))
+            self.context.order(self.context.ledger.bind_done(pod.uid, node))
         except ApiRefusedError as error:
             is_settled = True
             if error.status == CONFLICT:
                 return await self._conflict(pod, node, error)
-            self.desk.order(self.desk.ledger.bind_refused(pod.uid, node))
+            self.context.order(self.context.ledger.bind_refused(pod.uid, node))
             return f"the API refused the binding: {error}"
         except ApiError as error:
             LOG.warning("bind has no answer, reservation kept pod=%s node=%s error=%s", pod.name, node, error)
             return f"the binding has no answer yet, its room stays reserved: {error}"
         finally:
             if not is_settled:
-                self._chores.bind_sent(pod.uid)
-                self.desk.order(self.desk.ledger.bind_unknown(pod.uid, node))
+                self._tasks.bind_sent(pod.uid)
+                self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
         return ""
 
     async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
         """The pod is bound already, or was replaced: what it is now decides."""
-        self.desk.order(self.desk.ledger.bind_unknown(pod.uid, node))
+        self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
         try:
-            found = await self._chores.settle(pod.uid, pod.name)
+            found = await self._tasks.settle(pod.uid, pod.name)
         except ApiError as error:
             return f"the binding met a conflict, and the pod cannot be read just now: {error}"
         if found is not None and found.node == node:

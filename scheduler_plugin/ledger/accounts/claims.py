@@ -1,4 +1,4 @@
-"""One pod's claim on one node's resources."""
+"""A pod's claim on a node's resources, and a VM's account with the claims of its pods."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import Enum
 
 from protocol.messages import Metrics
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.ledger.permits import VmAccount
 
 
 class ClaimState(Enum):
@@ -52,3 +52,10 @@ class Claim:
         if self.kept is ZERO:
             return self.vm.reserved
         return self.vm.reserved.at_least(self.kept)
+
+
+@dataclass(slots=True, eq=False)
+class VmAccount(PermitAccount):
+    """One VM: what it may use, and what its pods claim (two of them while it migrates)."""
+
+    claims: list[Claim] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Scores for kube-scheduler, and surveys that must always say what a fresh look would (S4.10, S2.8b)."""
+"""Scores for kube-scheduler, and node_indexes that must always say what a fresh look would (S4.10, S2.8b)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
 from protocol.units import Resources
-from scheduler_plugin.ledger.survey import KEPT, Survey, Surveys
 from scheduler_plugin.placement import FITS, Room, filter_nodes, verdict
+from scheduler_plugin.placement.node_index import KEPT, NodeIndex, NodeIndexes
 from tests.scheduler_plugin.ledger.fleet import amount
 
 
@@ -21,7 +21,7 @@ def room(
 
 
 def scores(rooms: dict[str, Room], claim: Resources, ranking: RankingConfig | None = None) -> dict[str, int]:
-    found = Survey(claim, rooms, ranking or RankingConfig()).scores(list(rooms))
+    found = NodeIndex(claim, rooms, ranking or RankingConfig()).scores(list(rooms))
     return dict(zip(rooms, found, strict=True))
 
 
@@ -68,35 +68,35 @@ def test_equal_nodes_score_equally() -> None:
 
 
 def test_unknown_and_closed_nodes_score_nothing() -> None:
-    survey = Survey(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
+    survey = NodeIndex(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
     assert survey.scores(["closed", "nobody"]) == [0, 0]
 
 
 def test_new_rules_count_at_once() -> None:
     rooms = {"a": room(amount(1)), "b": room(amount(6))}
-    surveys = Surveys(rooms)
-    assert surveys.of(amount(1)).scores(["a", "b"]) == [6, 9]
-    surveys.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, full=0.0, peak=0.0)))
-    assert surveys.of(amount(1)).scores(["a", "b"]) == [8, 3]
+    node_indexes = NodeIndexes(rooms)
+    assert node_indexes.of(amount(1)).scores(["a", "b"]) == [6, 9]
+    node_indexes.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, full=0.0, peak=0.0)))
+    assert node_indexes.of(amount(1)).scores(["a", "b"]) == [8, 3]
 
 
 def test_a_cluster_that_grows_prefers_larger_nodes() -> None:
     rooms = {"small": room(amount(4)), "large": room(amount(9), total=20, watermark=16)}
     ranking = RankingConfig(preferred_sizes=(PreferredSize(nodes=2, vcpus=10), PreferredSize(vcpus=20)))
-    surveys = Surveys(rooms)
-    surveys.rank_by(ranking)
-    assert surveys.of(amount(1)).scores(["small", "large"]) == [8, 7]
+    node_indexes = NodeIndexes(rooms)
+    node_indexes.rank_by(ranking)
+    assert node_indexes.of(amount(1)).scores(["small", "large"]) == [8, 7]
     rooms["third"] = room(amount(10))
-    surveys.changed("third")
-    assert surveys.of(amount(1)).scores(["small", "large"]) == [7, 8]
+    node_indexes.changed("third")
+    assert node_indexes.of(amount(1)).scores(["small", "large"]) == [7, 8]
 
 
 def test_only_the_last_sizes_are_remembered() -> None:
-    surveys = Surveys({})
-    first = surveys.of(amount(0))
-    kept = [surveys.of(amount(size)) for size in range(1, KEPT + 1)]
-    assert [surveys.of(amount(size)) for size in range(1, KEPT + 1)] == kept
-    assert surveys.of(amount(0)) is not first
+    node_indexes = NodeIndexes({})
+    first = node_indexes.of(amount(0))
+    kept = [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)]
+    assert [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)] == kept
+    assert node_indexes.of(amount(0)) is not first
 
 
 NODES = st.sampled_from(["a", "b", "c"])
@@ -114,15 +114,15 @@ def test_a_kept_survey_says_what_a_fresh_look_says(
     changes: list[tuple[str, Room | None, tuple[int, int]]],
 ) -> None:
     rooms: dict[str, Room] = {}
-    surveys, names = Surveys(rooms), ["c", "nobody", "a", "b"]
+    node_indexes, names = NodeIndexes(rooms), ["c", "nobody", "a", "b"]
     for name, found, size in changes:
         rooms.pop(name, None)
         if found is not None:
             rooms[name] = found
-        surveys.changed(name)
+        node_indexes.changed(name)
         claim = amount(*size)
-        kept = surveys.of(claim)
+        kept = node_indexes.of(claim)
         assert kept.filter(names) == filter_nodes(rooms, names, claim)
-        assert kept.scores(names) == Survey(claim, rooms, RankingConfig()).scores(names)
+        assert kept.scores(names) == NodeIndex(claim, rooms, RankingConfig()).scores(names)
         fits = [verdict(rooms.get(each), claim) is FITS for each in names]
         assert [1 <= score <= 10 for score in kept.scores(names)] == fits

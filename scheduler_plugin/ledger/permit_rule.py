@@ -18,16 +18,15 @@ from fractions import Fraction
 
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger.books import Books
-from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, UnknownPodError
-from scheduler_plugin.ledger.permits import VmAccount
+from scheduler_plugin.ledger.state import LedgerState
 
 
-def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> Decision:
+def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant) -> Decision:
     """Decides one request and records it. Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed."""
     account = _account(claim)
-    policy = books.nodes[claim.node].policy
+    policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
     if request.metrics is not None:
@@ -38,15 +37,15 @@ def decide(books: Books, claim: Claim, request: AgentRequest, now: Instant) -> D
         permit = wanted.at_most(account.permit)
         account.answer_old(permit, request.sequence, now)
     else:
-        permit = wanted if wanted.within(account.reserved) else wanted.at_most(_ceiling(books, account, claim))
+        permit = wanted if wanted.within(account.reserved) else wanted.at_most(_ceiling(state, account, claim))
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
         account.answer(permit, claim.pod.uid, request.sequence, now)
-        _note_denial(books, claim, wanted.minus_or_zero(permit), now)
-    persist = account.write(books.next_revision())
-    books.settle_vm(account)
-    return Decision(permit, policy.compute_unit, claim.is_migrating, persist, books.finish(outside=outside))
+        _note_denial(state, claim, wanted.minus_or_zero(permit), now)
+    persist = account.write(state.next_revision())
+    state.settle_vm(account)
+    return Decision(permit, policy.compute_unit, claim.is_migrating, persist, state.finish(outside=outside))
 
 
 def _account(claim: Claim) -> VmAccount:
@@ -66,16 +65,16 @@ def _bounded(account: VmAccount, wanted: Resources) -> Resources:
     return wanted.at_most(account.facts.most.at_least(account.in_use))
 
 
-def _ceiling(books: Books, account: VmAccount, claim: Claim) -> Resources:
+def _ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
     if claim.is_migrating:
         return account.reserved
     if len(account.claims) == 1:
-        return claim.reserved + books.nodes[claim.node].room.free
+        return claim.reserved + state.nodes[claim.node].room.free
     pods_on = Counter(each.node for each in account.claims)
-    ceiling = claim.reserved + _share(books.nodes[claim.node].room.free, pods_on[claim.node])
+    ceiling = claim.reserved + _share(state.nodes[claim.node].room.free, pods_on[claim.node])
     for other in account.claims:
-        ceiling = ceiling.at_most(other.reserved + _share(books.nodes[other.node].room.free, pods_on[other.node]))
+        ceiling = ceiling.at_most(other.reserved + _share(state.nodes[other.node].room.free, pods_on[other.node]))
     return ceiling
 
 
@@ -84,10 +83,10 @@ def _share(free: Resources, pods: int) -> Resources:
     return Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
 
 
-def _note_denial(books: Books, claim: Claim, unmet: Resources, now: Instant) -> None:
+def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
     if not unmet.any:
         claim.denied_since = None
     elif claim.denied_since is None:
         claim.denied_since = now
     if unmet != claim.unmet:
-        books.change(claim, unmet=unmet)
+        state.change(claim, unmet=unmet)

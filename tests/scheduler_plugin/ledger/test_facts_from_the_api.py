@@ -6,7 +6,7 @@ import pytest
 
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.ledger import ClaimState, Level, ReadPod, RoomFreed, overcommitted
-from scheduler_plugin.ledger import books as books_module
+from scheduler_plugin.ledger import state as state_module
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, policy, vm, vm_pod
 
 
@@ -156,7 +156,7 @@ def test_a_vm_whose_pod_is_gone_starts_again_from_what_the_api_holds() -> None:
 
 
 def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(books_module, "REMEMBERED_GONE", 2)
+    monkeypatch.setattr(state_module, "REMEMBERED_GONE", 2)
     fleet = Fleet(node())
     for uid in ("uid-a", "uid-b", "uid-c"):
         fleet.did(fleet.ledger.lose_pod(uid))

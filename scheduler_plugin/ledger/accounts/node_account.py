@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.pressure import Pressure
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
-from scheduler_plugin.ledger.pressure import Pressure
 from scheduler_plugin.placement import Room
 
 
 @dataclass(slots=True, eq=False)
-class NodeBook:
+class NodeAccount:
     """The claims on one node. A node that is gone keeps its book while claims are left on it, closed.
 
     ``reserved``, ``unmet`` and ``migrating`` are sums over ``claims``. ``forced`` is by how much facts from outside

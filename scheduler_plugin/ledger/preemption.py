@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from protocol.units import Resources
-from scheduler_plugin.ledger.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.placement import FITS, Room, verdict
 
 

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - An agent holds the answer to its newest message. What was answered less than ``SETTLE`` ago may be that answer, unless
   a message is known to be newer; what is older is not, once any message arrives: all its elders have arrived or died.
-- Promises are merged upwards when there are many: more may stay reserved, never less.
+- OutstandingPermits are merged upwards when there are many: more may stay reserved, never less.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from protocol.units import ZERO, Instant, Resources, Seconds
 SETTLE: Final = Seconds(30.0)
 """No message between agent and scheduler lives longer: both sides' time-outs are far below it."""
 
-MOST_PROMISES: Final = 8
+MOST_OUTSTANDING: Final = 8
 
 
 @dataclass(slots=True)
-class Promises:
+class OutstandingPermits:
     """Recent answers; ``held`` is the most that the agent may hold because of any of them."""
 
     held: Resources = ZERO
@@ -31,7 +31,7 @@ class Promises:
         """Another answer, to a message that may be older than those answered before."""
         recent = [(at, older) for at, older in self._recent if now - at < SETTLE and not older.within(permit)]
         recent.append((now, permit))
-        if len(recent) > MOST_PROMISES:
+        if len(recent) > MOST_OUTSTANDING:
             (_, first), (at, second), *rest = recent
             recent = [(at, first.at_least(second)), *rest]
         self._recent = recent

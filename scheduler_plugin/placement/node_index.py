@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
   present room. A survey only remembers them until that room changes.
-- Pods come in few sizes. The surveys of the last ``KEPT`` are kept; a further size costs one look at every node.
+- Pods come in few sizes. The node_indexes of the last ``KEPT`` are kept; a further size costs one look at every node.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Standing, extender_scores
 from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
-from scheduler_plugin.placement import FITS, Filtered, Room, Verdict, sort_out, standing_with, verdict
+from scheduler_plugin.placement.scoring import standing_with
+from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
 KEPT: Final = 16
 
 
-class Survey:
+class NodeIndex:
     """Every known node as it is for pods that claim ``claim``.
 
     ``stale`` are the nodes to look at again; ``preferred`` is the vCPUs of a node that suits a cluster of this size.
@@ -82,13 +83,13 @@ class Survey:
         return kind
 
 
-class Surveys:
-    """The surveys of the sizes that were asked for last, over rooms that somebody else changes and tells of."""
+class NodeIndexes:
+    """The node_indexes of the sizes that were asked for last, over rooms that somebody else changes and tells of."""
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
         self._ranking = RankingConfig()
-        self._kept: dict[Resources, Survey] = {}
+        self._kept: dict[Resources, NodeIndex] = {}
 
     def rank_by(self, ranking: RankingConfig) -> None:
         """Nodes are ranked so from now on."""
@@ -100,11 +101,11 @@ class Surveys:
         for survey in self._kept.values():
             survey.stale.add(node)
 
-    def of(self, claim: Resources) -> Survey:
+    def of(self, claim: Resources) -> NodeIndex:
         """The survey for pods that claim so much."""
         survey = self._kept.pop(claim, None)
         if survey is None or survey.preferred != preferred_vcpus(len(self._rooms), self._ranking):
-            survey = Survey(claim, self._rooms, self._ranking)
+            survey = NodeIndex(claim, self._rooms, self._ranking)
         self._kept[claim] = survey
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]

@@ -15,7 +15,7 @@ from typing import Final, Never
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
-from scheduler_plugin.desk import Desk
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
 from scheduler_plugin.telemetry import LOG
 
@@ -28,11 +28,11 @@ READ_INTERVAL: Final = Seconds(1.0)
 NOT_FOUND: Final = 404
 
 
-class Chores:
-    """The background hands of the service."""
+class BackgroundTasks:
+    """Wakes waiting pods and settles doubtful binds."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
         self._sent_at: dict[str, Instant] = {}
 
     async def run(self) -> None:
@@ -43,7 +43,7 @@ class Chores:
 
     def bind_sent(self, uid: str) -> None:
         """A binding of this pod has an unknown outcome."""
-        self._sent_at[uid] = self._desk.clock.now()
+        self._sent_at[uid] = self._context.clock.now()
 
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
         """Reads a pod and tells the ledger as far as the answer may be believed. Raises ``ApiError``."""
@@ -51,55 +51,55 @@ class Chores:
         if found is not None and found.node is None and self._may_land(uid):
             return found
         self._sent_at.pop(uid, None)
-        self._desk.order(self._desk.ledger.pod_read(uid, found))
+        self._context.order(self._context.ledger.pod_read(uid, found))
         return found
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
         try:
-            found = self._desk.feed.pods.learn(await self._desk.writer.read_pod(pod))
+            found = self._context.feed.pods.learn(await self._context.writer.read_pod(pod))
         except ApiRefusedError as error:
             if error.status != NOT_FOUND:
                 raise
-            self._desk.feed.pods.forget(pod)
+            self._context.feed.pods.forget(pod)
             return None
         return found if found is not None and found.uid == uid else None
 
     def _may_land(self, uid: str) -> bool:
         sent = self._sent_at.get(uid)
-        return sent is not None and self._desk.clock.now() - sent < BIND_SETTLE
+        return sent is not None and self._context.clock.now() - sent < BIND_SETTLE
 
     async def _wake(self) -> Never:
         while True:
-            first = await self._desk.orders.wakes.take()
-            for order in (first, *self._desk.orders.wakes.take_all()):
+            first = await self._context.queues.wakes.take()
+            for order in (first, *self._context.queues.wakes.take_all()):
                 await self._touch(order)
-            await self._desk.clock.sleep(self._desk.feed.settings.wake_interval)
+            await self._context.clock.sleep(self._context.feed.settings.wake_interval)
 
     async def _touch(self, order: RoomFreed) -> None:
         try:
-            await self._desk.writer.touch_node(order.node, self._desk.clock.timestamp())
-            self._desk.telemetry.wakes.labels("done").inc()
+            await self._context.writer.touch_node(order.node, self._context.clock.timestamp())
+            self._context.telemetry.wakes.labels("done").inc()
         except ApiRefusedError as error:
-            self._desk.telemetry.wakes.labels("refused").inc()
+            self._context.telemetry.wakes.labels("refused").inc()
             LOG.warning("node not touched, pods may wait longer node=%s error=%s", order.node, error)
         except ApiError as error:
-            self._desk.telemetry.wakes.labels("unknown").inc()
+            self._context.telemetry.wakes.labels("unknown").inc()
             LOG.warning("node not touched, trying again node=%s error=%s", order.node, error)
-            self._desk.orders.wakes.put(order.node, order)
+            self._context.queues.wakes.put(order.node, order)
 
     async def _read(self) -> Never:
         while True:
-            first = await self._desk.orders.reads.take()
-            for order in (first, *self._desk.orders.reads.take_all()):
+            first = await self._context.queues.reads.take()
+            for order in (first, *self._context.queues.reads.take_all()):
                 await self._settle_later(order)
-            await self._desk.clock.sleep(READ_INTERVAL)
+            await self._context.clock.sleep(READ_INTERVAL)
 
     async def _settle_later(self, order: ReadPod) -> None:
         try:
             await self.settle(order.uid, order.pod)
         except ApiError as error:
             LOG.warning("pod not read, trying again pod=%s error=%s", order.pod, error)
-            self._desk.orders.reads.put(order.uid, order)
+            self._context.queues.reads.put(order.uid, order)
         else:
             if self._may_land(order.uid):
-                self._desk.orders.reads.put(order.uid, order)
+                self._context.queues.reads.put(order.uid, order)

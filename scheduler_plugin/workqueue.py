@@ -20,7 +20,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Pile(Generic[K, V]):
+class WorkQueue(Generic[K, V]):
     """Orders of one kind by what they are about, oldest first."""
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class Pile(Generic[K, V]):
         return orders
 
 
-class Orders:
+class WorkQueues:
     """Everything that waits to be carried out."""
 
     def __init__(self) -> None:
-        self.wakes: Pile[str, RoomFreed] = Pile()
-        self.reads: Pile[str, ReadPod] = Pile()
-        self.permits: Pile[ObjectName, PersistPermit] = Pile()
-        self.creations: Pile[ObjectName, CreateMigration] = Pile()
-        self.migration_reads: Pile[ObjectName, ReadMigration] = Pile()
+        self.wakes: WorkQueue[str, RoomFreed] = WorkQueue()
+        self.reads: WorkQueue[str, ReadPod] = WorkQueue()
+        self.permits: WorkQueue[ObjectName, PersistPermit] = WorkQueue()
+        self.creations: WorkQueue[ObjectName, CreateMigration] = WorkQueue()
+        self.migration_reads: WorkQueue[ObjectName, ReadMigration] = WorkQueue()
 
     def add(self, effects: Iterable[Effect]) -> None:
         """Takes the ledger's orders."""

@@ -1,4 +1,4 @@
-"""Where a pod fits: ONE function, ``verdict``, decides for filter and for bind alike (S4.10, architecture decision 2).
+"""Where a pod fits: ONE function, ``verdict``, decides for filter and for bind alike (S4.10).
 
 Rules that hold here:
 
@@ -7,7 +7,6 @@ Rules that hold here:
   (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
 - Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 not enough free cpu"); ``shortage``
   gives the numbers of one node.
-- How good a node is, is said by ``protocol.ranking`` alone: here a node's room is only put into its terms (S2.8b).
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.ranking.config import RankingConfig, ScoreCurve
-from protocol.ranking.node_score import Draw, Standing, choose_target, fraction, percent
-from protocol.ranking.rank import preferred_vcpus, unfitness
-from protocol.units import MilliCpu, Resources
+from protocol.units import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,45 +112,3 @@ def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
             elif isinstance(judged, NeverFits):
                 found.never[name] = judged.message
     return found
-
-
-def unfitness_of(total: MilliCpu, preferred: float) -> float:
-    """How far a node with ``total`` to reserve is from the preferred number of vCPUs (S2.3)."""
-    return unfitness(preferred, max(total.as_cores, 0.001))
-
-
-def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> Standing:
-    """How much the node is wanted for a pod that claims so much and fits there (S2.8b).
-
-    ``preferred`` is the vCPUs of a node that suits the cluster.
-    """
-    used, mark, total = room.reserved, room.watermark, room.total
-    score = percent(
-        fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
-        fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
-    )
-    return -score, room.price, unfitness_of(total.cpu, preferred)
-
-
-def stays_below_watermark(room: Room, claim: Resources) -> bool:
-    """Whether the node is open and would be under no pressure with so much more; plain numbers, as in ``verdict``."""
-    used, mark = room.reserved, room.watermark
-    fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
-    return fits and room.is_open
-
-
-def best_target(
-    rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
-) -> str | None:
-    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark.
-
-    A node that the VM would lift above its watermark is no target: it would only pass the pressure on. ``nodes`` is how
-    many the whole cluster has.
-    """
-    preferred = preferred_vcpus(nodes, ranking)
-    targets = {
-        name: standing_with(room, claim, ranking.score, preferred)
-        for name, room in rooms.items()
-        if stays_below_watermark(room, claim)
-    }
-    return choose_target(targets, draw)

@@ -1,0 +1,91 @@
+"""What the Kubernetes API says goes in here: complete lists, and one object at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.messages import ObjectName
+from protocol.units import Instant
+from scheduler_plugin.ledger import binding, following
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.outcomes import Effect, ReadPod
+from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
+
+
+class ClusterFacts(LedgerPart):
+    """Takes in facts. Each replaces all older ones about the same object."""
+
+    def resync(
+        self,
+        nodes: Iterable[NodeFacts],
+        pods: Iterable[PodFacts],
+        vms: Iterable[VmFacts],
+        now: Instant,
+        migrations: Iterable[MigrationFacts] = (),
+    ) -> Effects:
+        """Takes in complete lists: at the start, and whenever a watch had to list again. Ready afterwards.
+
+        A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
+        """
+        state = self._state
+        known_nodes, known_vms, known_pods = list(nodes), list(vms), list(pods)
+        for node in known_nodes:
+            state.know_node(node.name, node)
+        for name in state.nodes.keys() - {node.name for node in known_nodes}:
+            state.know_node(name, None)
+        for vm in known_vms:
+            state.know_vm(vm, now, at_rebuild=not self.is_ready)
+        for vm_name in state.vms.keys() - {vm.name for vm in known_vms}:
+            state.lose_vm(vm_name)
+        for pod in known_pods:
+            binding.see_pod(state, pod)
+        doubtful: list[Effect] = []
+        for claim in state.unlisted(pod.uid for pod in known_pods):
+            if claim.state is ClaimState.BOUND:
+                state.pod_gone(claim.pod.uid)
+            else:
+                doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+        doubtful += following.relist(state, list(migrations), now)
+        self.is_ready = True
+        return (*doubtful, *self._finish(outside=True))
+
+    def see_node(self, node: NodeFacts) -> Effects:
+        """A node appeared or changed, or its policy did."""
+        self._state.know_node(node.name, node)
+        return self._finish(outside=True)
+
+    def lose_node(self, name: str) -> Effects:
+        """The node was deleted. Claims of pods still named on it stay on its book until the pods go."""
+        self._state.know_node(name, None)
+        return self._finish(outside=True)
+
+    def see_pod(self, pod: PodFacts) -> Effects:
+        """A pod appeared or changed. One that is on another node than reserved takes its reservation along."""
+        binding.see_pod(self._state, pod)
+        return self._finish(outside=True)
+
+    def lose_pod(self, uid: str) -> Effects:
+        """The pod was deleted: whatever it held is free."""
+        self._state.pod_gone(uid)
+        return self._finish(outside=True)
+
+    def see_vm(self, vm: VmFacts, now: Instant) -> Effects:
+        """A VirtualMachine appeared or changed."""
+        self._state.know_vm(vm, now, at_rebuild=False)
+        return self._finish(outside=True)
+
+    def lose_vm(self, name: ObjectName) -> Effects:
+        """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
+        self._state.lose_vm(name)
+        return self._finish(outside=True)
+
+    def see_migration(self, migration: MigrationFacts, now: Instant) -> Effects:
+        """A VirtualMachineMigration appeared or changed, or was read."""
+        following.see_migration(self._state, migration, now)
+        return self._finish(outside=True)
+
+    def lose_migration(self, name: ObjectName) -> Effects:
+        """The VirtualMachineMigration was deleted: its booking and its order end."""
+        following.lose_migration(self._state, name)
+        return self._finish(outside=True)

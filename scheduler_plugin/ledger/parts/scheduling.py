@@ -1,0 +1,60 @@
+"""The verbs of kube-scheduler: filter, prioritize, bind (S4.10)."""
+
+from __future__ import annotations
+
+from protocol.ranking.config import RankingConfig
+from protocol.units import Resources
+from scheduler_plugin.ledger import binding
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import Reservation
+from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
+from scheduler_plugin.placement import Filtered
+
+
+class Scheduling(LedgerPart):
+    """Judges nodes, reserves for binds, and hears how each bind ended."""
+
+    def filter(self, pod: PodFacts, names: list[str]) -> Filtered:
+        """Where the pod fits. One that fits nowhere waits. Raises ``NotReadyError``."""
+        self._require_ready()
+        return binding.filter_pod(self._state, pod, names)
+
+    def rank_by(self, ranking: RankingConfig) -> None:
+        """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""
+        self._state.node_indexes.rank_by(ranking)
+
+    def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
+        """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
+        self._require_ready()
+        return self._state.node_indexes.of(binding.claim_of(self._state, pod)).scores(names)
+
+    def reserve(self, pod: PodFacts, node: str) -> Reservation:
+        """Bind: reserves room or refuses. Raises ``NotReadyError``, and ``UnknownPodError`` for a pod that is gone."""
+        self._require_ready()
+        reservation = binding.reserve(self._state, pod, node)
+        self._finish(outside=False)
+        return reservation
+
+    def bind_done(self, uid: str, node: str) -> Effects:
+        """The API accepted a bind."""
+        binding.bind_done(self._state, uid, node)
+        return ()
+
+    def bind_refused(self, uid: str, node: str) -> Effects:
+        """The API certainly refused a bind. A conflict is not certain: report ``bind_unknown``."""
+        binding.bind_refused(self._state, uid, node)
+        return self._finish(outside=False)
+
+    def bind_unknown(self, uid: str, node: str) -> Effects:
+        """A bind timed out, broke off, or met a conflict."""
+        return binding.bind_unknown(self._state, uid, node)
+
+    def pod_read(self, uid: str, found: PodFacts | None) -> Effects:
+        """What a fresh read of the pod found, None where there is no such pod (or one with another UID)."""
+        if not binding.pod_read(self._state, uid, found) and found is not None:
+            binding.see_pod(self._state, found)
+        return self._finish(outside=True)
+
+    def claim_of(self, pod: PodFacts) -> Resources:
+        """What the pod would reserve. Raises ``NotReadyError`` while its VM is not known."""
+        return binding.claim_of(self._state, pod)

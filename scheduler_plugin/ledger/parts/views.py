@@ -1,0 +1,63 @@
+"""What may be read of the ledger; nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from protocol.messages import ObjectName
+from protocol.units import Instant
+from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.explain import Explanation, explain
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.ledger.parts.part import LedgerPart
+from scheduler_plugin.placement import Room
+
+
+class LedgerViews(LedgerPart):
+    """The accounts, and explanations made of them."""
+
+    @property
+    def rooms(self) -> Mapping[str, Room]:
+        """The room on every known node."""
+        return self._state.rooms
+
+    @property
+    def nodes(self) -> Mapping[str, NodeAccount]:
+        """Every node's book; read only."""
+        return self._state.nodes
+
+    @property
+    def claims(self) -> Mapping[str, Claim]:
+        """Every claim by the pod's UID; read only."""
+        return self._state.claims
+
+    @property
+    def vms(self) -> Mapping[ObjectName, VmAccount]:
+        """Every VM's account; read only."""
+        return self._state.vms
+
+    @property
+    def migrations(self) -> Mapping[ObjectName, Migration]:
+        """Every migration, active or ended, that is ordered or in the API; read only."""
+        return self._state.migrations.named
+
+    def migrations_of(self, vm: ObjectName) -> Sequence[Migration]:
+        """The VM's migrations, oldest first; read only."""
+        return self._state.migrations.of(vm)
+
+    @property
+    def strained(self) -> Set[str]:
+        """The nodes that VMs may have to leave: all others need no look (S4.8)."""
+        return self._state.strained
+
+    @property
+    def waiting(self) -> int:
+        """How many pods wait for room."""
+        return len(self._state.waiting)
+
+    def explain(self, uid: str, now: Instant) -> Explanation:
+        """Everything known of one pod. Raises ``UnknownPodError``."""
+        claim = self._claim(uid)
+        migrations = () if claim.pod.vm is None else self._state.migrations.of(claim.pod.vm)
+        return explain(claim, self._state.nodes[claim.node], migrations, now)

@@ -1,0 +1,46 @@
+"""Where a pod fits, and how much each node is wanted for it. Pure; what nodes hold is the ledger's."""
+
+from scheduler_plugin.placement.scoring import best_target, standing_with, stays_below_watermark, unfitness_of
+from scheduler_plugin.placement.verdict import (
+    CORDONED,
+    CPU_TOO_SMALL,
+    FITS,
+    MEM_TOO_SMALL,
+    NO_FREE_CPU,
+    NO_FREE_MEM,
+    UNKNOWN_NODE,
+    Filtered,
+    Fits,
+    NeverFits,
+    Refused,
+    Room,
+    Verdict,
+    filter_nodes,
+    shortage,
+    sort_out,
+    verdict,
+)
+
+__all__ = [
+    "CORDONED",
+    "CPU_TOO_SMALL",
+    "FITS",
+    "MEM_TOO_SMALL",
+    "NO_FREE_CPU",
+    "NO_FREE_MEM",
+    "UNKNOWN_NODE",
+    "Filtered",
+    "Fits",
+    "NeverFits",
+    "Refused",
+    "Room",
+    "Verdict",
+    "best_target",
+    "filter_nodes",
+    "shortage",
+    "sort_out",
+    "standing_with",
+    "stays_below_watermark",
+    "unfitness_of",
+    "verdict",
+]

@@ -1,0 +1,53 @@
+"""How much a node is wanted: its room in the terms of ``protocol.ranking``, which alone says how good it is (S2.8b)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.ranking.config import RankingConfig, ScoreCurve
+from protocol.ranking.node_score import Draw, Standing, choose_target, fraction, percent
+from protocol.ranking.rank import preferred_vcpus, unfitness
+from protocol.units import MilliCpu, Resources
+from scheduler_plugin.placement.verdict import Room
+
+
+def unfitness_of(total: MilliCpu, preferred: float) -> float:
+    """How far a node with ``total`` to reserve is from the preferred number of vCPUs (S2.3)."""
+    return unfitness(preferred, max(total.as_cores, 0.001))
+
+
+def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> Standing:
+    """How much the node is wanted for a pod that claims so much and fits there (S2.8b).
+
+    ``preferred`` is the vCPUs of a node that suits the cluster.
+    """
+    used, mark, total = room.reserved, room.watermark, room.total
+    score = percent(
+        fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
+        fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
+    )
+    return -score, room.price, unfitness_of(total.cpu, preferred)
+
+
+def stays_below_watermark(room: Room, claim: Resources) -> bool:
+    """Whether the node is open and would be under no pressure with so much more; plain numbers, as in ``verdict``."""
+    used, mark = room.reserved, room.watermark
+    fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
+    return fits and room.is_open
+
+
+def best_target(
+    rooms: Mapping[str, Room], claim: Resources, ranking: RankingConfig, draw: Draw, *, nodes: int
+) -> str | None:
+    """Where of ``rooms`` a VM that claims so much should move (S2.8b); None where it fits nowhere below a watermark.
+
+    A node that the VM would lift above its watermark is no target: it would only pass the pressure on. ``nodes`` is how
+    many the whole cluster has.
+    """
+    preferred = preferred_vcpus(nodes, ranking)
+    targets = {
+        name: standing_with(room, claim, ranking.score, preferred)
+        for name, room in rooms.items()
+        if stays_below_watermark(room, claim)
+    }
+    return choose_target(targets, draw)

@@ -1,0 +1,1 @@
+"""What carries out in the background what the ledger has decided."""

@@ -1,0 +1,27 @@
+"""Everything of a scheduler that works in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from scheduler_plugin.mover import Mover
+from scheduler_plugin.workers.background_tasks import BackgroundTasks
+from scheduler_plugin.workers.event_recorder import EventRecorder
+from scheduler_plugin.workers.permit_writer import PermitWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who carries out what was decided."""
+
+    tasks: BackgroundTasks
+    permits: PermitWriter
+    events: EventRecorder
+    mover: Mover
+
+    async def run(self) -> None:
+        """Works in the background for ever."""
+        async with asyncio.TaskGroup() as group:
+            for worker in (self.tasks, self.permits, self.events, self.mover):
+                group.create_task(worker.run())
