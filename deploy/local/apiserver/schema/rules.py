@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, evaluate
+from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
 from deploy.local.apiserver.schema.validation import shown
 
 _RULES: Final = "x-kubernetes-validations"
@@ -53,6 +53,8 @@ def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[C
     except UnknownExpressionError:
         return
     scope = {"self": value, "oldSelf": before} if about_change else {"self": value}
+    if "__" in text:
+        scope = {name: escaped(inner) for name, inner in scope.items()}
     why = rule.get("message") or f"failed rule: {text}"
     try:
         held = evaluate(expression, scope)
