@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 
-from agent.adapters.system import SystemClock, SystemDice
 from agent.app import run
-from agent.settings import Settings, SettingsError, read_settings
-from agent.supervisor import Means
+from agent.settings import AgentSettings, SettingsError, read_settings
+from agent.supervisor import Dependencies
 from agent.telemetry import JsonLog
+from protocol.runtime.clock import SystemClock
 
 
 def main() -> None:
@@ -24,12 +24,12 @@ def main() -> None:
     asyncio.run(_main(settings))
 
 
-async def _main(settings: Settings) -> None:
+async def _main(settings: AgentSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(settings, Means(SystemClock(), SystemDice(), JsonLog()), stop)
+    await run(settings, Dependencies(SystemClock(), JsonLog()), stop)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,15 @@ from agent.adapters.node_pods import NodePods
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import FileToken, NoToken
+from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.core.policy import Policy
 from agent.exporter import routes
 from agent.http_server import listening
 from agent.policy_file import PolicyFile
 from agent.ports import TokenSource
-from agent.runner import Charge, Ports, Runner
-from agent.settings import Settings
-from agent.supervisor import Charges, Make, Means, OwnVm, Supervisor
+from agent.runner import Ports, Runner
+from agent.settings import AgentSettings
+from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
 from protocol.units import Seconds
 
@@ -43,7 +44,7 @@ NOBODY_WAITS_LONGER = 30.0
 """The clients' own time-out; every call has a shorter deadline, or says its own."""
 
 
-async def run(settings: Settings, means: Means, stop: asyncio.Event) -> None:
+async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio.Event) -> None:
     """Runs the agent until ``stop`` is set. Raises ``OSError`` where it cannot listen."""
     async with AsyncExitStack() as stack:
         clients = Clients(
@@ -52,23 +53,31 @@ async def run(settings: Settings, means: Means, stop: asyncio.Event) -> None:
             api=await stack.enter_async_context(_client(_trust(settings.api_url, settings.api_ca))),
         )
         api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
-        charges: Charges = OwnVm(settings.charge) if settings.charge else NodePods(api, settings.node or "")
-        supervisor = Supervisor(charges, _maker(settings, means, api, clients), Policy(), means)
-        served = routes(supervisor, means.clock, alone=settings.charge is not None)
+        supervisor = Supervisor(
+            _source(settings, api), _maker(settings, dependencies, api, clients), Policy(), dependencies
+        )
+        served = routes(supervisor, dependencies.clock, alone=settings.assignment is not None)
         port = await stack.enter_async_context(listening(settings.host, settings.port, served))
-        whom = str(settings.charge.vm if settings.charge else f"node {settings.node}")
-        means.log.line(Level.INFO, "agent started", {"whom": whom, "port": port, "scheduler": settings.scheduler_url})
-        await _until(stop, settings, supervisor, means)
-        means.log.line(Level.INFO, "agent stopped", {"whom": whom})
+        about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
+        started = {**about, "port": port, "scheduler": settings.scheduler_url}
+        dependencies.log.line(Level.INFO, "agent started", started)
+        await _until(stop, settings, supervisor, dependencies)
+        dependencies.log.line(Level.INFO, "agent stopped", about)
 
 
-async def _until(stop: asyncio.Event, settings: Settings, supervisor: Supervisor, means: Means) -> None:
+def _source(settings: AgentSettings, api: KubernetesApi) -> AssignmentSource:
+    return OwnVm(settings.assignment) if settings.assignment else NodePods(api, settings.node or "")
+
+
+async def _until(
+    stop: asyncio.Event, settings: AgentSettings, supervisor: Supervisor, dependencies: Dependencies
+) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(supervisor.run())]
         if settings.policy_file is not None:
             file = PolicyFile(settings.policy_file)
             file.look(supervisor)
-            running.append(tasks.create_task(file.follow(supervisor, means.clock)))
+            running.append(tasks.create_task(file.follow(supervisor, dependencies.clock)))
         await stop.wait()
         for task in running:
             task.cancel()
@@ -83,20 +92,19 @@ class Clients:
     api: httpx.AsyncClient
 
 
-def _maker(settings: Settings, means: Means, api: KubernetesApi, clients: Clients) -> Make:
+def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesApi, clients: Clients) -> Make:
     identity = _identity(settings.scheduler_token)
     scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE)
 
-    def make(charge: Charge, policy: Policy) -> Runner:
-        url = settings.metrics_url.replace("{pod_ip}", _host(charge.pod_ip or ""))
+    def make(assignment: Assignment, policy: Policy) -> Runner:
+        url = settings.metrics_url.replace("{pod_ip}", _host(assignment.pod_ip or ""))
         ports = Ports(
             metrics=NodeExporter(clients.guests, url, SCRAPE_DEADLINE),
             scheduler=scheduler,
-            vm_api=NeonVm(api, charge.vm),
-            clock=means.clock,
-            dice=means.dice,
+            vm_api=NeonVm(api, assignment.vm),
+            clock=dependencies.clock,
         )
-        return Runner(charge, ports, policy, time.time_ns(), means.log)
+        return Runner(assignment, ports, policy, time.time_ns(), dependencies.log)
 
     return make
 

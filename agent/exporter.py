@@ -18,10 +18,10 @@ from prometheus_client.registry import Collector
 
 from agent.core.explain import explain
 from agent.http_server import Answer, Route
-from agent.ports import Clock
 from agent.runner import Runner
 from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Resources
 
 VM_LABELS = ("namespace", "vm")
@@ -36,8 +36,8 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
         runners = list(self._supervisor.runners.values())
-        yield _gauge("autoscaler_agent_vms", "VMs that this agent looks after.", len(runners))
-        crashes = CounterMetricFamily("autoscaler_agent_crashes", "Agents of a VM that ended by a bug.")
+        yield _gauge("autoscale_agent_vms", "VMs that this agent looks after.", len(runners))
+        crashes = CounterMetricFamily("autoscale_agent_crashes", "Agents of a VM that ended by a bug.")
         crashes.add_metric((), self._supervisor.crashes)
         yield crashes
         yield from _sizes(runners)
@@ -60,7 +60,7 @@ def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str,
 
 
 def _ready(supervisor: Supervisor) -> Answer:
-    unseen = [str(charge.vm) for charge, runner in supervisor.runners.items() if runner.state.vm.seen is None]
+    unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
     if not supervisor.is_listed:
         return Answer(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
@@ -69,14 +69,14 @@ def _ready(supervisor: Supervisor) -> Answer:
 
 
 def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> Answer:
-    runners = {str(charge.vm): runner for charge, runner in supervisor.runners.items()}
+    runners = {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
     wanted = rest.removeprefix("/")
     if not wanted and not alone:
         return _json({"vms": sorted(runners)})
     runner = next(iter(runners.values()), None) if not wanted else runners.get(wanted)
     if runner is None:
         return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
-    return _json(explain(runner.state, str(runner.charge.vm), clock.now()))
+    return _json(explain(runner.state, str(runner.assignment.vm), clock.now()))
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:
@@ -90,12 +90,12 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 def _sizes(runners: Iterable[Runner]) -> Iterator[Metric]:
-    cpu = GaugeMetricFamily("autoscaler_agent_cpu_cores", "CPU of a VM, by what it is.", labels=(*VM_LABELS, "kind"))
-    mem = GaugeMetricFamily("autoscaler_agent_memory_bytes", "Memory of a VM.", labels=(*VM_LABELS, "kind"))
-    denied = GaugeMetricFamily("autoscaler_agent_denied", "1 while less is permitted than asked for.", labels=VM_LABELS)
-    moving = GaugeMetricFamily("autoscaler_agent_migrating", "1 while nothing may be changed.", labels=VM_LABELS)
+    cpu = GaugeMetricFamily("autoscale_agent_cpu_cores", "CPU of a VM, by what it is.", labels=(*VM_LABELS, "kind"))
+    mem = GaugeMetricFamily("autoscale_agent_memory_bytes", "Memory of a VM.", labels=(*VM_LABELS, "kind"))
+    denied = GaugeMetricFamily("autoscale_agent_denied", "1 while less is permitted than asked for.", labels=VM_LABELS)
+    moving = GaugeMetricFamily("autoscale_agent_migrating", "1 while nothing may be changed.", labels=VM_LABELS)
     for runner in runners:
-        name, side = _name(runner.charge.vm), runner.state.scheduler
+        name, side = _name(runner.assignment.vm), runner.state.scheduler
         for kind, amounts in _amounts(runner):
             cpu.add_metric((*name, kind), amounts.cpu.as_cores)
             mem.add_metric((*name, kind), amounts.mem.value)
@@ -116,11 +116,11 @@ def _amounts(runner: Runner) -> Iterator[tuple[str, Resources]]:
 
 def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
     events = CounterMetricFamily(
-        "autoscaler_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
+        "autoscale_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
     )
-    rejected = CounterMetricFamily("autoscaler_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
+    rejected = CounterMetricFamily("autoscale_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
     for runner in runners:
-        name = _name(runner.charge.vm)
+        name = _name(runner.assignment.vm)
         for kind, count in sorted(runner.tally.items()):
             events.add_metric((*name, kind), count)
         rejected.add_metric(name, runner.state.scheduler.rejected)

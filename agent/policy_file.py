@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from agent.config import PolicyError, read_policy
 from agent.core.policy import Policy
-from agent.ports import Clock
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 LOOK_EVERY: Final = Seconds(5.0)

@@ -8,7 +8,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest
-from protocol.units import Bytes, Instant, Resources, Seconds
+from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 
 
@@ -84,20 +83,3 @@ class TokenSource(Protocol):
 
     def token(self) -> str | None:
         """The bearer token to send now; None where none is configured. Raises ``PortError``."""
-
-
-class Clock(Protocol):
-    """Time that never goes back."""
-
-    def now(self) -> Instant:
-        """This instant."""
-
-    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """Returns when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
-
-
-class Dice(Protocol):
-    """Chance, to spread what many agents do at once."""
-
-    def roll(self) -> float:
-        """A number in 0..1."""

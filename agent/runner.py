@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
+from agent.assignments import Assignment
 from agent.config import PolicyError, read_policy
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
@@ -32,13 +33,11 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.plan import plan
-from agent.core.policy import Policy, Retry, wait_after
+from agent.core.policy import Policy
 from agent.core.state import State, begin
 from agent.core.vm import view
 from agent.ports import (
-    Clock,
     ConflictError,
-    Dice,
     GoneError,
     MetricsSource,
     PortError,
@@ -48,22 +47,14 @@ from agent.ports import (
     VmApi,
 )
 from agent.telemetry import Log, note
-from protocol.messages import ObjectName
+from protocol.backoff import Backoff
 from protocol.names import ANNOTATION_CONFIG
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from protocol.virtual_machine import VirtualMachine
 
-WATCH_RETRY = Retry(first=Seconds(1.0), factor=2.0, cap=Seconds(20.0))
+WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
 """Between two watches of the VM, also where the server ended the first in peace."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Charge:
-    """A VM to look after, and the pod that it runs in."""
-
-    vm: ObjectName
-    pod: ObjectName
-    pod_ip: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +65,13 @@ class Ports:
     scheduler: SchedulerClient
     vm_api: VmApi
     clock: Clock
-    dice: Dice
 
 
 class Runner:
     """Looks after one VM until it is cancelled."""
 
-    def __init__(self, charge: Charge, ports: Ports, policy: Policy, sequence: int, log: Log) -> None:
-        self.charge = charge
+    def __init__(self, assignment: Assignment, ports: Ports, policy: Policy, sequence: int, log: Log) -> None:
+        self.assignment = assignment
         self.tally: Counter[str] = Counter()
         self._ports = ports
         self._log = log
@@ -89,7 +79,7 @@ class Runner:
         self._annotation: str | None = None
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
-        self.state: State = begin(charge.pod, policy, ports.clock.now(), ports.dice.roll(), sequence)
+        self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence)
 
     async def run(self) -> None:
         """Looks after the VM. Returns only by being cancelled."""
@@ -108,8 +98,8 @@ class Runner:
         self._take(PolicyRefused(reason))
 
     def _take(self, event: Event) -> None:
-        note(self._log, self.tally, self.charge.vm, self.state, event)
-        advance(self.state, event, self._ports.clock.now(), self._ports.dice.roll())
+        note(self._log, self.tally, self.assignment.vm, self.state, event)
+        advance(self.state, event, self._ports.clock.now(), self._ports.clock.jitter())
         self._changed.set()
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
@@ -131,7 +121,7 @@ class Runner:
     async def _patch(self, action: PatchVm) -> None:
         try:
             patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
-            self._take(Patched(view(patched, self.charge.pod.name)))
+            self._take(Patched(view(patched, self.assignment.pod.name)))
         except ConflictError:
             self._take(PatchConflicted())
             await self._look()
@@ -160,11 +150,11 @@ class Runner:
             except PortError as error:
                 failures += 1
                 self._take(VmLost(error.fault, error.reason))
-            wait = wait_after(WATCH_RETRY, max(1, failures), self._ports.dice.roll())
+            wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
     def _see(self, found: VirtualMachine) -> None:
-        self._take(VmSeen(view(found, self.charge.pod.name)))
+        self._take(VmSeen(view(found, self.assignment.pod.name)))
         annotation = found.annotations.get(ANNOTATION_CONFIG)
         if annotation != self._annotation:
             self._annotation = annotation
@@ -181,7 +171,7 @@ class Runner:
     async def _scrape(self) -> None:
         """The first look comes within one interval, so that the agents of a node do not look in step."""
         interval = self.state.policy.timing.scrape
-        at = Instant(self._ports.clock.now() + interval * self._ports.dice.roll())
+        at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
         while True:
             await self._ports.clock.wait(self._never, at)
             try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.runner import Charge
+from agent.assignments import Assignment
 from protocol.messages import ObjectName
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -48,10 +48,10 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Checked settings. ``charge`` is set in the sidecar form, ``node`` in the per-node form."""
+class AgentSettings:
+    """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form."""
 
-    charge: Charge | None
+    assignment: Assignment | None
     node: str | None
     scheduler_url: str
     scheduler_token: Path | None
@@ -65,13 +65,13 @@ class Settings:
     policy_file: Path | None
 
 
-def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
     """The settings of this process. Raises ``SettingsError``; ``--help`` prints and exits as argparse does."""
     found = {name: value or environment.get(name, "") or OPTIONS[name][0] for name, value in _flags(arguments).items()}
     host, port = _listen(found["AGENT_LISTEN"])
-    charge, node = _whom(found)
-    return Settings(
-        charge=charge,
+    assignment, node = _whom(found)
+    return AgentSettings(
+        assignment=assignment,
         node=node,
         scheduler_url=_url("SCHEDULER_URL", found),
         scheduler_token=_path(found["SCHEDULER_TOKEN_FILE"]),
@@ -98,7 +98,7 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
     return {name: value for name, value in vars(parser.parse_args(arguments)).items() if name in OPTIONS}
 
 
-def _whom(found: Mapping[str, str]) -> tuple[Charge | None, str | None]:
+def _whom(found: Mapping[str, str]) -> tuple[Assignment | None, str | None]:
     match found["AGENT_MODE"]:
         case "sidecar":
             vm_namespace = found["VM_NAMESPACE"] or found["POD_NAMESPACE"]
@@ -107,7 +107,7 @@ def _whom(found: Mapping[str, str]) -> tuple[Charge | None, str | None]:
             if "{pod_ip}" in found["METRICS_URL"]:
                 raise SettingsError("METRICS_URL: only the per-node form knows {pod_ip}")
             pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
-            return Charge(ObjectName(vm_namespace, found["VM_NAME"]), pod), None
+            return Assignment(ObjectName(vm_namespace, found["VM_NAME"]), pod), None
         case "node":
             _need({"NODE_NAME": found["NODE_NAME"]})
             return None, found["NODE_NAME"]

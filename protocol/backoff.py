@@ -19,7 +19,7 @@ _MOST_DOUBLINGS: Final = 64  # no cap in use is further away, and a float still 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``jitter`` longer.
+    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``spread`` of itself longer.
 
     >>> [Backoff(Seconds(1.0), Seconds(5.0)).delay(failures, 0.0) for failures in (1, 2, 3, 4)]
     [1.0, 2.0, 4.0, 5.0]
@@ -28,16 +28,16 @@ class Backoff:
     first: Seconds
     cap: Seconds
     factor: float = 2.0
-    jitter: float = 0.25
+    spread: float = 0.25
 
-    def delay(self, failures: int, luck: float) -> Seconds:
-        """The wait in seconds after ``failures`` (>= 1) in a row; ``luck`` in 0..1 is a random number.
+    def delay(self, failures: int, jitter: float) -> Seconds:
+        """The wait in seconds after ``failures`` (>= 1) in a row; ``jitter`` in 0..1 is a random number.
 
-        >>> Backoff(Seconds(2.0), Seconds(60.0), jitter=0.5).delay(1, 0.5)
+        >>> Backoff(Seconds(2.0), Seconds(60.0), spread=0.5).delay(1, 0.5)
         2.5
         """
         grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
-        return Seconds(min(self.cap, grown) * (1.0 + self.jitter * luck))
+        return Seconds(min(self.cap, grown) * (1.0 + self.spread * jitter))
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class Retries:
     healthy: Seconds = Seconds(float("inf"))
     failures: int = 0
 
-    def failed(self, luck: float, ran: Seconds = Seconds(0.0)) -> Seconds:
+    def failed(self, jitter: float, ran: Seconds = Seconds(0.0)) -> Seconds:
         """Counts a failure after ``ran`` seconds of running well; returns how long to wait, in seconds."""
         self.failures = 1 if ran >= self.healthy else self.failures + 1
-        return self.backoff.delay(self.failures, luck)
+        return self.backoff.delay(self.failures, jitter)
 
     def succeeded(self) -> None:
         """Forgets the failures.

@@ -28,7 +28,7 @@ class FakeClock:
     """A ``Clock`` whose time only ``advance`` moves."""
 
     def __init__(self, start: float = 1000.0, jitter: float = 0.5) -> None:
-        self.luck = jitter
+        self.fraction = jitter
         self._now = start
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = count()
@@ -40,15 +40,13 @@ class FakeClock:
         return BEGAN + self._now
 
     def jitter(self) -> float:
-        return self.luck
+        return self.fraction
 
     async def sleep(self, duration: Seconds) -> None:
         with self._due(self._now + duration) as due:
             await due
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        if event.is_set() or (until is not None and until <= self._now):
-            return
         happened = asyncio.ensure_future(event.wait())
         with self._due(float("inf") if until is None else until) as due:
             try:
@@ -79,7 +77,10 @@ class FakeClock:
     def _due(self, at: float) -> Iterator[asyncio.Future[None]]:
         """A future that is done at ``at``; forgotten when left."""
         due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (at, next(self._order), due))
+        if at <= self._now:
+            due.set_result(None)
+        else:
+            heapq.heappush(self._sleepers, (at, next(self._order), due))
         try:
             yield due
         finally:

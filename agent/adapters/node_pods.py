@@ -15,9 +15,9 @@ from typing import TypeVar
 import msgspec
 
 from agent.adapters.kubernetes_api import KubernetesApi
+from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.ports import GoneError, PortError
-from agent.runner import Charge
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
@@ -55,41 +55,42 @@ class NodePods:
     """The VM pods of the node ``node``."""
 
     def __init__(self, api: KubernetesApi, node: str) -> None:
+        self.unreadable: dict[ObjectName, str] = {}
         self._api = api
         self._selected = {
             "fieldSelector": f"spec.nodeName={node}",
             "labelSelector": f"{LABEL_ENABLED}=true,{LABEL_VM_NAME}",
         }
 
-    async def sets(self) -> AsyncIterator[frozenset[Charge]]:
+    async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """All VMs of the node, now and after each change. Ends when the server ends the watch."""
         listed = _convert(await self._api.get("/api/v1/pods", self._selected), _Pods)
-        charges = dict(filter(None, map(_charge, listed.items)))
-        yield frozenset(charges.values())
+        assignments = dict(filter(None, map(_assignment, listed.items)))
+        yield frozenset(assignments.values())
         try:
             async for event in self._api.watch(
                 "/api/v1/pods", {**self._selected, "resourceVersion": listed.metadata.resourceVersion}
             ):
                 if event.type != "BOOKMARK":
-                    _apply(charges, event.type, _convert(event.found, _Pod))
-                    yield frozenset(charges.values())
+                    _apply(assignments, event.type, _convert(event.found, _Pod))
+                    yield frozenset(assignments.values())
         except GoneError:
             return
 
 
-def _apply(charges: dict[ObjectName, Charge], kind: str, pod: _Pod) -> None:
-    charges.pop(ObjectName(pod.metadata.namespace, pod.metadata.name), None)
-    found = _charge(pod)
+def _apply(assignments: dict[ObjectName, Assignment], kind: str, pod: _Pod) -> None:
+    assignments.pop(ObjectName(pod.metadata.namespace, pod.metadata.name), None)
+    found = _assignment(pod)
     if found is not None and kind != "DELETED":
-        charges.update([found])
+        assignments.update([found])
 
 
-def _charge(pod: _Pod) -> tuple[ObjectName, Charge] | None:
+def _assignment(pod: _Pod) -> tuple[ObjectName, Assignment] | None:
     vm = pod.metadata.labels.get(LABEL_VM_NAME)
     if vm is None or pod.status.podIP is None or pod.status.phase in ENDED:
         return None
     name = ObjectName(pod.metadata.namespace, pod.metadata.name)
-    return name, Charge(ObjectName(pod.metadata.namespace, vm), name, pod.status.podIP)
+    return name, Assignment(ObjectName(pod.metadata.namespace, vm), name, pod.status.podIP)
 
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from agent.core.events import (
 from agent.core.goal import NO_GOAL, goal, is_calm
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.permits import objection
-from agent.core.policy import DENIED_RETRY, SCHEDULER_RETRY, VM_API_RETRY, wait_after
+from agent.core.policy import DENIED_BACKOFF, SCHEDULER_BACKOFF, VM_API_BACKOFF
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
@@ -168,7 +168,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
         granted=response.permit,
         since=now if side.denial is None else side.denial.since,
         count=count,
-        retry_at=Instant(now + wait_after(DENIED_RETRY, count, jitter)),
+        retry_at=Instant(now + DENIED_BACKOFF.delay(count, jitter)),
     )
 
 
@@ -184,7 +184,7 @@ def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: floa
     """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows."""
     side = state.scheduler
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
-    wait = wait_after(SCHEDULER_RETRY, side.failure.count, jitter)
+    wait = SCHEDULER_BACKOFF.delay(side.failure.count, jitter)
     side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 
@@ -206,7 +206,7 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float)
     side = state.vm
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
-    side.retry_at = Instant(now + wait_after(VM_API_RETRY, side.failure.count, jitter))
+    side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
     if patch is None or event.refused or side.seen is None or side.seen.follows(patch.base):
         return
     earlier = patch.target if side.unsettled is None else side.unsettled.target

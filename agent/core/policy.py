@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.backoff import Backoff
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Policy as Stages
 from protocol.units import Bytes, Seconds
@@ -45,16 +46,6 @@ class MemoryPolicy:
     kernel_allowance: Bytes = Bytes(100 * 1024**2)
     pressure_threshold: float = 0.1
     pressure_step: float = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Waits after failures: ``first``, then ``factor`` times the last up to ``cap``, each up to ``jitter`` longer."""
-
-    first: Seconds
-    factor: float
-    cap: Seconds
-    jitter: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +92,11 @@ class Policy:
     timing: Timing = field(default_factory=Timing)
 
 
-SCHEDULER_RETRY: Final = Retry(first=Seconds(3.0), factor=1.5, cap=Seconds(12.0))
-"""After a failed request; with its jitter the cap keeps the promise of a request every 15 s."""
+SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
+"""After a failed request; with its spread the cap keeps the promise of a request every 15 s."""
 
-DENIED_RETRY: Final = Retry(first=Seconds(2.0), factor=1.5, cap=Seconds(8.0))
+DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(8.0), factor=1.5)
 """After a permit below the request."""
 
-VM_API_RETRY: Final = Retry(first=Seconds(5.0), factor=2.0, cap=Seconds(40.0))
+VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""
-
-
-def wait_after(retry: Retry, failures: int, jitter: float) -> Seconds:
-    """How long to wait after so many failures in a row (>= 1); ``jitter`` in 0..1 spreads the waits of many agents."""
-    grown = retry.first * retry.factor ** min(failures - 1, 32)
-    return Seconds(min(retry.cap, grown) * (1.0 + retry.jitter * jitter))

@@ -74,13 +74,13 @@ class WatchTimes:
     silence: Seconds
 
     @classmethod
-    def spread(cls, luck: float, span: Seconds = WATCH_SPAN) -> WatchTimes:
-        """``span`` and, by ``luck`` in 0..1, up to as much again.
+    def spread(cls, jitter: float, span: Seconds = WATCH_SPAN) -> WatchTimes:
+        """``span`` and, by ``jitter`` in 0..1, up to as much again.
 
         >>> WatchTimes.spread(0.5)
         WatchTimes(asked=360, silence=390.0)
         """
-        asked = int(span * (1.0 + luck))
+        asked = int(span * (1.0 + jitter))
         return cls(asked, Seconds(asked + SILENCE_BEYOND))
 
 

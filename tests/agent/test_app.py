@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from agent.__main__ import main
-from agent.adapters.system import SystemClock, SystemDice
 from agent.app import run
 from agent.settings import read_settings
-from agent.supervisor import Means
+from agent.supervisor import Dependencies
 from agent.telemetry import JsonLog, Level
-from tests.agent.world import Lines
+from protocol.runtime.clock import SystemClock
+from tests.agent.fake_ports import Lines
 
 
 def free_port() -> int:
@@ -54,7 +54,7 @@ async def test_with_everything_away_it_serves_says_what_is_wrong_and_stops_at_on
     port, stop, log = free_port(), asyncio.Event(), Lines()
     settings = read_settings([], environment(tmp_path, port, **more))
     async with asyncio.TaskGroup() as tasks, httpx.AsyncClient(trust_env=False) as http:
-        tasks.create_task(run(settings, Means(SystemClock(), SystemDice(), log), stop))
+        tasks.create_task(run(settings, Dependencies(SystemClock(), log), stop))
         await log.says("agent started")
         assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"
         await log.says("the VM cannot be read", "the pods of this node cannot be read")
@@ -102,4 +102,4 @@ async def test_the_clock_waits_for_the_event_or_the_instant() -> None:
     assert not event.is_set()
     event.set()
     await clock.wait(event, None)
-    assert 0.0 <= SystemDice().roll() < 1.0
+    assert 0.0 <= SystemClock().jitter() < 1.0

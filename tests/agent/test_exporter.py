@@ -11,37 +11,38 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.assignments import OwnVm
 from agent.exporter import routes
 from agent.http_server import LARGEST_HEAD, listening
-from agent.supervisor import Means, OwnVm, Supervisor
+from agent.supervisor import Dependencies, Supervisor
 from tests.agent.core.story import POLICY
-from tests.agent.world import CHARGE, Lines, NoChance, World
+from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
 
 
 @pytest_asyncio.fixture
-async def served() -> AsyncIterator[tuple[World, Supervisor, httpx.AsyncClient]]:
-    """A world whose runner a supervisor has, behind a sidecar's listener."""
-    world = World()
+async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.AsyncClient]]:
+    """A fixture whose runner a supervisor has, behind a sidecar's listener."""
+    fixture = RunnerFixture()
     supervisor = Supervisor(
-        OwnVm(CHARGE), lambda _charge, _policy: world.runner, POLICY, Means(world.clock, NoChance(), Lines())
+        OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, Dependencies(fixture.clock, Lines())
     )
     async with (
-        listening("127.0.0.1", 0, routes(supervisor, world.clock, alone=True)) as port,
+        listening("127.0.0.1", 0, routes(supervisor, fixture.clock, alone=True)) as port,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
     ):
-        yield world, supervisor, http
+        yield fixture, supervisor, http
 
 
-Served = tuple[World, Supervisor, httpx.AsyncClient]
+Served = tuple[RunnerFixture, Supervisor, httpx.AsyncClient]
 
 
 async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
-    world, supervisor, http = served
+    fixture, supervisor, http = served
     answers = [await http.get("/readyz")]
     supervisor.is_listed = True
-    supervisor.runners[CHARGE] = world.runner
+    supervisor.runners[ASSIGNMENT] = fixture.runner
     answers.append(await http.get("/readyz"))
-    async with world:
+    async with fixture:
         answers.append(await http.get("/readyz"))
     assert [(a.status_code, a.text) for a in answers] == [
         (503, "the VMs to look after are not known yet\n"),
@@ -52,36 +53,36 @@ async def test_readiness_waits_until_every_vm_was_read(served: Served) -> None:
 
 
 async def test_metrics_are_what_the_runners_know(served: Served) -> None:
-    world, supervisor, http = served
-    supervisor.runners[CHARGE] = world.runner
-    async with world:
-        await world.clock.pass_time(2.0)
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
         text = (await http.get("/metrics")).text
     found = {
         (s.name, s.labels.get("kind", "")): s.value
         for family in text_string_to_metric_families(text)
         for s in family.samples
     }
-    assert found["autoscaler_agent_vms", ""] == 1
-    assert found["autoscaler_agent_cpu_cores", "actual"] == 0.25
-    assert found["autoscaler_agent_memory_bytes", "permit"] == 1024**3
-    assert found["autoscaler_agent_events_total", "scrape_ok"] == 3
-    assert found["autoscaler_agent_denied", ""] == 0
+    assert found["autoscale_agent_vms", ""] == 1
+    assert found["autoscale_agent_cpu_cores", "actual"] == 0.25
+    assert found["autoscale_agent_memory_bytes", "permit"] == 1024**3
+    assert found["autoscale_agent_events_total", "scrape_ok"] == 3
+    assert found["autoscale_agent_denied", ""] == 0
     assert "process_resident_memory_bytes" in text
 
 
 async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> None:
-    world, supervisor, http = served
-    supervisor.runners[CHARGE] = world.runner
-    assert "autoscaler_agent_cpu_cores{" not in (await http.get("/metrics")).text
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    assert "autoscale_agent_cpu_cores{" not in (await http.get("/metrics")).text
 
 
 async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> None:
-    world, supervisor, http = served
+    fixture, supervisor, http = served
     assert (await http.get("/explain")).json() == {"error": "no such VM here: none yet"}
-    supervisor.runners[CHARGE] = world.runner
-    async with world:
-        await world.clock.pass_time(2.0)
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
         alone, named = (await http.get("/explain")).json(), (await http.get("/explain/default/vm-1")).json()
     assert alone == named
     assert (alone["vm"], alone["size"]["has"], alone["troubles"]) == (
@@ -94,9 +95,9 @@ async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> Non
 
 
 async def test_the_node_form_lists_its_vms(served: Served) -> None:
-    world, supervisor, _ = served
-    supervisor.runners[CHARGE] = world.runner
-    answer = routes(supervisor, world.clock, alone=False)["/explain"]("")
+    fixture, supervisor, _ = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    answer = routes(supervisor, fixture.clock, alone=False)["/explain"]("")
     assert msgspec.json.decode(answer.body) == {"vms": ["default/vm-1"]}
 
 

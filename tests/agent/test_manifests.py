@@ -33,7 +33,7 @@ def test_the_agent_understands_its_variables(name: str) -> None:
     given = {str(variable["name"]): str(variable.get("value", "from-the-pod")) for variable in container["env"]}
     assert set(given) <= set(OPTIONS)
     found = read_settings([], given)
-    assert (found.charge is None) == (name == "agent-daemonset.yaml")
+    assert (found.assignment is None) == (name == "agent-daemonset.yaml")
 
 
 @pytest.mark.parametrize("name", ["agent-daemonset.yaml", "agent-sidecar.yaml"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.core.policy import Policy
 from agent.policy_file import PolicyFile
-from tests.agent.world import FakeClock
+from tests.fake_clock import FakeClock
 
 
 class Taker:
@@ -29,10 +29,10 @@ async def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     file = PolicyFile(path)
     file.look(taker)
     following = asyncio.create_task(file.follow(taker, clock))
-    await clock.pass_time(20.0)
+    await clock.advance(20.0)
     assert taker.told == [0.5]
     path.write_text("cpu: {target: 0.6}")
-    await clock.pass_time(5.0)
+    await clock.advance(5.0)
     assert taker.told == [0.5, 0.6]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

@@ -14,129 +14,129 @@ from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
 from protocol.names import ANNOTATION_CONFIG
 from tests.agent.core.story import POLICY, cu, holding
-from tests.agent.world import World
+from tests.agent.fake_ports import RunnerFixture
 
 AWAY = PortError(Fault.NETWORK, "away")
 
 
 async def test_load_grows_the_vm_and_rest_shrinks_it_again() -> None:
-    async with World() as world:
-        await world.clock.pass_time(1.0)
-        world.guest.cores = 0.25
-        await world.clock.pass_time(1.0)
-        assert world.vm_api.patched == [(cu(2), 1)], "within one second of the load"
-        world.guest.cores = 0.0
-        await world.clock.pass_time(7.0)
-        assert world.vm_api.patched == [(cu(2), 1), (cu(1), 2)]
-        assert world.scheduler.asked == [cu(1), cu(1), cu(2), cu(1)], "with its load as soon as that is known"
-        assert world.runner.tally["patch_ok"] == 2
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.patched == [(cu(2), 1)], "within one second of the load"
+        fixture.guest.cores = 0.0
+        await fixture.clock.advance(7.0)
+        assert fixture.vm_api.patched == [(cu(2), 1), (cu(1), 2)]
+        assert fixture.scheduler.asked == [cu(1), cu(1), cu(2), cu(1)], "with its load as soon as that is known"
+        assert fixture.runner.tally["patch_ok"] == 2
 
 
 async def test_metrics_that_fail_are_said_once_and_again_when_they_are_back() -> None:
-    async with World() as world:
-        world.guest.error = PortError(Fault.GUEST, "answers 500")
-        await world.clock.pass_time(5.0)
-        world.guest.error = None
-        await world.clock.pass_time(1.0)
-        assert world.log.messages == ["permitted", "no metrics", "metrics are back"]
-        assert world.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": "answers 500"}
-        assert world.runner.tally["scrape_failed"] == 5
+    async with RunnerFixture() as fixture:
+        fixture.guest.error = PortError(Fault.GUEST, "answers 500")
+        await fixture.clock.advance(5.0)
+        fixture.guest.error = None
+        await fixture.clock.advance(1.0)
+        assert fixture.log.messages == ["permitted", "no metrics", "metrics are back"]
+        assert fixture.log.lines[1][2] == {"vm": "default/vm-1", "fault": "guest", "reason": "answers 500"}
+        assert fixture.runner.tally["scrape_failed"] == 5
 
 
 async def test_a_scheduler_that_is_away_is_asked_again_and_nothing_else_stops() -> None:
-    async with World() as world:
-        world.guest.cores = 0.25
-        world.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")] * 2
-        await world.clock.pass_time(1.0)
-        assert world.vm_api.patched == []
-        await world.clock.pass_time(9.0)
-        assert world.vm_api.patched == [(cu(2), 1)]
-        assert world.guest.looks == 11
-        assert world.log.messages == ["permitted", "the scheduler gave no permit", "permitted", "resized"]
+    async with RunnerFixture() as fixture:
+        fixture.guest.cores = 0.25
+        fixture.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")] * 2
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.patched == []
+        await fixture.clock.advance(9.0)
+        assert fixture.vm_api.patched == [(cu(2), 1)]
+        assert fixture.guest.looks == 11
+        assert fixture.log.messages == ["permitted", "the scheduler gave no permit", "permitted", "resized"]
 
 
 async def test_after_a_conflict_the_object_is_read_at_once_and_the_patch_repeated() -> None:
-    async with World() as world:
-        await world.clock.pass_time(1.0)
-        world.vm_api.change(shown=False, annotations={"somebody": "else"})
-        world.guest.cores = 0.25
-        await world.clock.pass_time(1.0)
-        assert world.vm_api.patched == [(cu(2), 1), (cu(2), 2)]
-        assert world.runner.tally["patch_conflict"] == 1
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.vm_api.change(shown=False, annotations={"somebody": "else"})
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 2)]
+        assert fixture.runner.tally["patch_conflict"] == 1
 
 
 async def test_a_conflict_and_an_api_that_is_away_waits_for_the_watch() -> None:
-    async with World() as world:
-        await world.clock.pass_time(1.0)
-        world.vm_api.change(shown=False, annotations={"somebody": "else"})
-        world.vm_api.get_errors = [AWAY]
-        world.guest.cores = 0.25
-        await world.clock.pass_time(1.0)
-        assert world.vm_api.patched == [(cu(2), 1)]
-        world.vm_api.change(annotations={})
-        await world.clock.pass_time(0.0)
-        assert world.vm_api.patched == [(cu(2), 1), (cu(2), 3)]
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.vm_api.change(shown=False, annotations={"somebody": "else"})
+        fixture.vm_api.get_errors = [AWAY]
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.vm_api.patched == [(cu(2), 1)]
+        fixture.vm_api.change(annotations={})
+        await fixture.clock.advance(0.0)
+        assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 3)]
 
 
 @pytest.mark.parametrize("error", [AWAY, RefusedError(Fault.AGENT, "403"), GoneError(Fault.VM_API, "404")])
 async def test_a_patch_that_fails_is_repeated_after_five_seconds(error: PortError) -> None:
-    async with World() as world:
-        await world.clock.pass_time(1.0)
-        world.vm_api.patch_errors = [error]
-        world.guest.cores = 0.25
-        await world.clock.pass_time(5.9)
-        assert world.vm_api.patched == [(cu(2), 1)]
-        await world.clock.pass_time(0.1)
-        assert world.vm_api.patched == [(cu(2), 1), (cu(2), 1)]
-        assert "the VM was not resized" in world.log.messages
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        fixture.vm_api.patch_errors = [error]
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(5.9)
+        assert fixture.vm_api.patched == [(cu(2), 1)]
+        await fixture.clock.advance(0.1)
+        assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 1)]
+        assert "the VM was not resized" in fixture.log.messages
 
 
 async def test_a_watch_that_ends_or_fails_begins_again_after_a_pause() -> None:
-    async with World() as world:
-        assert world.vm_api.gets == 1
-        world.vm_api.end_watch()
-        await world.clock.pass_time(0.9)
-        assert world.vm_api.gets == 1
-        await world.clock.pass_time(0.2)
-        assert world.vm_api.gets == 2
-        world.vm_api.end_watch(AWAY)
-        await world.clock.pass_time(1.1)
-        assert world.vm_api.gets == 3
-        assert world.log.messages[-2:] == ["the VM cannot be read", "the VM can be read again"]
+    async with RunnerFixture() as fixture:
+        assert fixture.vm_api.gets == 1
+        fixture.vm_api.end_watch()
+        await fixture.clock.advance(0.9)
+        assert fixture.vm_api.gets == 1
+        await fixture.clock.advance(0.2)
+        assert fixture.vm_api.gets == 2
+        fixture.vm_api.end_watch(AWAY)
+        await fixture.clock.advance(1.1)
+        assert fixture.vm_api.gets == 3
+        assert fixture.log.messages[-2:] == ["the VM cannot be read", "the VM can be read again"]
 
 
 async def test_a_vm_that_cannot_be_read_is_looked_for_ever_less_often() -> None:
-    world = World()
-    world.vm_api.get_errors = [AWAY] * 20
-    async with world:
-        await world.clock.pass_time(7.5)
-        assert world.vm_api.gets == 4, "at 0, 1, 3 and 7 seconds"
-        assert world.scheduler.requests == []
+    fixture = RunnerFixture()
+    fixture.vm_api.get_errors = [AWAY] * 20
+    async with fixture:
+        await fixture.clock.advance(7.5)
+        assert fixture.vm_api.gets == 4, "at 0, 1, 3 and 7 seconds"
+        assert fixture.scheduler.requests == []
 
 
 async def test_the_vms_own_policy_goes_above_the_one_for_all() -> None:
-    async with World() as world:
-        world.vm_api.change(annotations={ANNOTATION_CONFIG: "smoothing: {maxGap: 90s}"})
-        await world.clock.pass_time(0.0)
-        assert world.runner.state.policy.smoothing.max_gap == 90.0
-        world.runner.use_policy(replace(POLICY, smoothing=holding(4.0, max_gap=7.0)))
-        assert world.runner.state.policy.smoothing.max_gap == 90.0
-        world.vm_api.change(annotations={})
-        await world.clock.pass_time(0.0)
-        assert world.runner.state.policy.smoothing.max_gap == 7.0
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "smoothing: {maxGap: 90s}"})
+        await fixture.clock.advance(0.0)
+        assert fixture.runner.state.policy.smoothing.max_gap == 90.0
+        fixture.runner.use_policy(replace(POLICY, smoothing=holding(4.0, max_gap=7.0)))
+        assert fixture.runner.state.policy.smoothing.max_gap == 90.0
+        fixture.vm_api.change(annotations={})
+        await fixture.clock.advance(0.0)
+        assert fixture.runner.state.policy.smoothing.max_gap == 7.0
 
 
 async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays() -> None:
-    async with World() as world:
-        world.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 0.7}"})
-        world.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 7}"})
-        await world.clock.pass_time(0.0)
-        assert world.runner.state.policy.cpu.target == 0.7
-        level, message, fields = world.log.lines[-1]
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 0.7}"})
+        fixture.vm_api.change(annotations={ANNOTATION_CONFIG: "cpu: {target: 7}"})
+        await fixture.clock.advance(0.0)
+        assert fixture.runner.state.policy.cpu.target == 0.7
+        level, message, fields = fixture.log.lines[-1]
         assert (level, message) == (Level.ERROR, "policy refused; the last good one stays")
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
-        world.runner.refuse_policy("policy.yaml: gone")
-        assert world.runner.tally["policy_refused"] == 2
+        fixture.runner.refuse_policy("policy.yaml: gone")
+        assert fixture.runner.tally["policy_refused"] == 2
 
 
 async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_leaves_it_in_force() -> None:
@@ -144,32 +144,32 @@ async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_l
         stages = f"[{{hold: {{window: {window}}}}}]"
         return {ANNOTATION_CONFIG: f"smoothing: {{cpu: {stages}, memory: {stages}}}"}
 
-    async with World() as world:
-        world.vm_api.change(annotations=hold("20s"))
-        world.guest.cores = 0.25
-        await world.clock.pass_time(2.0)
-        assert world.vm_api.found.use == cu(2)
-        world.vm_api.change(annotations=hold("0s"))
-        world.guest.cores = 0.0
-        await world.clock.pass_time(19.0)
-        said = explain(world.runner.state, "default/vm-1", world.clock.now())
-        assert world.vm_api.found.use == cu(2)
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.change(annotations=hold("20s"))
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(2.0)
+        assert fixture.vm_api.found.use == cu(2)
+        fixture.vm_api.change(annotations=hold("0s"))
+        fixture.guest.cores = 0.0
+        await fixture.clock.advance(19.0)
+        said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
+        assert fixture.vm_api.found.use == cu(2)
         assert said.because == "holding: less has not been proven to be enough"
         assert said.smoothing[0] == Step("cpu", "hold", "0", "500m", "the most of the window (20 s)")
         assert [failure.reason for failure in said.troubles] == [
             f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
             "expected a span above zero and at most a year, got '0s'"
         ]
-        await world.clock.pass_time(5.0)
-        assert world.vm_api.found.use == cu(1)
+        await fixture.clock.advance(5.0)
+        assert fixture.vm_api.found.use == cu(1)
 
 
 async def test_less_than_was_asked_for_is_a_warning() -> None:
-    async with World() as world:
-        world.scheduler.room = cu(1)
-        world.guest.cores = 0.25
-        await world.clock.pass_time(1.0)
-        assert world.log.lines[-1] == (
+    async with RunnerFixture() as fixture:
+        fixture.scheduler.room = cu(1)
+        fixture.guest.cores = 0.25
+        await fixture.clock.advance(1.0)
+        assert fixture.log.lines[-1] == (
             Level.WARNING,
             "less permitted than asked for",
             {
@@ -184,13 +184,13 @@ async def test_less_than_was_asked_for_is_a_warning() -> None:
 
 
 async def test_a_bug_in_a_port_ends_the_runner_with_everything_of_it() -> None:
-    world = World()
+    fixture = RunnerFixture()
 
     async def broken() -> None:
         raise ZeroDivisionError
 
-    world.guest.scrape = broken  # type: ignore[method-assign,assignment]
+    fixture.guest.scrape = broken  # type: ignore[method-assign,assignment]
     with pytest.raises(ExceptionGroup) as caught:
-        await asyncio.wait_for(world.runner.run(), 5.0)
+        await asyncio.wait_for(fixture.runner.run(), 5.0)
     assert caught.group_contains(ZeroDivisionError)
     assert asyncio.all_tasks() == {asyncio.current_task()}

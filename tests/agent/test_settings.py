@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.runner import Charge
+from agent.assignments import Assignment
 from agent.settings import ACCOUNT, SettingsError, read_settings
 from protocol.messages import ObjectName
 
@@ -15,7 +15,7 @@ SIDECAR = {"VM_NAME": "vm-1", "POD_NAME": "vm-1-pod", "POD_NAMESPACE": "default"
 
 def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
     found = read_settings([], SIDECAR)
-    assert found.charge == Charge(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
+    assert found.assignment == Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
     assert found.node is None
     assert (found.scheduler_url, found.metrics_url) == (
         "http://autoscale-scheduler.kube-system.svc:10299",
@@ -26,13 +26,13 @@ def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
 
 def test_flags_go_above_the_environment() -> None:
     found = read_settings(["--vm-name", "other", "--agent-listen", "127.0.0.1:0"], SIDECAR)
-    assert found.charge is not None
-    assert (found.charge.vm.name, found.host, found.port) == ("other", "127.0.0.1", 0)
+    assert found.assignment is not None
+    assert (found.assignment.vm.name, found.host, found.port) == ("other", "127.0.0.1", 0)
 
 
 def test_the_node_form_needs_its_node() -> None:
     found = read_settings([], {"AGENT_MODE": "node", "NODE_NAME": "node-1", "AGENT_LISTEN": "[::]:9101"})
-    assert (found.charge, found.node, found.host) == (None, "node-1", "::")
+    assert (found.assignment, found.node, found.host) == (None, "node-1", "::")
 
 
 def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_path: Path) -> None:

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
 from agent.core.policy import Policy
 from agent.ports import PortError
-from agent.runner import Charge, Ports, Runner
-from agent.supervisor import Means, OwnVm, Supervisor
+from agent.runner import Ports, Runner
+from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY, holding
-from tests.agent.world import CHARGE, FakeClock, FakeGuest, FakeScheduler, FakeVmApi, Lines, NoChance, settle
+from tests.agent.fake_ports import ASSIGNMENT, FakeGuest, FakeScheduler, FakeVmApi, Lines
+from tests.fake_clock import FakeClock, settle
 
-OTHER = Charge(ObjectName("default", "vm-2"), ObjectName("default", "vm-2-pod"))
+OTHER = Assignment(ObjectName("default", "vm-2"), ObjectName("default", "vm-2-pod"))
 
 
 class Node:
     """A node whose pods come and go as a test says."""
 
+    unreadable: Mapping[ObjectName, str] = {}
+
     def __init__(self) -> None:
-        self.changes: asyncio.Queue[frozenset[Charge] | PortError | None] = asyncio.Queue()
+        self.changes: asyncio.Queue[frozenset[Assignment] | PortError | None] = asyncio.Queue()
         self.asked = 0
 
-    async def sets(self) -> AsyncIterator[frozenset[Charge]]:
+    async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         self.asked += 1
         while True:
             change = await self.changes.get()
@@ -36,8 +40,8 @@ class Node:
                 raise change
             yield change
 
-    async def has(self, *charges: Charge) -> None:
-        self.changes.put_nowait(frozenset(charges))
+    async def has(self, *assignments: Assignment) -> None:
+        self.changes.put_nowait(frozenset(assignments))
         await settle()
 
 
@@ -45,14 +49,14 @@ class Agents:
     """One process around a node."""
 
     def __init__(self) -> None:
-        self.node, self.clock, self.log = Node(), FakeClock(), Lines()
+        self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
-        self.supervisor = Supervisor(self.node, self.make, POLICY, Means(self.clock, NoChance(), self.log))
+        self.supervisor = Supervisor(self.node, self.make, POLICY, Dependencies(self.clock, self.log))
 
-    def make(self, charge: Charge, policy: Policy) -> Runner:
+    def make(self, assignment: Assignment, policy: Policy) -> Runner:
         self.guests.append(FakeGuest(self.clock))
-        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), self.clock, NoChance())
-        return Runner(charge, ports, policy, 1, self.log)
+        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), self.clock)
+        return Runner(assignment, ports, policy, 1, self.log)
 
 
 @asynccontextmanager
@@ -68,58 +72,58 @@ async def running() -> AsyncIterator[Agents]:
 async def test_every_vm_in_the_set_has_a_runner_and_no_other() -> None:
     async with running() as agents:
         assert not agents.supervisor.is_listed
-        await agents.node.has(CHARGE, OTHER)
-        assert set(agents.supervisor.runners) == {CHARGE, OTHER}
-        first = agents.supervisor.runners[CHARGE]
-        await agents.node.has(CHARGE)
-        assert agents.supervisor.runners == {CHARGE: first}
-        await agents.node.has(replace(CHARGE, pod_ip="10.0.0.1"))
-        assert list(agents.supervisor.runners) == [replace(CHARGE, pod_ip="10.0.0.1")]
+        await agents.node.has(ASSIGNMENT, OTHER)
+        assert set(agents.supervisor.runners) == {ASSIGNMENT, OTHER}
+        first = agents.supervisor.runners[ASSIGNMENT]
+        await agents.node.has(ASSIGNMENT)
+        assert agents.supervisor.runners == {ASSIGNMENT: first}
+        await agents.node.has(replace(ASSIGNMENT, pod_ip="10.0.0.1"))
+        assert list(agents.supervisor.runners) == [replace(ASSIGNMENT, pod_ip="10.0.0.1")]
 
 
 async def test_a_runner_that_ends_by_a_bug_is_begun_anew_and_the_others_go_on() -> None:
     async with running() as agents:
-        await agents.node.has(CHARGE, OTHER)
-        broken, healthy = agents.supervisor.runners[CHARGE], agents.supervisor.runners[OTHER]
+        await agents.node.has(ASSIGNMENT, OTHER)
+        broken, healthy = agents.supervisor.runners[ASSIGNMENT], agents.supervisor.runners[OTHER]
         broken.state = None  # type: ignore[assignment]
-        await agents.clock.pass_time(1.0)
+        await agents.clock.advance(1.0)
         assert agents.supervisor.crashes == 1
         assert "an agent ended by a bug and begins anew" in agents.log.messages
-        await agents.clock.pass_time(2.0)
-        assert agents.supervisor.runners[CHARGE] is not broken
-        assert agents.supervisor.runners[CHARGE].state.vm.seen is not None
+        await agents.clock.advance(2.0)
+        assert agents.supervisor.runners[ASSIGNMENT] is not broken
+        assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None
         assert agents.supervisor.runners[OTHER] is healthy
 
 
 async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_on() -> None:
     async with running() as agents:
-        await agents.node.has(CHARGE)
-        runner = agents.supervisor.runners[CHARGE]
+        await agents.node.has(ASSIGNMENT)
+        runner = agents.supervisor.runners[ASSIGNMENT]
         agents.node.changes.put_nowait(PortError(Fault.NETWORK, "away"))
-        await agents.clock.pass_time(2.0)
+        await agents.clock.advance(2.0)
         assert agents.node.asked == 2
         assert agents.log.messages[-1] == "the pods of this node cannot be read"
         agents.node.changes.put_nowait(None)
-        await agents.clock.pass_time(4.0)
+        await agents.clock.advance(4.0)
         assert agents.node.asked == 3
-        await agents.node.has(CHARGE)
-        assert agents.supervisor.runners == {CHARGE: runner}
+        await agents.node.has(ASSIGNMENT)
+        assert agents.supervisor.runners == {ASSIGNMENT: runner}
 
 
 async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
     async with running() as agents:
-        await agents.node.has(CHARGE)
+        await agents.node.has(ASSIGNMENT)
         changed = replace(POLICY, smoothing=holding(90.0))
         agents.supervisor.use_policy(changed)
-        await agents.node.has(CHARGE, OTHER)
+        await agents.node.has(ASSIGNMENT, OTHER)
         assert {runner.state.policy for runner in agents.supervisor.runners.values()} == {changed}
         agents.supervisor.refuse_policy("policy.yaml: gone")
         assert all(runner.state.settings_failure for runner in agents.supervisor.runners.values())
 
 
 async def test_a_sidecar_looks_after_its_own_vm_for_ever() -> None:
-    sets = OwnVm(CHARGE).sets()
-    assert await anext(sets) == frozenset({CHARGE})
+    sets = OwnVm(ASSIGNMENT).sets()
+    assert await anext(sets) == frozenset({ASSIGNMENT})
     waiting = asyncio.ensure_future(anext(sets))
     await settle()
     assert not waiting.done()

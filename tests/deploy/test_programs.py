@@ -14,7 +14,7 @@ import yaml
 import vm_image.pack
 from agent.config import read_policy
 from agent.core.policy import Policy
-from agent.settings import OPTIONS, Settings, read_settings
+from agent.settings import OPTIONS, AgentSettings, read_settings
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from scheduler_plugin.__main__ import _parser as scheduler_parser
 from scheduler_plugin.expander.settings import host_and_port
@@ -112,7 +112,7 @@ def given(variable: Document) -> str:
     return "db" if field == VM_NAME_FIELD else FIELDS[field]
 
 
-def agent_settings(name: str) -> Settings:
+def agent_settings(name: str) -> AgentSettings:
     found = environment(container(name))
     assert set(found) <= set(OPTIONS)
     return read_settings([], found)
@@ -120,15 +120,15 @@ def agent_settings(name: str) -> Settings:
 
 def test_the_node_agent_understands_its_variables() -> None:
     settings = agent_settings("agent")
-    assert (settings.charge, settings.node) == (None, "node-1")
+    assert (settings.assignment, settings.node) == (None, "node-1")
     assert settings.metrics_url == f"http://{{pod_ip}}:{TO_GUEST}/metrics"
     assert settings.policy_file == Path("/etc/autoscaler-agent/policy.yaml")
 
 
 def test_the_sidecar_understands_its_variables() -> None:
     settings = agent_settings("autoscaler-agent")
-    assert settings.charge is not None
-    assert (str(settings.charge.vm), str(settings.charge.pod)) == ("default/db", "default/db-pod")
+    assert settings.assignment is not None
+    assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-pod")
     assert settings.metrics_url == OPTIONS["METRICS_URL"][0]
 
 

@@ -16,9 +16,9 @@ from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.token import FileToken, NoToken
+from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.ports import ConflictError, GoneError, PortError, RefusedError
-from agent.runner import Charge
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
@@ -137,12 +137,12 @@ async def test_the_nodes_vms_are_its_enabled_pods_that_have_an_address(cluster: 
     for number, pod in enumerate(("one", "two", "three", "four")):
         await cluster.has_address(pod, f"10.0.0.{number}")
     sets = NodePods(cluster.api, "node-1").sets()
-    one = Charge(ObjectName("default", "vm-1"), ObjectName("default", "one"), "10.0.0.0")
+    one = Assignment(ObjectName("default", "vm-1"), ObjectName("default", "one"), "10.0.0.0")
     assert await anext(sets) == frozenset({one})
     await cluster.has_pod("five", "node-1", "vm-5")
     assert await anext(sets) == frozenset({one})
     await cluster.has_address("five", "10.0.0.5")
-    five = Charge(ObjectName("default", "vm-5"), ObjectName("default", "five"), "10.0.0.5")
+    five = Assignment(ObjectName("default", "vm-5"), ObjectName("default", "five"), "10.0.0.5")
     assert await anext(sets) == frozenset({one, five})
     await cluster.patched(f"{PODS}/five/status", {"status": {"phase": "Succeeded"}})
     assert await anext(sets) == frozenset({one})

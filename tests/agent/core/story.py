@@ -53,7 +53,7 @@ def vm(use: Resources, *, version: int = 1, actual: Resources | None = None, low
 
 @dataclass
 class Story:
-    """One agent, its guest's counters, and what the world would answer."""
+    """One agent, its guest's counters, and what the fixture would answer."""
 
     policy: Policy = POLICY
     now: float = 0.0

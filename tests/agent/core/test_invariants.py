@@ -84,7 +84,7 @@ UNITS = st.sampled_from([UNIT, ComputeUnit(MilliCpu(500), Bytes(GIB)), ComputeUn
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
-    """One agent in a world where everything can happen at any time; the model is what a scheduler would reserve."""
+    """One agent in a fixture where everything can happen at any time; the model is what a scheduler would reserve."""
 
     @initialize(use=SIZES, jitter=st.floats(0, 1))
     def begins(self, use: Resources, jitter: float) -> None:

@@ -15,10 +15,11 @@ import httpx
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
+from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
-from agent.runner import Charge, Ports, Runner
+from agent.runner import Ports, Runner
 from agent.telemetry import Field, Level
 from deploy.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
 from deploy.local.kubelet.tokens import ensure_account
@@ -66,9 +67,6 @@ class OneClock:
 
     def jitter(self) -> float:
         return 0.5
-
-    def roll(self) -> float:
-        return 0.0
 
     async def sleep(self, span: Seconds) -> None:
         wake = asyncio.Event()
@@ -232,10 +230,9 @@ class Agents:
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
             self._clock,
-            self._clock,
         )
         policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
-        runner = Runner(Charge(vm, name), ports, policy, int(self._clock.wall() * 1e6), Silence())
+        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), Silence())
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
     async def _token(self, pod: Json) -> str:

@@ -1,83 +1,25 @@
-"""A world for runners without time or network: a clock moved by hand, and ports that do as a test says."""
+"""Fakes at the ports of a runner: they do as a test says, without time or network."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import ConflictError, PortError
-from agent.runner import Charge, Ports, Runner
+from agent.runner import Ports, Runner
 from agent.telemetry import Field, Level
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Bytes, ComputeUnit, Instant, Resources
+from protocol.units import Bytes, ComputeUnit, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 from tests.agent.core.story import GIB, POLICY, UNIT, cu
+from tests.fake_clock import FakeClock, settle
 
-CHARGE = Charge(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
-SETTLED = 25
-"""Turns of the event loop after which everything that can happen without time has happened."""
-
-
-async def settle() -> None:
-    """Lets every task go as far as it can without time."""
-    for _ in range(SETTLED):
-        await asyncio.sleep(0)
-
-
-class FakeClock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._waiting: list[tuple[float, asyncio.Future[None]]] = []
-
-    def now(self) -> Instant:
-        """This instant."""
-        return Instant(self._now)
-
-    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """See ``Clock``."""
-        due: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if until is not None:
-            self._waiting.append((until, due))
-            self._ring()
-        woken: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
-        try:
-            await asyncio.wait([woken, due], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            due.cancel()
-
-    async def pass_time(self, seconds: float) -> None:
-        """Moves on, stopping wherever somebody waits."""
-        end = self._now + seconds
-        await settle()
-        while True:
-            pending = [at for at, due in self._waiting if not due.done() and at <= end]
-            self._now = max(self._now, min(pending, default=end))
-            self._ring()
-            await settle()
-            if not pending:
-                return
-
-    def _ring(self) -> None:
-        for at, due in self._waiting:
-            if at <= self._now and not due.done():
-                due.set_result(None)
-        self._waiting = [(at, due) for at, due in self._waiting if not due.done()]
-
-
-class NoChance:
-    """A die that always shows the same."""
-
-    def roll(self) -> float:
-        """Nothing."""
-        return 0.0
+ASSIGNMENT = Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
 
 
 @dataclass
@@ -155,7 +97,7 @@ class FakeVmApi:
 
     def __init__(self) -> None:
         self.found = VirtualMachine(
-            name=CHARGE.vm,
+            name=ASSIGNMENT.vm,
             uid="u",
             resource_version="1",
             labels={},
@@ -164,7 +106,7 @@ class FakeVmApi:
             use=cu(1),
             actual=cu(1),
             slot_size=Bytes(GIB),
-            pod_name=CHARGE.pod.name,
+            pod_name=ASSIGNMENT.pod.name,
             node="node-1",
             pod_ip=None,
             phase="Running",
@@ -217,20 +159,20 @@ class FakeVmApi:
 
 
 @dataclass
-class World:
-    """Everything around one runner."""
+class RunnerFixture:
+    """One runner, and fakes at all of its ports."""
 
-    clock: FakeClock = field(default_factory=FakeClock)
+    clock: FakeClock = field(default_factory=lambda: FakeClock(start=0.0, jitter=0.0))
     scheduler: FakeScheduler = field(default_factory=FakeScheduler)
     vm_api: FakeVmApi = field(default_factory=FakeVmApi)
     log: Lines = field(default_factory=Lines)
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
-        ports = Ports(self.guest, self.scheduler, self.vm_api, self.clock, NoChance())
-        self.runner = Runner(CHARGE, ports, POLICY, 1, self.log)
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.clock)
+        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.log)
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> RunnerFixture:
         self.task = asyncio.create_task(self.runner.run())
         await settle()
         return self

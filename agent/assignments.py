@@ -1,0 +1,44 @@
+"""The VMs that an agent is responsible for, and who names them (S4.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.messages import ObjectName
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Assignment:
+    """A VM, and the pod that it runs in."""
+
+    vm: ObjectName
+    pod: ObjectName
+    pod_ip: str | None = None
+
+
+class AssignmentSource(Protocol):
+    """Names the VMs."""
+
+    @property
+    def unreadable(self) -> Mapping[ObjectName, str]:
+        """Pods that cannot be read, and why; they are left as they were known."""
+
+    def sets(self) -> AsyncIterator[frozenset[Assignment]]:
+        """The whole set, now and after each change. May end or raise ``PortError``: then it is asked again."""
+
+
+class OwnVm:
+    """The set of one: the VM of the pod that this agent is a sidecar of."""
+
+    unreadable: Mapping[ObjectName, str] = {}
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+
+    async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
+        """The one set, for ever."""
+        yield frozenset({self._assignment})
+        await asyncio.Event().wait()
