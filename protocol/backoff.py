@@ -19,7 +19,7 @@ _MOST_DOUBLINGS: Final = 64  # no cap in use is further away, and a float still 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``spread`` of itself longer.
+    """Waits of ``first`` seconds, then ``factor`` (>= 1) times the last, up to ``cap``; each up to ``spread`` longer.
 
     >>> [Backoff(Seconds(1.0), Seconds(5.0)).delay(failures, 0.0) for failures in (1, 2, 3, 4)]
     [1.0, 2.0, 4.0, 5.0]
