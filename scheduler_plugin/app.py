@@ -26,10 +26,11 @@ from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.context import MigrationStatus, SchedulerContext
+from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.migration_news import MigrationNews
-from scheduler_plugin.mover import Mover
+from scheduler_plugin.migration.mover import Mover
+from scheduler_plugin.migration.reporter import MigrationReporter
+from scheduler_plugin.migration.status import MigrationStatus
 from scheduler_plugin.service import Service
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
@@ -69,7 +70,7 @@ def assemble(writer: ClusterWriter, clock: Clock, settings: SchedulerSettings, t
     context = SchedulerContext(ledger, feed, queues, writer, clock, telemetry, MigrationStatus())
     events = EventRecorder(context)
     workers = Workers(
-        BackgroundTasks(context), PermitWriter(context), events, Mover(context, MigrationNews(context, events))
+        BackgroundTasks(context), PermitWriter(context), events, Mover(context, MigrationReporter(context, events))
     )
     return Parts(context, workers, Service(context, workers, TokenJudge(writer.review_token, clock.now)))
 

@@ -16,11 +16,11 @@ from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, vi
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.outcomes import (
-    Booking,
     CreateMigration,
     Decision,
     Effect,
     LedgerError,
+    MoveReservation,
     NotReadyError,
     PersistPermit,
     ReadMigration,
@@ -31,7 +31,6 @@ from scheduler_plugin.ledger.outcomes import (
 )
 
 __all__ = [
-    "Booking",
     "ClaimState",
     "CreateMigration",
     "Creation",
@@ -46,6 +45,7 @@ __all__ = [
     "MigrationFacts",
     "MigrationPhase",
     "Move",
+    "MoveReservation",
     "NodeFacts",
     "NodePolicy",
     "NotReadyError",

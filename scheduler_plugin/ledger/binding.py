@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A reservation is made by the same ``verdict`` that filter used, and is kept until the pod is known not to be there.
-- The target pod of a migration takes over the room that was booked for it: the VM is never reserved twice on a node.
+- The target pod of a migration takes over the room that was reserved for it: the VM is never reserved twice on a node.
 - Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
 - Only the last certain refusal of all calls in flight releases; after a call with an unknown outcome, only a fresh
   read of the pod does.
@@ -14,8 +14,8 @@ from __future__ import annotations
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.ledger.following import judge_target
-from scheduler_plugin.ledger.moves import booking_of
+from scheduler_plugin.ledger.migration_reservations import judge_target
+from scheduler_plugin.ledger.moves import reservation_uid
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
@@ -51,7 +51,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
 
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
-    """Reserves room for a bind; a booking becomes the pod's claim. Raises ``NotReadyError``, ``UnknownPodError``."""
+    """Reserves room for a bind, a migration's for its pod. Raises ``NotReadyError``, ``UnknownPodError``."""
     if state.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
     held = state.claims.get(pod.uid)
@@ -62,7 +62,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
     if judged is not FITS or room is None:
         return Reservation(judged, "" if room is None else shortage(room, needed))
-    state.close_claim(booking_of(pod.migration))
+    state.close_claim(reservation_uid(pod.migration))
     state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     state.waiting.forget(pod.uid)
     return Reservation(FITS, needs_bind=True)

@@ -17,7 +17,7 @@ from scheduler_plugin.ledger.moves import Migration
 class Journey:
     """A migration that the VM is on. ``phase`` is the API's, or ``ordered``, ``unsure``, ``created`` before it is seen.
 
-    ``booked`` is what is kept on ``target`` until its pod is placed; ``trouble`` why nothing is although it should be.
+    ``reserved`` is what is held on ``target`` until its pod is placed; ``problem`` why nothing is though it should be.
     ``lasts`` is for how long it has been known here, ``reason`` why the scheduler ordered it (empty after a restart).
     """
 
@@ -27,8 +27,8 @@ class Journey:
     is_leaving: bool
     source: str | None
     target: str | None
-    booked: Resources
-    trouble: str | None
+    reserved: Resources
+    problem: str | None
     lasts: Seconds
     reason: str
 
@@ -85,7 +85,8 @@ def explain(claim: Claim, book: NodeAccount, migrations: Sequence[Migration], no
 
 
 def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:
-    bookings = [each for each in (() if account is None else account.claims) if each.pod.uid == migration.booking]
+    claims = () if account is None else account.claims
+    reserved = [each.reserved for each in claims if each.pod.uid == migration.reservation_uid]
     return Journey(
         migration=migration.name,
         phase=migration.creation.value if migration.facts is None else migration.phase.value,
@@ -93,8 +94,8 @@ def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> J
         is_leaving=migration.is_leaving,
         source=migration.source,
         target=migration.goal,
-        booked=Resources.sum(each.reserved for each in bookings),
-        trouble=migration.trouble,
+        reserved=Resources.sum(reserved),
+        problem=migration.problem,
         lasts=Seconds(now - migration.since),
         reason=migration.reason,
     )

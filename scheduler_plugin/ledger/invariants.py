@@ -17,8 +17,8 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.following import is_target, leaves
 from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.migration_reservations import is_target, leaves
 from scheduler_plugin.ledger.moves import Migration
 
 
@@ -120,13 +120,13 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
 
 
 def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
-    """What migrations mean for a claim: the source is told to leave, and room is booked once and only while needed."""
+    """What migrations mean for a claim: the source is told to leave, room is reserved once, only while needed."""
     broken = []
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
-    if claim.state is ClaimState.BOOKED:
-        needed = [each for each in migrations if each.booking == uid and each.target == claim.node]
+    if claim.state is ClaimState.INCOMING:
+        needed = [each for each in migrations if each.reservation_uid == uid and each.target == claim.node]
         if not any((each.is_active and not each.is_leaving) or each.arrives_unseen for each in needed):
             broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
         if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
@@ -142,7 +142,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     if migration.name != name or migration not in ledger.migrations_of(migration.vm):
         broken.append(f"migration {name}: is not filed under its name and its VM {migration.vm}")
     account = ledger.vms.get(migration.vm)
-    waits = migration.is_active and not migration.is_leaving and migration.trouble is None
+    waits = migration.is_active and not migration.is_leaving and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
     if not any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims):

@@ -35,9 +35,9 @@ class Move:
     reason: str
 
 
-def booking_of(migration: ObjectName | None) -> str:
+def reservation_uid(migration: ObjectName | None) -> str:
     """The UID under which room is claimed for a migration before its target pod is placed; no pod's UID is like it."""
-    return f"booking of {migration}"
+    return f"reservation of {migration}"
 
 
 class Creation(Enum):
@@ -52,8 +52,8 @@ class Creation(Enum):
 class Migration:
     """One migration. ``facts`` is None until the API has shown it, ``since`` is when it was first heard of.
 
-    ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``heading`` the node that its
-    target pod was placed on. ``trouble`` says why nothing is booked on ``target`` although it should be.
+    ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
+    its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
     """
 
     name: ObjectName
@@ -66,13 +66,13 @@ class Migration:
     facts: MigrationFacts | None = None
     source_pod: ObjectName | None = None
     target_pod: ObjectName | None = None
-    heading: str | None = None
-    trouble: str | None = None
+    placed_on: str | None = None
+    problem: str | None = None
 
     @property
-    def booking(self) -> str:
+    def reservation_uid(self) -> str:
         """The UID under which the room on ``target`` is claimed before the target pod is placed."""
-        return booking_of(self.name)
+        return reservation_uid(self.name)
 
     @property
     def phase(self) -> MigrationPhase:
@@ -87,7 +87,7 @@ class Migration:
     @property
     def arrives_unseen(self) -> bool:
         """Whether the VM has moved, and its target pod has not been seen on a node yet."""
-        return self.phase is MigrationPhase.SUCCEEDED and self.heading is None
+        return self.phase is MigrationPhase.SUCCEEDED and self.placed_on is None
 
     @property
     def is_leaving(self) -> bool:
@@ -102,7 +102,7 @@ class Migration:
     @property
     def goal(self) -> str | None:
         """The node that the VM moves to, as far as anybody knows."""
-        return self.heading or self.target
+        return self.placed_on or self.target
 
     def learn(self, facts: MigrationFacts) -> None:
         """Takes newer facts; older ones than those known change nothing."""
@@ -163,7 +163,7 @@ class Migrations:
             self._disturbed[vm] = None
 
     def disturb_bound_for(self, node: str) -> None:
-        """Something about a node has changed: whoever goes there may be booked, or no longer."""
+        """Something about a node has changed: room there may be reserved, or no longer."""
         for migration in self.named.values():
             if migration.target == node:
                 self._disturbed[migration.vm] = None

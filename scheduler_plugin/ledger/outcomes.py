@@ -60,7 +60,7 @@ class PersistPermit:
 
 @dataclass(frozen=True, slots=True)
 class CreateMigration:
-    """Room is booked and the source has its order: make the VirtualMachineMigration ``migration`` for ``move``.
+    """Room is reserved and the source has its order: make the VirtualMachineMigration ``migration`` for ``move``.
 
     Its annotation names ``move.target``, so that a restarted scheduler books the same room.
     """
@@ -103,8 +103,8 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
-    """The answer to an order to move a VM. ``verdict`` is ``Fits`` once room is booked, ``detail`` is as for a bind."""
+class MoveReservation:
+    """The answer to an order to move a VM: ``verdict`` is ``Fits`` once room is reserved, ``detail`` as for a bind."""
 
     verdict: Verdict
     detail: str = ""

@@ -58,7 +58,7 @@ class LedgerState:
         """A claim of a pod that has none."""
         claim = Claim(pod, node, state, None if pod.vm is None else self.vms.setdefault(pod.vm, VmAccount()))
         self.claims[pod.uid] = claim
-        if state is not ClaimState.BOOKED:
+        if state is not ClaimState.INCOMING:
             self.uids[pod.name] = pod.uid
         if claim.vm is not None:
             claim.vm.claims.append(claim)
@@ -186,7 +186,7 @@ class LedgerState:
         """The claims whose pods are not in a complete list, though they may be expected there."""
         listed = set(uids)
         claims = self.claims.items()
-        return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.BOOKED]
+        return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.INCOMING]
 
     def _touch(self, name: str) -> NodeAccount:
         book = self.nodes.get(name)

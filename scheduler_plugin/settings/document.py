@@ -24,7 +24,7 @@ from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger import Level, NodePolicy
-from scheduler_plugin.migration import MigrationPolicy
+from scheduler_plugin.migration.core import MigrationPolicy
 from scheduler_plugin.settings.fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
 

@@ -62,7 +62,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
 
 
 def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> Json:
-    """One migration; ``problem`` is why nothing is booked for it, or why it failed."""
+    """One migration; ``problem`` is why nothing is reserved for it, or why it failed."""
     return {
         "name": str(found.name),
         "vm": str(found.vm),
@@ -73,7 +73,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
         "leaving": found.is_leaving,
         "seenForSeconds": round(now - found.since, 3),
         "reason": found.reason or (seen.reason if seen is not None else ""),
-        "problem": found.trouble or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
+        "problem": found.problem or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
         "totalSeconds": None if seen is None else seen.total,
         "downtimeSeconds": None if seen is None else seen.downtime,
     }

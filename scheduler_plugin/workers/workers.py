@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from scheduler_plugin.mover import Mover
+from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter

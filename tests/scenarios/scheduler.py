@@ -29,7 +29,7 @@ from scheduler_plugin.ledger import (
     RoomFreed,
     VmFacts,
 )
-from scheduler_plugin.migration import MigrationPolicy, Moment, Planner, Rest
+from scheduler_plugin.migration.core import MigrationPolicy, Now, Planner, Rest
 from scheduler_plugin.placement import FITS
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
@@ -197,14 +197,14 @@ class Scheduler:
         """Reserves room for a move and takes the order to create its migration."""
         assert self.ledger is not None
         name = ObjectName(move.vm.namespace, f"{move.vm.name}-{self.cluster.next_name()}")
-        booking = self.ledger.book_move(move, name, now)
-        self._do(booking.effects)
-        return booking.verdict is FITS
+        reservation = self.ledger.reserve_move(move, name, now)
+        self._do(reservation.effects)
+        return reservation.verdict is FITS
 
     def look(self, now: Instant) -> int:
         """The planner looks, and everything it says is begun; how many VMs are to move."""
         assert self.ledger is not None
-        plan = self.planner.look(self.ledger, POLICY, RANKING, Moment(now, now), self.random.randint)
+        plan = self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint)
         for move in plan.moves:
             assert self.order(move, now), f"the planner says {move}, the ledger refuses"
         for name in [*(cancel.migration for cancel in plan.cancels), *plan.forget]:

@@ -33,7 +33,7 @@ def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool
 
 def placed(ledger: Ledger) -> dict[str, str]:
     """Where every pod is; what is only booked depends on who came first."""
-    return {uid: claim.node for uid, claim in ledger.claims.items() if claim.state is not ClaimState.BOOKED}
+    return {uid: claim.node for uid, claim in ledger.claims.items() if claim.state is not ClaimState.INCOMING}
 
 
 def assert_nothing_has_leaked(world: World) -> None:

@@ -187,7 +187,7 @@ async def test_nothing_over_commits_in_a_storm(seed: int) -> None:
     await storm.clock.advance(120)
     storm.check()
     claims = storm.scheduler.parts.context.ledger.claims
-    calm = {uid for uid, claim in claims.items() if claim.state is not ClaimState.BOOKED}
+    calm = {uid for uid, claim in claims.items() if claim.state is not ClaimState.INCOMING}
     bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
     assert calm == bound, "every bound pod and nothing else is on the books"
     await storm.stack.aclose()

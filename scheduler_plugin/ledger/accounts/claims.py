@@ -14,14 +14,14 @@ from scheduler_plugin.ledger.facts import PodFacts
 class ClaimState(Enum):
     """How sure it is that the pod is bound to the claim's node. Each state keeps the whole reservation.
 
-    A booked claim has no pod yet: its ``pod`` only says for which migration and VM it is kept.
+    An incoming claim has no pod yet: its ``pod`` only says for which migration and VM it is kept.
     """
 
     TENTATIVE = "tentative"  # reserved by a bind whose API call has not been answered
     UNKNOWN = "unknown"  # the API call's outcome is unknown until the pod is read again
     CONFIRMED = "confirmed"  # the API accepted the bind; the pod has not been seen with its node
     BOUND = "bound"  # the pod was seen with its node
-    BOOKED = "booked"  # kept for the target pod of a migration, which is not placed yet
+    INCOMING = "incoming"  # kept for the target pod of a migration, which is not placed yet
 
 
 @dataclass(slots=True, eq=False)

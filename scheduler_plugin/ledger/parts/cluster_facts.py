@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.ledger import binding, following
+from scheduler_plugin.ledger import binding, migration_reservations
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.facts import MigrationFacts, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.outcomes import Effect, ReadPod
@@ -46,7 +46,7 @@ class ClusterFacts(LedgerPart):
                 state.pod_gone(claim.pod.uid)
             else:
                 doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
-        doubtful += following.relist(state, list(migrations), now)
+        doubtful += migration_reservations.relist(state, list(migrations), now)
         self.is_ready = True
         return (*doubtful, *self._finish(outside=True))
 
@@ -82,10 +82,10 @@ class ClusterFacts(LedgerPart):
 
     def see_migration(self, migration: MigrationFacts, now: Instant) -> Effects:
         """A VirtualMachineMigration appeared or changed, or was read."""
-        following.see_migration(self._state, migration, now)
+        migration_reservations.see_migration(self._state, migration, now)
         return self._finish(outside=True)
 
     def lose_migration(self, name: ObjectName) -> Effects:
-        """The VirtualMachineMigration was deleted: its booking and its order end."""
-        following.lose_migration(self._state, name)
+        """The VirtualMachineMigration was deleted: its reservation and its order end."""
+        migration_reservations.lose_migration(self._state, name)
         return self._finish(outside=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_plugin.ledger import following
+from scheduler_plugin.ledger import migration_reservations
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, UnknownPodError
 from scheduler_plugin.ledger.state import LedgerState
@@ -24,7 +24,7 @@ class LedgerPart:
         return claim
 
     def _finish(self, *, outside: bool) -> Effects:
-        following.settle(self._state)
+        migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 
     def _require_ready(self) -> None:

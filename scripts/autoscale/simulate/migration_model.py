@@ -19,7 +19,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
-from scheduler_plugin.migration import MigrationPolicy, Moment, Order, Plan, Planner, Victim, least_loaded_first
+from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, Victim, least_loaded_first
 from scheduler_plugin.placement import FITS
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
@@ -107,7 +107,7 @@ class MigrationModel:
     def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
         """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
         ledger, self._loads = self._cluster.ledger, loads
-        plan = self._planner.look(ledger, self._policy, self._ranking, Moment(now, now), self._random.randint)
+        plan = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
         for name in plan.forget:
             ledger.lose_migration(name)
         for move in plan.moves:
@@ -126,9 +126,9 @@ class MigrationModel:
     def _start(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
-        booked = ledger.book_move(move, name, now)
-        if booked.verdict is not FITS:
-            raise RuntimeError(f"the planner's own move {move} is refused: {booked}")
+        answer = ledger.reserve_move(move, name, now)
+        if answer.verdict is not FITS:
+            raise RuntimeError(f"the planner's own move {move} is refused: {answer}")
         ledger.migration_created(name)
         facts = MigrationFacts(
             name,
@@ -146,7 +146,7 @@ class MigrationModel:
         vm.is_migrating = True
         self._cluster.changed(vm, now)
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
-            raise RuntimeError(f"the booked node {move.target} has no room for {target}")
+            raise RuntimeError(f"the reserved node {move.target} has no room for {target}")
         ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
         self._track(vm, facts, now)
 

@@ -24,7 +24,7 @@ from tests.scheduler_plugin.ledger.fleet import (
 PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING
 SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
 MOVE = Move(name("a"), "uid-a", "n1", "n2", "node n1 is full")
-ONE, BOOKED = name("a-1"), "booking of db/a-1"
+ONE, INCOMING = name("a-1"), "reservation of db/a-1"
 
 
 def two_nodes(*, total: float = 10) -> Fleet:
@@ -37,9 +37,9 @@ def target_pod(on: str | None = None, *, owner: str | None = "a-1", uid: str = "
     return PodFacts(uid, name("a-target"), amount(0.1), name("a"), on, migration=None if owner is None else name(owner))
 
 
-def booked() -> Fleet:
+def reserved_move() -> Fleet:
     fleet = two_nodes()
-    assert fleet.ledger.book_move(MOVE, ONE, LATER).verdict is FITS
+    assert fleet.ledger.reserve_move(MOVE, ONE, LATER).verdict is FITS
     return fleet
 
 

@@ -68,8 +68,8 @@ def test_a_vm_that_is_to_migrate_is_told_so() -> None:
             is_leaving=False,
             source="n1",
             target=None,
-            booked=ZERO,
-            trouble=None,
+            reserved=ZERO,
+            problem=None,
             lasts=5.0,  # type: ignore[arg-type] # Seconds is a float at run time
             reason="",
         ),
@@ -78,17 +78,17 @@ def test_a_vm_that_is_to_migrate_is_told_so() -> None:
 
 def test_a_vm_that_was_just_ordered_to_move_is_told_why_and_where_to() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
-    fleet.ledger.book_move(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1"), LATER)
+    fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1"), LATER)
     (told,) = fleet.ledger.explain("uid-a", LATER).journeys
-    assert (told.phase, told.source, told.target, told.booked, told.reason) == (
+    assert (told.phase, told.source, told.target, told.reserved, told.reason) == (
         "ordered",
         "n1",
         "n2",
         amount(2),
         "node n1 is cordoned",
     )
-    (booked,) = fleet.ledger.explain("booking of db/a-1", LATER).journeys
-    assert booked == told
+    (reserved,) = fleet.ledger.explain("reservation of db/a-1", LATER).journeys
+    assert reserved == told
 
 
 def test_a_migration_that_is_over_is_no_journey() -> None:

@@ -92,7 +92,7 @@ def test_a_claim_on_a_node_that_does_not_count_it_is_found() -> None:
 
 
 def some_journey() -> Ledger:
-    """The VM ``a`` runs on n1 and has room booked on n2."""
+    """The VM ``a`` runs on n1 and has room reserved on n2."""
     fleet = Fleet(node(), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
     return fleet.ledger
@@ -116,7 +116,7 @@ def forget_the_order(ledger: Ledger) -> None:
 
 
 def forget_the_booking(ledger: Ledger) -> None:
-    ledger._state.close_claim("booking of db/a-1")
+    ledger._state.close_claim("reservation of db/a-1")
 
 
 def misfile(ledger: Ledger) -> None:
@@ -130,9 +130,9 @@ def mislead(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("breaks", "words"),
     [
-        (book_for_nobody, "booking of db/a-1: room is kept on node n2 for a migration that does not need it"),
-        (book_where_nothing_goes, "booking of db/a-1: room is kept on node n2, which takes no pod"),
-        (reserve_twice, "booking of db/a-1: the VM is reserved more than once on node n2"),
+        (book_for_nobody, "reservation of db/a-1: room is kept on node n2 for a migration that does not need it"),
+        (book_where_nothing_goes, "reservation of db/a-1: room is kept on node n2, which takes no pod"),
+        (reserve_twice, "reservation of db/a-1: the VM is reserved more than once on node n2"),
         (forget_the_order, "pod uid-a: is_migrating is False, its migrations say otherwise"),
         (forget_the_booking, "migration db/a-1: nothing is reserved on its target n2"),
         (misfile, "migration db/other: is not filed under its name and its VM db/a"),

@@ -33,9 +33,9 @@ from tests.scheduler_plugin.ledger.moving import (
     STARTED,
     SUCCEEDED,
     Event,
-    booked,
     hear,
     on_both,
+    reserved_move,
     target_pod,
     two_nodes,
 )
@@ -56,7 +56,7 @@ def interleavings(streams: Streams) -> list[tuple[str, ...]]:
 def test_a_success_leaves_one_reservation_whatever_is_heard_first(
     order: tuple[str, ...], is_ours: bool, doubled: bool
 ) -> None:
-    fleet = booked() if is_ours else two_nodes()
+    fleet = reserved_move() if is_ours else two_nodes()
     streams = {which: list(events) for which, events in SUCCESS.items()}
     for which in order:
         event = streams[which].pop(0)
@@ -74,7 +74,7 @@ def test_a_success_leaves_one_reservation_whatever_is_heard_first(
 
 @pytest.mark.parametrize("order", interleavings(FAILURE), ids="-".join)
 def test_a_failure_leaves_the_source_alone_whatever_is_heard_first(order: tuple[str, ...]) -> None:
-    fleet = booked()
+    fleet = reserved_move()
     streams = {which: list(events) for which, events in FAILURE.items()}
     for which in order:
         hear(fleet, streams[which].pop(0))
@@ -108,7 +108,7 @@ def test_a_restart_in_any_phase_finds_the_same_books(
 
 
 def test_a_source_that_was_handed_over_stays_leaving_until_its_pod_goes() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     events: tuple[Event, ...] = (target_pod("n2"), STARTED, "vm", target_pod("n2", owner=None), DONE)
     for event in events:
         hear(fleet, event)
@@ -117,7 +117,7 @@ def test_a_source_that_was_handed_over_stays_leaving_until_its_pod_goes() -> Non
 
 
 def test_a_source_that_dies_leaves_the_booking_until_the_migration_has_failed() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.lose_pod("uid-a"))
     assert on_both(fleet) == (0, 2)
     hear(fleet, migration("a", FAILED, to="n2"))
@@ -125,7 +125,7 @@ def test_a_source_that_dies_leaves_the_booking_until_the_migration_has_failed() 
 
 
 def test_a_cancelled_migration_keeps_its_order_until_it_is_undone_and_its_booking_no_longer() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     hear(fleet, migration("a", PENDING, to="n2", is_leaving=True))
     assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == ((2, 0), amount(2))
     hear(fleet, "migration")
@@ -133,7 +133,7 @@ def test_a_cancelled_migration_keeps_its_order_until_it_is_undone_and_its_bookin
 
 
 def test_older_facts_than_those_known_and_late_news_of_the_dead_change_nothing() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     hear(fleet, replace(DONE, version=5))
     hear(fleet, STARTED)
     assert fleet.ledger.migrations[ONE].phase is SUCCEEDED
@@ -143,7 +143,7 @@ def test_older_facts_than_those_known_and_late_news_of_the_dead_change_nothing()
 
 
 def test_another_migration_of_the_same_name_begins_anew() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     hear(fleet, DONE)
     hear(fleet, replace(migration("a", PENDING, to="n2"), uid="another"))
     assert (fleet.ledger.migrations[ONE].phase, on_both(fleet)) == (PENDING, (2, 2))
@@ -156,15 +156,15 @@ def test_a_migration_that_says_nothing_of_its_source_means_the_pod_that_runs_the
 
 
 def test_two_migrations_of_one_vm_book_once_on_one_node() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     second = migration("a", PENDING, to="n2", number=2)
     hear(fleet, second)
     assert on_both(fleet) == (2, 2)
     hear(fleet, "migration")
-    assert (on_both(fleet), "booking of db/a-2" in fleet.ledger.claims) == ((2, 2), True)
+    assert (on_both(fleet), "reservation of db/a-2" in fleet.ledger.claims) == ((2, 2), True)
 
 
-def test_a_person_who_names_a_node_gets_the_room_booked() -> None:
+def test_a_person_who_names_a_node_gets_the_room_reserved() -> None:
     fleet = two_nodes()
     hear(fleet, migration("a", PENDING, to="n2", is_ours=False))
     assert on_both(fleet) == (2, 2)

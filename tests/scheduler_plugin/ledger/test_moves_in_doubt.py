@@ -27,55 +27,55 @@ from tests.scheduler_plugin.ledger.moving import (
     MOVE,
     ONE,
     PENDING,
-    booked,
     hear,
     on_both,
+    reserved_move,
     target_pod,
     two_nodes,
 )
 
 
-def test_a_booked_node_that_is_deleted_keeps_nothing_and_says_so() -> None:
-    fleet = booked()
+def test_a_reserved_node_that_is_deleted_keeps_nothing_and_says_so() -> None:
+    fleet = reserved_move()
     fleet.did(fleet.ledger.lose_node("n2"))
-    assert ("n2" in fleet.ledger.nodes, fleet.ledger.migrations[ONE].trouble) == (False, "node n2 is gone")
+    assert ("n2" in fleet.ledger.nodes, fleet.ledger.migrations[ONE].problem) == (False, "node n2 is gone")
     fleet.did(fleet.ledger.see_node(node("n2")))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].trouble) == ((2, 2), None)
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 2), None)
 
 
-def test_a_booked_node_that_is_cordoned_keeps_nothing_and_says_so() -> None:
-    fleet = booked()
+def test_a_reserved_node_that_is_cordoned_keeps_nothing_and_says_so() -> None:
+    fleet = reserved_move()
     fleet.did(fleet.ledger.see_node(node("n2", is_open=False)))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].trouble) == ((2, 0), "node n2: the node takes no new pods")
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: the node takes no new pods")
     assert fleet.ledger.reserve(target_pod(), "n2").verdict is CORDONED
 
 
 def test_a_target_that_filled_up_while_it_was_away_is_not_pushed_over() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.lose_node("n2"))
     fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(8), "n2")))
     fleet.did(fleet.ledger.see_node(node("n2")))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].trouble) == ((2, 8), "node n2: not enough free cpu")
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 8), "node n2: not enough free cpu")
     assert fleet.ledger.reserve(target_pod(), "n2").verdict is NO_FREE_CPU
 
 
 def test_a_booking_that_ends_wakes_who_waits_for_its_room() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     assert not fleet.ledger.filter(plain_pod("b", amount(2)), ["n2"]).fits
     assert fleet.did(fleet.ledger.migration_refused(ONE)) == (RoomFreed("n2"),)
 
 
 def test_a_booking_takes_nobodys_name() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     assert fleet.ledger.uid_of(ONE) is None
     fleet.did(fleet.ledger.see_pod(PodFacts("uid-x", ONE, amount(1), None, "n1")))
     fleet.did(fleet.ledger.migration_refused(ONE))
     assert fleet.ledger.uid_of(ONE) == "uid-x"
 
 
-def test_a_vm_replaced_by_one_of_the_same_name_keeps_what_is_booked_until_the_migration_ends() -> None:
-    fleet = booked()
+def test_a_vm_replaced_by_one_of_the_same_name_keeps_what_is_reserved_until_the_migration_ends() -> None:
+    fleet = reserved_move()
     fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
     assert on_both(fleet) == (2, 2)
     hear(fleet, BROKEN)

@@ -1,4 +1,4 @@
-"""The pod that a migration makes goes where its room is booked, and takes the booking over."""
+"""The pod that a migration makes goes where its room is reserved, and takes the reservation over."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler_plugin.ledger import (
     PodFacts,
     Reservation,
 )
-from scheduler_plugin.ledger.following import OTHER_VM, OVER, STAYS_AWAY
+from scheduler_plugin.ledger.migration_reservations import OTHER_VM, OVER, STAYS_AWAY
 from scheduler_plugin.placement import FITS, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -22,52 +22,52 @@ from tests.scheduler_plugin.ledger.fleet import (
     vm,
 )
 from tests.scheduler_plugin.ledger.moving import (
-    BOOKED,
     FAILED,
+    INCOMING,
     MOVE,
     ONE,
     PENDING,
     SUCCEEDED,
-    booked,
     on_both,
+    reserved_move,
     target_pod,
     two_nodes,
 )
 
 
-def test_a_target_pod_fits_the_booked_node_only_and_takes_the_booking_over() -> None:
+def test_a_target_pod_fits_the_reserved_node_only_and_takes_the_reservation_over() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.see_node(node("n3")))
-    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n3"])
     where = "the migration goes to node n2"
     assert (found.fits, found.refused, found.never) == (["n2"], {}, {"n1": where, "n3": where})
     assert fleet.ledger.reserve(target_pod(), "n3").verdict == NeverFits(where)
     assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
     fleet.did(())
-    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), False)
+    assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), False)
     assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
     assert fleet.ledger.filter(target_pod(), ["n1", "n2"]).fits == ["n2"]
 
 
 def test_a_target_pod_whose_bind_is_refused_leaves_the_booking_as_it_was() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     fleet.ledger.reserve(target_pod(), "n2")
     fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
-    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), True)
+    assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
 def test_a_target_pod_that_goes_leaves_the_booking_for_the_next_one() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.see_pod(target_pod("n2")))
-    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), False)
+    assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), False)
     fleet.did(fleet.ledger.lose_pod("uid-t"))
-    assert (on_both(fleet), BOOKED in fleet.ledger.claims) == ((2, 2), True)
+    assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
 def test_a_target_pod_that_somebody_bound_elsewhere_takes_the_reservation_along() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.see_node(node("n3")))
     fleet.did(fleet.ledger.see_pod(target_pod("n3")))
     assert (on_both(fleet), fleet.on("n3")) == ((2, 0), amount(2))
@@ -107,7 +107,7 @@ def test_a_target_pod_of_a_migration_that_is_over_fits_nowhere(facts: MigrationF
 
 
 def test_nobody_takes_a_booking_by_naming_the_migration_of_another_vm() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.see_vm(vm("b", amount(8)), LATER))
     thief = PodFacts("uid-b", name("b-pod"), amount(0.1), name("b"), migration=ONE)
     assert fleet.ledger.reserve(thief, "n2").verdict is OTHER_VM

@@ -7,14 +7,14 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import Decision
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
-from tests.scheduler_plugin.ledger.moving import DONE, STARTED, booked, hear, target_pod
+from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod
 
 SOON = Instant(LATER + 1)
 
 
 def moved_after(number: int) -> Fleet:
     """The VM has moved; the source's agent, which was restarted on the way, numbered its last message so."""
-    fleet = booked()
+    fleet = reserved_move()
     hear(fleet, STARTED)
     hear(fleet, target_pod("n2"))
     assert fleet.grant("a", amount(2), number=number) == amount(2)

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- What is told is the difference between two looks at what the API has. At the first look after a start everything that
+- What is told is the difference between two readings of what the API has. At the first after a start everything that
   is not older than ``RECENT`` is told again: Events have names of their own and are not doubled. Metrics count only
   what ended under our eyes.
 - One that is gone before it has ended was cancelled, unless its VM runs in its target pod.
@@ -28,11 +28,11 @@ RECENT: Final = Seconds(600.0)
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
 
-class MigrationNews:
+class MigrationReporter:
     """Compares what is there with what was there."""
 
-    def __init__(self, desk: SchedulerContext, notices: EventRecorder) -> None:
-        self._desk = desk
+    def __init__(self, context: SchedulerContext, notices: EventRecorder) -> None:
+        self._context = context
         self._notices = notices
         self._known: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
@@ -44,9 +44,9 @@ class MigrationNews:
             self._cancelled[name] = why
             LOG.info("migration called off migration=%s reason=%s", name, why)
 
-    def look(self) -> None:
-        """Tells what has changed since the last look."""
-        there = self._desk.feed.migrations.facts
+    def reconcile(self) -> None:
+        """Tells what has changed since the last call."""
+        there = self._context.feed.migrations.facts
         for name, found in there.items():
             before = None if self._known is None else self._known.get(name)
             if before is not found:
@@ -58,10 +58,10 @@ class MigrationNews:
         self._forget_orders_never_carried_out()
         phases = [found.facts.phase for found in there.values()]
         for phase in ACTIVE:
-            self._desk.telemetry.migrations.active.labels(phase.value.lower()).set(phases.count(phase))
+            self._context.telemetry.migrations.active.labels(phase.value.lower()).set(phases.count(phase))
 
     def _forget_orders_never_carried_out(self) -> None:
-        seen, ordered = self._desk.feed.migrations.facts, self._desk.ledger.migrations
+        seen, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations
         self._cancelled = {name: why for name, why in self._cancelled.items() if name in seen or name in ordered}
 
     def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
@@ -82,11 +82,11 @@ class MigrationNews:
 
     def _is_old(self, found: ClusterMigration) -> bool:
         ended_at = found.facts.ended_at
-        return ended_at is not None and self._desk.clock.wall() - ended_at >= RECENT
+        return ended_at is not None and self._context.clock.wall() - ended_at >= RECENT
 
     def _note_route(self, found: ClusterMigration) -> None:
         """The ledger knows where the pods are while they are there; afterwards the route is remembered."""
-        known = self._desk.ledger.migrations.get(found.facts.name)
+        known = self._context.ledger.migrations.get(found.facts.name)
         old = self._routes.get(found.facts.name, (None, None))
         source = found.source_node or (known and known.source) or old[0] or "an unknown node"
         target = found.target_node or (known and known.goal) or old[1] or "a node still to be chosen"
@@ -95,7 +95,7 @@ class MigrationNews:
     def _vanished(self, before: ClusterMigration) -> None:
         facts = before.facts
         if not facts.phase.is_over:
-            vm = self._desk.feed.vms.facts.get(facts.vm)
+            vm = self._context.feed.vms.facts.get(facts.vm)
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
             self._cancelled.setdefault(facts.name, "its object was deleted")
             self._ended(before, is_success=arrived)
@@ -121,7 +121,7 @@ class MigrationNews:
             self._tell(found, "Failed", f"did not move from {source} to {target}: {why}")
 
     def _count(self, found: ClusterMigration, outcome: str) -> None:
-        metrics = self._desk.telemetry.migrations
+        metrics = self._context.telemetry.migrations
         metrics.ended.labels(outcome).inc()
         if outcome == "succeeded":
             for histogram, span in ((metrics.total, found.total), (metrics.downtime, found.downtime)):
@@ -130,7 +130,7 @@ class MigrationNews:
 
     def _tell(self, found: ClusterMigration, turn: str, note: str) -> None:
         facts = found.facts
-        vm = self._desk.feed.vms.facts.get(facts.vm)
+        vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
             name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
             self._notices.tell(EventRecord(vm, f"Migration{turn}", note, is_warning=turn == "Failed", name=name))

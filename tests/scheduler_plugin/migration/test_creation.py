@@ -1,4 +1,4 @@
-"""An order to move may be refused, lost, or carried out without an answer: never twice, and nothing stays booked."""
+"""An order to move may be refused, lost, or carried out without an answer: never twice, and nothing stays reserved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from tests.scheduler_plugin.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
-from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, full_cluster, scene
+from tests.scheduler_plugin.migration.moving_cluster import FULL, POD, SETTLED, STARTED, full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import node, vm, vm_pod
 
 CREATION = to("POST", "/virtualmachinemigrations")
@@ -14,7 +14,7 @@ ORDERED = ([("db", "n2", "")], ("9500m", "2"))
 
 
 async def test_a_refused_order_is_undone_and_given_again_later_and_later() -> None:
-    async with scene(more="migration: {settleSeconds: 0}") as s:
+    async with moving_cluster(more="migration: {settleSeconds: 0}") as s:
         s.cluster.faults.append(Fault(CREATION, refuse=403, times=3))
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))
@@ -27,7 +27,7 @@ async def test_a_refused_order_is_undone_and_given_again_later_and_later() -> No
 
 
 async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
         await s.passes(60)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
@@ -35,7 +35,7 @@ async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_n
 
 
 async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_more() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
         name = str(s.cluster.made("POST", "/virtualmachinemigrations")[0].body["metadata"]["name"])  # type: ignore[index]
@@ -51,7 +51,7 @@ async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_mo
 
 
 async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(SETTLED + 4)
         await s.cluster.call(s.cluster.made("POST", "/virtualmachinemigrations")[0])
@@ -60,7 +60,7 @@ async def test_an_order_that_lands_late_is_the_one_that_counts() -> None:
 
 
 async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_later_one_is_judged_by_itself() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
         (order,) = s.cluster.made("POST", "/virtualmachinemigrations")
@@ -79,7 +79,7 @@ async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_la
 
 
 async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
         s.cluster.faults.append(Fault(to("GET", "/virtualmachinemigrations/")))
         await s.passes(11)
@@ -89,7 +89,7 @@ async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order
 
 
 async def test_a_scheduler_that_dies_before_its_order_arrives_leaves_nothing() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(CREATION))
         await s.passes(11)
         s.relieve()
@@ -99,7 +99,7 @@ async def test_a_scheduler_that_dies_before_its_order_arrives_leaves_nothing() -
 
 
 async def test_while_the_api_is_away_one_order_is_tried_and_no_other() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.passes(9)
         s.cluster.go_away()
         await s.passes(30)
@@ -112,7 +112,7 @@ async def test_while_the_api_is_away_one_order_is_tried_and_no_other() -> None:
 
 
 async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         taken = asyncio.Event()
         s.cluster.faults.append(Fault(CREATION, refuse=409, hold=taken))
         await s.passes(11)
@@ -123,7 +123,7 @@ async def test_an_order_whose_name_is_taken_is_read_and_not_repeated() -> None:
 
 
 async def test_an_order_for_a_target_that_is_gone_by_then_is_not_sent() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         held_up = s.scheduler.parts.context.queues.creations
         await s.passes(9.9)
         s.cluster.remove("/api/v1/nodes", "", "n2")
@@ -139,7 +139,7 @@ async def test_an_order_that_waits_its_turn_is_given_up_when_its_target_goes() -
     cluster.put(VMS, vm("other", 2, 8))
     cluster.put(PODS, vm_pod("other", "n1"))
     cluster.remove(PODS, "default", "foreign")
-    async with scene(cluster, "migration: {maxPerNode: {out: 2}, maxPerCluster: 2}") as s:
+    async with moving_cluster(cluster, "migration: {maxPerNode: {out: 2}, maxPerCluster: 2}") as s:
         answered = asyncio.Event()
         s.cluster.faults.append(Fault(CREATION, hold=answered))
         s.cluster.put(NODES, node("n1", unschedulable=True))
@@ -155,7 +155,7 @@ async def test_an_order_that_waits_its_turn_is_given_up_when_its_target_goes() -
 
 
 async def test_a_name_that_is_taken_costs_a_second() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         wall = int(s.clock.wall())
         for second in (10, 11, 12):
             meta = {"name": f"db-{wall + second:x}", "namespace": "default", "uid": f"old-{second}"}

@@ -4,11 +4,11 @@ Rules that hold here:
 
 - Everything is derived from what is known now, whenever something about the VM, its migrations or the target node has
   changed; so no order of events matters, and none is needed.
-- A VM has one reservation on each node where it is or will be. Room is booked on the node that the migration names
-  while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the booking's place.
+- A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
+  while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
   A success that is heard of before its target pod keeps the room until the pod is.
-- A booking shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes a
-  node over its total; what has no room any more is ``trouble``, for whoever decides to cancel.
+- A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
+  a node over its total; what has no room any more is ``problem``, for whoever decides to cancel.
 - The order to leave holds for the source's claim while a migration is active, and after a success until its pod goes.
 """
 
@@ -21,7 +21,7 @@ from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import Creation, Migration, Move
-from scheduler_plugin.ledger.outcomes import Booking, CreateMigration, Effect, NotReadyError, ReadMigration
+from scheduler_plugin.ledger.outcomes import CreateMigration, Effect, MoveReservation, NotReadyError, ReadMigration
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 
@@ -36,10 +36,10 @@ NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be
 # What happens to migrations ------------------------------------------------------------------------------------------
 
 
-def book_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> Booking:
+def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> MoveReservation:
     """Reserves room on the target and gives the order to the source, or says why not."""
     claim = state.claims.get(move.uid)
-    judged, detail = _may_book(state, move, claim), ""
+    judged, detail = _may_reserve(state, move, claim), ""
     if name in state.migrations.named:
         judged = TAKEN
     room = state.rooms.get(move.target)
@@ -47,14 +47,14 @@ def book_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) ->
         judged = verdict(room, claim.reserved)
         detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
     if judged is not FITS or claim is None:
-        return Booking(judged, detail)
+        return MoveReservation(judged, detail)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED)
     ordered.source_pod = claim.pod.name
     state.migrations.add(ordered)
-    return Booking(FITS, effects=(CreateMigration(name, move),))
+    return MoveReservation(FITS, effects=(CreateMigration(name, move),))
 
 
-def _may_book(state: LedgerState, move: Move, claim: Claim | None) -> Verdict:
+def _may_reserve(state: LedgerState, move: Move, claim: Claim | None) -> Verdict:
     if claim is None or claim.vm is None or claim.pod.vm != move.vm or claim.node != move.source:
         return NOT_SETTLED
     if state.migrations.active(move.vm) is not None:
@@ -83,7 +83,7 @@ def lose_migration(state: LedgerState, name: ObjectName) -> None:
     """The migration was deleted, or certainly never made."""
     gone = state.migrations.drop(name)
     if gone is not None:
-        state.close_claim(gone.booking)
+        state.close_claim(gone.reservation_uid)
 
 
 def migration_refused(state: LedgerState, name: ObjectName) -> None:
@@ -126,10 +126,10 @@ def settle(state: LedgerState) -> None:
         migrations = state.migrations.of(vm)
         for migration in migrations:
             _trace(migration, account)
-            if not _keeps_booking(state, migration, account):
-                state.close_claim(migration.booking)
+            if not _keeps_reservation(state, migration, account):
+                state.close_claim(migration.reservation_uid)
         for migration in migrations:
-            migration.trouble = _book(state, migration, account)
+            migration.problem = _reserve(state, migration, account)
         for claim in [] if account is None else account.claims:
             state.change(claim, is_migrating=any(leaves(migration, claim) for migration in migrations))
 
@@ -138,7 +138,7 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
     """Notes where the migration's pods are, as far as they are known."""
     for claim in [] if account is None else account.claims:
         if is_target(migration, claim):
-            migration.heading = claim.node
+            migration.placed_on = claim.node
         elif leaves(migration, claim):
             migration.source, migration.source_pod = claim.node, claim.pod.name
 
@@ -146,13 +146,13 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
 def is_target(migration: Migration, claim: Claim) -> bool:
     """Whether the claim is of the pod that the migration takes the VM to."""
     return claim.pod.migration == migration.name or (
-        claim.pod.name == migration.target_pod and claim.state is not ClaimState.BOOKED
+        claim.pod.name == migration.target_pod and claim.state is not ClaimState.INCOMING
     )
 
 
 def leaves(migration: Migration, claim: Claim) -> bool:
     """Whether the claim is of the pod that the migration takes the VM away from."""
-    if claim.state is ClaimState.BOOKED or claim.pod.migration is not None or is_target(migration, claim):
+    if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
     facts = None if claim.vm is None else claim.vm.facts
     runs_here = facts is not None and facts.pod == claim.pod.name
@@ -161,7 +161,7 @@ def leaves(migration: Migration, claim: Claim) -> bool:
     return migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == claim.pod.name and not runs_here
 
 
-def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
+def _wants_reservation(migration: Migration, account: VmAccount | None) -> bool:
     if migration.target is None or account is None or account.facts is None or account.is_deleted:
         return False
     if migration.is_active:
@@ -171,7 +171,7 @@ def _wants_booking(migration: Migration, account: VmAccount | None) -> bool:
         is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
     if not is_expected:
         return False
-    others = [claim for claim in account.claims if claim.pod.uid != migration.booking]
+    others = [claim for claim in account.claims if claim.pod.uid != migration.reservation_uid]
     return not any(claim.node == migration.target or is_target(migration, claim) for claim in others)
 
 
@@ -181,17 +181,17 @@ def _room(state: LedgerState, node: str | None) -> Room | None:
     return None if book is None or book.facts is None else book.room
 
 
-def _keeps_booking(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
-    held = state.claims.get(migration.booking)
+def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
+    held = state.claims.get(migration.reservation_uid)
     room = _room(state, migration.target)
     if held is None or room is None or not room.is_open or held.node != room.node:
         return False
-    return _wants_booking(migration, account)
+    return _wants_reservation(migration, account)
 
 
-def _book(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
+def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
     """Reserves the room where it is wanted and there; otherwise says what is in the way."""
-    if migration.booking in state.claims or not _wants_booking(migration, account):
+    if migration.reservation_uid in state.claims or not _wants_reservation(migration, account):
         return None
     room = _room(state, migration.target)
     if room is None or account is None:
@@ -199,8 +199,8 @@ def _book(state: LedgerState, migration: Migration, account: VmAccount | None) -
     judged = verdict(room, account.reserved)
     if not isinstance(judged, Fits):
         return f"node {migration.target}: {judged.message}"
-    pod = PodFacts(migration.booking, migration.name, ZERO, migration.vm, room.node)
-    state.open_claim(pod, room.node, ClaimState.BOOKED)
+    pod = PodFacts(migration.reservation_uid, migration.name, ZERO, migration.vm, room.node)
+    state.open_claim(pod, room.node, ClaimState.INCOMING)
     return None
 
 
@@ -210,8 +210,8 @@ def _book(state: LedgerState, migration: Migration, account: VmAccount | None) -
 def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node: str) -> Verdict:
     """Whether a pod that ``migration`` owns may be placed on ``node``. Raises ``NotReadyError``.
 
-    Booked room is open to it alone, so there it always fits; without a booking it is placed like any pod, except on the
-    node that its VM is to leave, and nowhere but on the node that the migration names.
+    Reserved room is open to it alone, so there it always fits; without a reservation it is placed like any pod, except
+    on the node that its VM is to leave, and nowhere but on the node that the migration names.
     """
     found = state.migrations.named.get(migration)
     if found is None:
@@ -225,6 +225,6 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
         return NeverFits(f"the migration goes to node {found.target}")
     if any(claim.node == node and leaves(found, claim) for claim in account.claims):
         return STAYS_AWAY
-    if found.booking in state.claims:
+    if found.reservation_uid in state.claims:
         return FITS
     return verdict(state.rooms.get(node), account.reserved)

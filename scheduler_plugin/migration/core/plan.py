@@ -10,7 +10,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.migration.victims import Rest
+from scheduler_plugin.migration.core.victims import Rest
 from scheduler_plugin.placement import Room
 
 
@@ -41,10 +41,10 @@ class MigrationPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The present: ``now`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
+class Now:
+    """The present: ``monotonic`` on a clock that never goes back, ``wall`` in seconds since 1970 as the API counts."""
 
-    now: Instant
+    monotonic: Instant
     wall: float
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, to
-from tests.scheduler_plugin.moving.controller import Controller
+from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.test_storm import STEPS, WRITES, Doing, Storm
 
 SEEDS = (0, 1, 17, 41)
@@ -31,12 +31,12 @@ class MovingStorm(Storm):
     async def proceed(self) -> None:
         """Every migration goes one step further, or breaks off."""
         for _, name in list(self.cluster.collections[MIGRATIONS].objects):
-            await self._proceed(Controller(self.cluster, self._vm_of(name)), name)
+            await self._proceed(FakeController(self.cluster, self._vm_of(name)), name)
 
     def _vm_of(self, name: str) -> str:
         return str(self.cluster.get(MIGRATIONS, "default", name)["spec"]["vmName"])
 
-    async def _proceed(self, controller: Controller, name: str) -> None:
+    async def _proceed(self, controller: FakeController, name: str) -> None:
         obj = self.cluster.get(MIGRATIONS, "default", name)
         status = obj.get("status", {})
         if status.get("phase") in ("Succeeded", "Failed"):
@@ -55,11 +55,11 @@ class MovingStorm(Storm):
         if "deletionTimestamp" in metadata:
             self.cluster.remove(MIGRATIONS, "default", metadata["name"])
 
-    def _break_off(self, controller: Controller) -> None:
+    def _break_off(self, controller: FakeController) -> None:
         self.outcomes.add("failed")
         controller.fail("by chance")
 
-    async def _step(self, controller: Controller, status: dict[str, str]) -> None:
+    async def _step(self, controller: FakeController, status: dict[str, str]) -> None:
         if not status:
             controller.accept()
         elif "targetPodName" not in status:
@@ -73,11 +73,11 @@ class MovingStorm(Storm):
         else:
             self._arrive(controller)
 
-    async def filtered(self, controller: Controller) -> list[str]:
+    async def filtered(self, controller: FakeController) -> list[str]:
         args = {"Pod": controller.target, "Nodes": None, "NodeNames": list(self.nodes)}
         return list((await self.scheduler.verb("filter", args))["NodeNames"] or ())
 
-    def _arrive(self, controller: Controller) -> None:
+    def _arrive(self, controller: FakeController) -> None:
         controller.hand_over()
         self.agents[controller.vm].pod = controller.target
         controller.succeed()
@@ -97,8 +97,8 @@ async def test_nothing_over_commits_while_vms_move_in_a_storm(seed: int) -> None
         storm.check()
     ledger = storm.scheduler.parts.context.ledger
     bound = {obj["metadata"]["uid"] for obj in storm.cluster.collections[PODS].objects.values() if _node(obj)}
-    booked = {each.booking for each in ledger.migrations.values()} & ledger.claims.keys()
-    assert ledger.claims.keys() - booked == bound, "every bound pod and nothing else is on the books"
+    reserved = {each.reservation_uid for each in ledger.migrations.values()} & ledger.claims.keys()
+    assert ledger.claims.keys() - reserved == bound, "every bound pod and nothing else is on the books"
     assert "succeeded" in storm.outcomes
     await storm.stack.aclose()
 

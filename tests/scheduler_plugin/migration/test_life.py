@@ -7,13 +7,21 @@ from typing import Any
 
 from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
-from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, SUCCEEDED, full_cluster, scene
+from tests.scheduler_plugin.migration.moving_cluster import (
+    FULL,
+    POD,
+    SETTLED,
+    STARTED,
+    SUCCEEDED,
+    full_cluster,
+    moving_cluster,
+)
 from tests.scheduler_plugin.objects import node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
 
 
 async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], FULL, (200, False, 2))
         await s.passes(SETTLED)
         assert (s.migrations, s.reserved) == ([("db", "n2", "")], ("9500m", "2")), "room is kept on the target"
@@ -38,7 +46,7 @@ async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -
 
 
 async def test_the_object_of_one_that_succeeded_is_kept_for_the_cool_down_and_then_cleared_away() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.moved()
         await s.passes(290)
         assert s.migrations == [("db", "n2", "Succeeded")]
@@ -50,7 +58,7 @@ async def test_the_object_of_one_that_succeeded_is_kept_for_the_cool_down_and_th
 
 
 async def test_a_vm_that_has_moved_rests_although_its_new_node_fills_up() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.moved()
         s.fill("n2", "7500m")
         await s.passes(200)
@@ -61,7 +69,7 @@ async def test_a_vm_that_has_moved_rests_although_its_new_node_fills_up() -> Non
 
 
 async def test_one_that_failed_leaves_its_vm_where_it_is_and_is_tried_again_later() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -77,7 +85,7 @@ async def test_one_that_failed_leaves_its_vm_where_it_is_and_is_tried_again_late
 
 
 async def test_deleting_the_object_cancels_and_is_taken_as_a_no_for_a_while() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         name = s.controller.name
@@ -94,7 +102,7 @@ async def test_deleting_the_object_cancels_and_is_taken_as_a_no_for_a_while() ->
 
 
 async def test_pressure_that_goes_by_itself_moves_nobody() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.passes(8)
         s.relieve()
         await s.passes(60)
@@ -102,7 +110,7 @@ async def test_pressure_that_goes_by_itself_moves_nobody() -> None:
 
 
 async def test_what_has_not_begun_is_called_off_when_it_is_not_needed_any_more() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         s.relieve()
         await s.passes(15)
@@ -116,7 +124,7 @@ async def test_what_has_not_begun_is_called_off_when_it_is_not_needed_any_more()
 async def test_a_cordoned_node_is_emptied_even_where_it_has_room() -> None:
     cluster = full_cluster()
     cluster.remove(PODS, "default", "foreign")
-    async with scene(cluster) as s:
+    async with moving_cluster(cluster) as s:
         s.cluster.put(NODES, node("n1", unschedulable=True))
         await s.passes(SETTLED)
         assert (s.migrations, s.reserved) == ([("db", "n2", "")], ("2", "2"))
@@ -128,7 +136,7 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
     obj = vm("db", 2, 8)
     obj["metadata"]["labels"]["autoscaling.neon.tech/auto-migration-enabled"] = "false"
     cluster.put(VMS, obj)
-    async with scene(cluster) as s:
+    async with moving_cluster(cluster) as s:
         await s.passes(60)
         view = await s.view("explain/default/db")
         assert (s.created(), view["mayMove"], view["stuck"]) == (0, False, {"n1": "no VM may move: 1 exempt"})
@@ -136,7 +144,7 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
 
 
 async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> None:
-    async with scene(more="migration: {enabled: false}") as s:
+    async with moving_cluster(more="migration: {enabled: false}") as s:
         await s.passes(60)
         idle = "migration.enabled is false in the settings"
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
@@ -152,7 +160,7 @@ async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> 
 async def test_a_cluster_without_migrations_is_served_without_them_until_it_has_them() -> None:
     cluster = full_cluster()
     cluster.faults.append(Fault(to("GET", MIGRATIONS), refuse=404))
-    async with scene(cluster) as s:
+    async with moving_cluster(cluster) as s:
         await s.passes(30)
         assert ((await s.scheduler.probe("readyz")).text, await s.told(POD)) == ("ok\n", (200, False, 2))
         idle = "the cluster has no VirtualMachineMigrations (its CRD is missing)"
@@ -166,12 +174,12 @@ async def test_a_cluster_without_migrations_is_served_without_them_until_it_has_
 async def test_a_persons_migration_is_followed_like_ours_but_goes_where_there_is_room() -> None:
     cluster = full_cluster()
     cluster.remove(PODS, "default", "foreign")
-    async with scene(cluster) as s:
+    async with moving_cluster(cluster) as s:
         s.order_by_hand()
         s.controller.accept()
         s.controller.make_target()
         await s.passes(1)
-        assert (s.reserved, await s.told(POD)) == (("2", "0"), (200, True, 2)), "nothing is booked, the VM holds still"
+        assert (s.reserved, await s.told(POD)) == (("2", "0"), (200, True, 2)), "no room is held, the VM holds still"
         assert (await s.placed(), s.reserved) == ("n2", ("2", "2")), "never onto the node that it leaves"
         s.controller.transfer()
         s.controller.hand_over()
@@ -182,7 +190,7 @@ async def test_a_persons_migration_is_followed_like_ours_but_goes_where_there_is
 
 
 async def test_people_see_who_moves_where_and_why() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         await s.passes(1)
@@ -215,7 +223,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
 
 
 async def test_metrics_count_each_migration_once() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         assert 'autoscale_migrations_active{phase="pending"} 1.0' in await s.metrics()
         await s.finished()
@@ -243,7 +251,7 @@ async def test_two_vms_leave_one_after_the_other() -> None:
     foreign = copy.deepcopy(cluster.get(PODS, "default", "foreign"))
     foreign["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "5900m"
     cluster.put(PODS, foreign)
-    async with scene(cluster) as s:
+    async with moving_cluster(cluster) as s:
         s.cluster.put(NODES, node("n1", unschedulable=True))
         await s.passes(SETTLED)
         first = s.migrations

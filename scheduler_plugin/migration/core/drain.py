@@ -15,24 +15,24 @@ from collections.abc import Mapping
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
-from scheduler_plugin.migration.plan import MigrationPolicy, Moment, Need, Stuck
-from scheduler_plugin.migration.targets import Targets, Traffic
-from scheduler_plugin.migration.victims import Order, Victim, victim_of
+from scheduler_plugin.migration.core.plan import MigrationPolicy, Need, Now, Stuck
+from scheduler_plugin.migration.core.targets import Targets, Traffic
+from scheduler_plugin.migration.core.victims import Order, Victim, victim_of
 
 
-class Relief:
+class DrainPlan:
     """The moves of one look, node after node."""
 
-    def __init__(self, ledger: Ledger, policy: MigrationPolicy, moment: Moment, order: Order) -> None:
+    def __init__(self, ledger: Ledger, policy: MigrationPolicy, now: Now, order: Order) -> None:
         self.moves: list[Move] = []
-        self._ledger, self._policy, self._moment, self._order = ledger, policy, moment, order
+        self._ledger, self._policy, self._now, self._order = ledger, policy, now, order
 
     def relieve(
         self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
     ) -> Stuck | None:
         """Chooses who leaves the node of ``need`` now, or says why nobody can.
 
-        VMs in ``resting`` are left alone until the given moment.
+        VMs in ``resting`` are left alone until the given time.
         """
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
@@ -54,7 +54,7 @@ class Relief:
         found: list[Victim] = []
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
-            if claim.pod.vm is None or claim.state is ClaimState.BOOKED:
+            if claim.pod.vm is None or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived)
             if isinstance(victim, str):
@@ -68,7 +68,7 @@ class Relief:
 
     def _rests(self, vm: ObjectName, need: Need, resting: Mapping[ObjectName, Instant]) -> bool:
         until = self._policy.rest.until(self._ledger.migrations_of(vm), drains=need.excess is None)
-        return until > self._moment.wall or resting.get(vm, self._moment.now) > self._moment.now
+        return until > self._now.wall or resting.get(vm, self._now.monotonic) > self._now.monotonic
 
 
 def enough(victims: list[Victim], excess: Resources) -> list[Victim]:

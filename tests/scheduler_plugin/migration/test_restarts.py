@@ -9,41 +9,48 @@ import pytest
 
 from tests.scheduler_plugin.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES
-from tests.scheduler_plugin.moving.scene import POD, SETTLED, STARTED, SUCCEEDED, Scene, scene
+from tests.scheduler_plugin.migration.moving_cluster import (
+    POD,
+    SETTLED,
+    STARTED,
+    SUCCEEDED,
+    MovingCluster,
+    moving_cluster,
+)
 from tests.scheduler_plugin.objects import node
 
 FAILED = ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
 Snapshot = tuple[Any, ...]
-Disturbance = Callable[[Scene], Awaitable[None]]
+Disturbance = Callable[[MovingCluster], Awaitable[None]]
 
 
-async def ordered(s: Scene) -> None:
+async def ordered(s: MovingCluster) -> None:
     await s.passes(SETTLED)
 
 
-async def accepted(s: Scene) -> None:
+async def accepted(s: MovingCluster) -> None:
     s.controller.accept()
 
 
-async def target_made(s: Scene) -> None:
+async def target_made(s: MovingCluster) -> None:
     s.controller.make_target()
 
 
-async def placed(s: Scene) -> None:
+async def placed(s: MovingCluster) -> None:
     await settle()
     assert await s.placed() == "n2"
     assert await s.placed() == "n2", "kube-scheduler may ask twice"
 
 
-async def transferring(s: Scene) -> None:
+async def transferring(s: MovingCluster) -> None:
     s.controller.transfer()
 
 
-async def handed_over(s: Scene) -> None:
+async def handed_over(s: MovingCluster) -> None:
     s.controller.hand_over()
 
 
-async def succeeded(s: Scene) -> None:
+async def succeeded(s: MovingCluster) -> None:
     s.controller.succeed()
 
 
@@ -51,20 +58,20 @@ PHASES = (ordered, accepted, target_made, placed, transferring, handed_over, suc
 BY_CONTROLLER = (accepted, target_made, transferring, handed_over, succeeded)
 
 
-async def restart(s: Scene) -> None:
+async def restart(s: MovingCluster) -> None:
     """The scheduler is killed; the next one has only the API."""
     await s.start()
     await s.passes(1)
 
 
-async def api_away(s: Scene) -> None:
+async def api_away(s: MovingCluster) -> None:
     s.cluster.go_away()
     await s.passes(30)
     s.cluster.come_back()
     await s.passes(8)
 
 
-async def history_forgotten(s: Scene) -> None:
+async def history_forgotten(s: MovingCluster) -> None:
     """The watches break, something happens meanwhile, and nobody remembers what."""
     s.cluster.cut_watches()
     await settle()
@@ -73,14 +80,14 @@ async def history_forgotten(s: Scene) -> None:
     await s.passes(8)
 
 
-async def order_heard_twice(s: Scene) -> None:
+async def order_heard_twice(s: MovingCluster) -> None:
     assert await s.told(POD) == await s.told(POD)
 
 
 DISTURBANCES = (restart, api_away, history_forgotten, order_heard_twice)
 
 
-async def snapshot(s: Scene) -> Snapshot:
+async def snapshot(s: MovingCluster) -> Snapshot:
     """All that anybody may notice: objects, books, and what the agents in both pods hear."""
     heard = [await s.told(POD)]
     if "targetPodName" in (s.controller.migration.get("status") or {}):
@@ -90,7 +97,7 @@ async def snapshot(s: Scene) -> Snapshot:
 
 async def story(disturb: Disturbance | None, after: int, *, meanwhile: bool = False) -> tuple[list[Snapshot], Any, int]:
     """The whole life; ``disturb`` strikes after the phase of that number. ``meanwhile``: the API is away in it."""
-    async with scene() as s:
+    async with moving_cluster() as s:
         told = []
         for number, phase in enumerate(PHASES):
             if number == after and meanwhile:
@@ -133,13 +140,15 @@ async def test_a_disturbance_in_any_phase_changes_nothing(disturb: Disturbance, 
 
 
 @pytest.mark.parametrize("phase", BY_CONTROLLER, ids=[phase.__name__ for phase in BY_CONTROLLER])
-async def test_what_happens_while_the_api_is_away_is_caught_up_with(phase: Callable[[Scene], Awaitable[None]]) -> None:
+async def test_what_happens_while_the_api_is_away_is_caught_up_with(
+    phase: Callable[[MovingCluster], Awaitable[None]],
+) -> None:
     assert await story(None, PHASES.index(phase), meanwhile=True) == await story(None, -1)
 
 
 @pytest.mark.parametrize("after", range(6), ids=[phase.__name__ for phase in PHASES[:6]])
 async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_nothing_else(after: int) -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         for phase in PHASES[: after + 1]:
             await phase(s)
             await s.passes(1)
@@ -152,7 +161,7 @@ async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_no
 
 
 async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -167,7 +176,7 @@ async def test_one_that_ended_while_nobody_was_there_is_told_of_and_its_vm_rests
 
 
 async def test_one_that_is_over_within_a_second_is_told_whole() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.passes(11)
         s.controller.accept()
         s.controller.make_target()
@@ -182,7 +191,7 @@ async def test_one_that_is_over_within_a_second_is_told_whole() -> None:
 
 @pytest.mark.parametrize(("ago", "events"), [(590, [STARTED, FAILED]), (610, [])])
 async def test_what_ended_long_ago_is_no_news_to_a_fresh_scheduler(ago: float, events: list[object]) -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         s.controller.fail("no luck")
         await s.stop()

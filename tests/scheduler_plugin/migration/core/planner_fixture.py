@@ -1,6 +1,6 @@
 """A fleet that a planner looks at: VMs by name, node, size and load, and a clock that the story moves.
 
-Nodes of a scene have as much to reserve as their name's number says (``node("n1", 10)``), with a watermark at 70 %.
+Nodes have as much to reserve as their name's number says (``node("n1", 10)``), with a watermark at 70 %.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
-from scheduler_plugin.migration import MigrationPolicy, Moment, Order, Plan, Planner, least_loaded_first
+from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, least_loaded_first
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 
 WALL = 1_800_000_000.0
-"""Seconds since 1970 at the scene's beginning."""
+"""Seconds since 1970 at the beginning."""
 
 RANKING = RankingConfig()
 
@@ -27,7 +27,7 @@ def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
     return node_with_system(of, total + 1, is_open=is_open)
 
 
-class Scene:
+class PlannerFixture:
     """The ledger, the planner and the time."""
 
     def __init__(
@@ -80,8 +80,8 @@ class Scene:
     def look(self, after: float = 0.0) -> Plan:
         """The planner looks, so many seconds later."""
         self.now = Instant(self.now + after)
-        moment = Moment(self.now, WALL + self.now - LATER)
-        return self.planner.look(self.ledger, self.policy, RANKING, moment, min)
+        now = Now(self.now, WALL + self.now - LATER)
+        return self.planner.plan(self.ledger, self.policy, RANKING, now, min)
 
     def settled(self) -> Plan:
         """What is planned once what is so now has lasted."""
@@ -94,15 +94,15 @@ class Scene:
 
     def carry_out(self, move: Move, number: int = 1) -> None:
         """Reserves room for a move; nothing is created yet."""
-        booking = self.ledger.book_move(move, name(f"{move.vm.name}-{number}"), self.now)
-        assert booking.verdict is FITS
-        self.fleet.did(booking.effects)
+        reservation = self.ledger.reserve_move(move, name(f"{move.vm.name}-{number}"), self.now)
+        assert reservation.verdict is FITS
+        self.fleet.did(reservation.effects)
 
 
-def pressed(**more: object) -> Scene:
+def pressed(**more: object) -> PlannerFixture:
     """n1 is 1 above its watermark of 7 with VMs of 2, 3 and 3; n2 is empty."""
-    scene = Scene(node("n1"), node("n2"), **more)  # type: ignore[arg-type] # names of arguments
-    scene.add("a", "n1", 3, load=2.0)
-    scene.add("b", "n1", 2, load=0.5)
-    scene.add("c", "n1", 3, load=1.0)
-    return scene
+    fixture = PlannerFixture(node("n1"), node("n2"), **more)  # type: ignore[arg-type] # names of arguments
+    fixture.add("a", "n1", 3, load=2.0)
+    fixture.add("b", "n1", 2, load=0.5)
+    fixture.add("c", "n1", 3, load=1.0)
+    return fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.migration import MigrationPolicy, Victim
-from scheduler_plugin.migration.relief import enough, helps
+from scheduler_plugin.migration.core import MigrationPolicy, Victim
+from scheduler_plugin.migration.core.drain import enough, helps
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
-from tests.scheduler_plugin.migration.scene import Scene, node
+from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node
 
 SIZES = st.builds(amount, st.integers(0, 8), st.integers(0, 8))
 
@@ -61,26 +61,26 @@ POLICIES = st.builds(
 def test_every_plan_can_be_carried_out_and_presses_nobody(
     fleet: list[tuple[int, bool, list[tuple[int, int]]]], policy: MigrationPolicy
 ) -> None:
-    scene = Scene(
+    fixture = PlannerFixture(
         *(node(f"n{at}", total, is_open=is_open) for at, (total, is_open, _) in enumerate(fleet)), policy=policy
     )
     for at, (_, _, vms) in enumerate(fleet):
         for number, (size, load) in enumerate(vms):
-            scene.add(f"v{at}-{number}", f"n{at}", size, load=load / 10)
-    strained = set(scene.ledger.strained)
-    plan = scene.settled()
+            fixture.add(f"v{at}-{number}", f"n{at}", size, load=load / 10)
+    strained = set(fixture.ledger.strained)
+    plan = fixture.settled()
     for move in plan.moves:
-        scene.carry_out(move)
+        fixture.carry_out(move)
     targets, sources = Counter(move.target for move in plan.moves), Counter(move.source for move in plan.moves)
-    assert len({move.vm for move in plan.moves}) == len(plan.moves) <= policy.at_once(len(scene.ledger.rooms))
+    assert len({move.vm for move in plan.moves}) == len(plan.moves) <= policy.at_once(len(fixture.ledger.rooms))
     assert max(targets.values(), default=0) <= policy.in_per_node
     assert max(sources.values(), default=0) <= policy.out_per_node
     assert sources.keys() <= strained
     for target in targets:
-        room = scene.ledger.rooms[target]
+        room = fixture.ledger.rooms[target]
         assert target not in strained
         assert room.is_open
         assert room.reserved.within(room.watermark)
     assert not {stuck.node for stuck in plan.stuck} & sources.keys()
-    for cleared in scene.settled().stuck:
+    for cleared in fixture.settled().stuck:
         assert cleared.node in strained

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- ``look`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
+- ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
   the past it remembers only how long something has been so: forgetting that (a restart) only delays.
 - A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where somebody is denied
   what he asked for, which is long enough for him to have asked again. A cordoned node is emptied by the same rules.
@@ -20,10 +20,10 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
-from scheduler_plugin.migration.plan import Cancel, MigrationPolicy, Moment, Need, Plan, Stuck
-from scheduler_plugin.migration.relief import Relief
-from scheduler_plugin.migration.targets import Targets, Traffic
-from scheduler_plugin.migration.victims import Order, least_loaded_first
+from scheduler_plugin.migration.core.drain import DrainPlan
+from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
+from scheduler_plugin.migration.core.targets import Targets, Traffic
+from scheduler_plugin.migration.core.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there so much later is cancelled."""
@@ -45,23 +45,23 @@ class Planner:
         self._resting: dict[ObjectName, Instant] = {}
         self._misled: set[ObjectName] = set()
 
-    def look(self, ledger: Ledger, policy: MigrationPolicy, ranking: RankingConfig, moment: Moment, draw: Draw) -> Plan:
+    def plan(self, ledger: Ledger, policy: MigrationPolicy, ranking: RankingConfig, now: Now, draw: Draw) -> Plan:
         """What to do now. Cheap where no node is under pressure, however many there are. ``draw`` separates equals."""
-        self._notice_vanished(ledger, policy, moment.now)
-        self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, moment.now)}
-        relief = Relief(ledger, policy, moment, self._order)
-        batch = self._batch(policy, moment.now)
+        self._notice_vanished(ledger, policy, now.monotonic)
+        self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
+        drain = DrainPlan(ledger, policy, now, self._order)
+        batch = self._batch(policy, now.monotonic)
         if batch:
             traffic = Traffic.of(ledger, policy)
             targets = Targets(ledger, traffic, policy, ranking, draw)
             for need in batch:
                 self._stuck.pop(need.book.name, None)
-                stuck = relief.relieve(need, traffic, targets, self._resting)
+                stuck = drain.relieve(need, traffic, targets, self._resting)
                 if stuck is not None:
                     self._stuck[need.book.name] = stuck
-        cancels = tuple(self._cancels(ledger, policy, moment.now))
-        forget = _forgotten(ledger, policy, moment.wall)
-        return Plan(tuple(relief.moves), tuple(self._stuck.values()), cancels, forget)
+        cancels = tuple(self._cancels(ledger, policy, now.monotonic))
+        forget = _forgotten(ledger, policy, now.wall)
+        return Plan(tuple(drain.moves), tuple(self._stuck.values()), cancels, forget)
 
     def _batch(self, policy: MigrationPolicy, now: Instant) -> list[Need]:
         """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
@@ -112,9 +112,9 @@ class Planner:
         self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
         for each in ours:
             since = self._needless_since.get(each.name)
-            if each.trouble is not None:
+            if each.problem is not None:
                 self._misled.add(each.name)
-                yield Cancel(each.name, f"it cannot go where it should: {each.trouble}")
+                yield Cancel(each.name, f"it cannot go where it should: {each.problem}")
             elif now - each.since >= policy.timeout + GRACE:
                 yield Cancel(each.name, f"it has not ended within {policy.timeout:g} s")
             elif since is not None and now - since >= policy.settle:
@@ -128,7 +128,7 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
     for each in reversed(ours):
         uid = None if each.source_pod is None else ledger.uid_of(each.source_pod)
         claim = None if uid is None else ledger.claims.get(uid)
-        if claim is None or each.phase is not MigrationPhase.PENDING or each.heading is not None:
+        if claim is None or each.phase is not MigrationPhase.PENDING or each.placed_on is not None:
             continue
         book = ledger.nodes[claim.node]
         if not book.room.is_open and policy.drain_cordoned:

@@ -9,29 +9,37 @@ import pytest
 
 from tests.scheduler_plugin.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
-from tests.scheduler_plugin.moving.scene import FULL, POD, SETTLED, STARTED, Scene, full_cluster, scene
-from tests.scheduler_plugin.moving.test_restarts import PHASES, Disturbance
+from tests.scheduler_plugin.migration.moving_cluster import (
+    FULL,
+    POD,
+    SETTLED,
+    STARTED,
+    MovingCluster,
+    full_cluster,
+    moving_cluster,
+)
+from tests.scheduler_plugin.migration.test_restarts import PHASES, Disturbance
 from tests.scheduler_plugin.objects import node, vm, vm_pod
 
 BEFORE_PLACED = PHASES[:3]
 UNTIL_HANDED_OVER = PHASES[:5]
 
 
-async def reached(s: Scene, *phases: Callable[[Scene], Awaitable[None]]) -> None:
+async def reached(s: MovingCluster, *phases: Callable[[MovingCluster], Awaitable[None]]) -> None:
     for phase in phases:
         await phase(s)
         await s.passes(1)
 
 
-async def deleted(s: Scene) -> None:
+async def deleted(s: MovingCluster) -> None:
     s.cluster.remove(NODES, "", "n2")
 
 
-async def cordoned(s: Scene) -> None:
+async def cordoned(s: MovingCluster) -> None:
     s.cluster.put(NODES, node("n2", unschedulable=True))
 
 
-async def full(s: Scene) -> None:
+async def full(s: MovingCluster) -> None:
     """Somebody else takes the room while no scheduler keeps it."""
     await s.stop()
     s.fill("n2", "9")
@@ -50,7 +58,7 @@ CHANGES: dict[Disturbance, tuple[str, str]] = {
 async def test_a_target_that_is_lost_before_its_pod_is_placed_calls_the_move_off(
     change: Disturbance, count: int
 ) -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await reached(s, *BEFORE_PLACED[:count])
         await change(s)
         await s.passes(2)
@@ -65,7 +73,7 @@ async def test_a_target_that_is_lost_before_its_pod_is_placed_calls_the_move_off
 
 
 async def test_room_that_is_booked_is_given_to_nobody_else() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         pod = s.cluster.put(PODS, copy.deepcopy(POD) | {"metadata": {"name": "p", "namespace": "default", "uid": "p"}})
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "9"
@@ -74,7 +82,7 @@ async def test_room_that_is_booked_is_given_to_nobody_else() -> None:
 
 
 async def test_a_target_that_dies_after_its_pod_was_placed_is_the_controllers_to_undo() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.cluster.remove(NODES, "", "n2")
@@ -88,7 +96,7 @@ async def test_a_target_that_dies_after_its_pod_was_placed_is_the_controllers_to
 
 @pytest.mark.parametrize("count", range(1, 6), ids=[phase.__name__ for phase in UNTIL_HANDED_OVER])
 async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(count: int) -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await reached(s, *UNTIL_HANDED_OVER[:count])
         pods = [POD["metadata"]["name"]] + ([s.controller.target["metadata"]["name"]] if count > 2 else [])
         s.cluster.remove(VMS, "default", "db")
@@ -103,7 +111,7 @@ async def test_a_vm_that_is_deleted_takes_its_migration_and_all_its_room_along(c
 
 
 async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -123,7 +131,7 @@ async def test_a_source_that_dies_leaves_its_vm_to_a_fresh_pod() -> None:
 
 
 async def test_one_that_never_ends_is_called_off_at_last() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -135,7 +143,7 @@ async def test_one_that_never_ends_is_called_off_at_last() -> None:
 
 
 async def test_an_event_that_cannot_be_written_now_is_written_when_the_api_is_back() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -150,7 +158,7 @@ async def test_an_event_that_cannot_be_written_now_is_written_when_the_api_is_ba
 
 
 async def test_an_event_that_is_refused_is_dropped() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.cluster.faults.append(Fault(to("POST", "/events"), refuse=403, times=100))
         await s.started()
         s.cluster.faults.clear()
@@ -159,7 +167,7 @@ async def test_an_event_that_is_refused_is_dropped() -> None:
 
 
 async def test_a_deletion_that_fails_is_tried_again() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.moved()
         s.cluster.faults.append(Fault(to("DELETE", "/virtualmachinemigrations/"), times=2))
         await s.passes(300)
@@ -176,7 +184,7 @@ async def test_what_is_wanted_again_by_its_turn_is_not_deleted_any_more() -> Non
     cluster.put(NODES, node("n3"))
     cluster.put(VMS, vm("other", 2, 8))
     cluster.put(PODS, vm_pod("other", "n3"))
-    async with scene(cluster, "migration: {maxPerCluster: 2}") as s:
+    async with moving_cluster(cluster, "migration: {maxPerCluster: 2}") as s:
         s.fill("n3", "7500m")
         await s.passes(SETTLED)
         both = [("db", "n2", ""), ("other", "n2", "")]
@@ -190,7 +198,7 @@ async def test_what_is_wanted_again_by_its_turn_is_not_deleted_any_more() -> Non
 
 
 async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_target() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         await s.started()
         await s.placed()
         s.controller.transfer()
@@ -208,7 +216,7 @@ async def test_one_whose_object_is_gone_has_succeeded_where_its_vm_runs_at_the_t
 
 
 async def test_one_that_is_made_anew_under_its_name_is_another_one() -> None:
-    async with scene() as s:
+    async with moving_cluster() as s:
         s.order_by_hand("m-1")
         await s.passes(1)
         s.cluster.cut_watches()

@@ -14,7 +14,7 @@ from tests.scheduler_plugin.objects import Obj
 FINALIZER = "vm.neon.tech/finalizer"
 
 
-class Controller:
+class FakeController:
     """Carries out the migration of one VM."""
 
     def __init__(self, cluster: FakeCluster, vm: str) -> None:

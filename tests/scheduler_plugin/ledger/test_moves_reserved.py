@@ -1,4 +1,4 @@
-"""A migration's room is booked before it starts, and what became of the creation decides what is kept."""
+"""A migration's room is reserved before it starts, and what became of the creation decides what is kept."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from scheduler_plugin.ledger import (
-    Booking,
     ClaimState,
     CreateMigration,
     Ledger,
     Move,
+    MoveReservation,
     NotReadyError,
     ReadMigration,
 )
-from scheduler_plugin.ledger.following import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
+from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
 from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -27,24 +27,24 @@ from tests.scheduler_plugin.ledger.fleet import (
     vm_pod,
 )
 from tests.scheduler_plugin.ledger.moving import (
-    BOOKED,
     FAILED,
+    INCOMING,
     MOVE,
     ONE,
     PENDING,
-    booked,
     on_both,
+    reserved_move,
     two_nodes,
 )
 
 
 def test_a_move_books_the_room_and_orders_the_source_before_anything_is_created() -> None:
     fleet = two_nodes()
-    booking = fleet.ledger.book_move(MOVE, ONE, LATER)
-    fleet.did(booking.effects)
-    assert booking == Booking(FITS, effects=(CreateMigration(ONE, MOVE),))
+    reservation = fleet.ledger.reserve_move(MOVE, ONE, LATER)
+    fleet.did(reservation.effects)
+    assert reservation == MoveReservation(FITS, effects=(CreateMigration(ONE, MOVE),))
     assert on_both(fleet) == (2, 2)
-    assert fleet.ledger.claims[BOOKED].state is ClaimState.BOOKED
+    assert fleet.ledger.claims[INCOMING].state is ClaimState.INCOMING
     assert fleet.ask("a", amount(3), number=1).migrate is True
     assert fleet.ledger.nodes["n1"].migrating == amount(3)
 
@@ -65,48 +65,48 @@ def test_a_move_that_is_not_possible_is_refused_and_changes_nothing(move: Move, 
     fleet = two_nodes()
     fleet.did(fleet.ledger.see_node(node("closed", is_open=False)))
     fleet.did(fleet.ledger.see_pod(plain_pod("plain", amount(1), "n1")))
-    answer = fleet.ledger.book_move(move, ONE, LATER)
+    answer = fleet.ledger.reserve_move(move, ONE, LATER)
     assert (answer.verdict, answer.effects) == (verdict, ())
     assert (dict(fleet.ledger.migrations), on_both(fleet)) == ({}, (3, 0))
 
 
 def test_a_full_target_is_refused_with_numbers() -> None:
     fleet = two_nodes(total=2)
-    answer = fleet.ledger.book_move(MOVE, ONE, LATER)
+    answer = fleet.ledger.reserve_move(MOVE, ONE, LATER)
     detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
-    assert answer == Booking(NeverFits("the node has less cpu than the pod needs"), detail)
+    assert answer == MoveReservation(NeverFits("the node has less cpu than the pod needs"), detail)
 
 
 def test_a_vm_that_is_on_its_way_a_name_that_is_taken_and_a_second_pod_are_refused() -> None:
-    fleet = booked()
-    assert fleet.ledger.book_move(MOVE, name("a-2"), LATER).verdict is ON_THE_WAY
+    fleet = reserved_move()
+    assert fleet.ledger.reserve_move(MOVE, name("a-2"), LATER).verdict is ON_THE_WAY
     fleet.did(fleet.ledger.see_migration(migration("a", FAILED), LATER))
-    assert fleet.ledger.book_move(MOVE, ONE, LATER).verdict is TAKEN
+    assert fleet.ledger.reserve_move(MOVE, ONE, LATER).verdict is TAKEN
     fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", uid="second")))
-    assert fleet.ledger.book_move(MOVE, name("a-2"), LATER).verdict is NOT_SETTLED
+    assert fleet.ledger.reserve_move(MOVE, name("a-2"), LATER).verdict is NOT_SETTLED
 
 
-def test_nothing_is_booked_before_the_cluster_was_read() -> None:
+def test_nothing_is_reserved_before_the_cluster_was_read() -> None:
     with pytest.raises(NotReadyError):
-        Ledger().book_move(MOVE, ONE, LATER)
+        Ledger().reserve_move(MOVE, ONE, LATER)
 
 
-def test_what_is_booked_is_not_given_to_anybody_else() -> None:
+def test_what_is_reserved_is_not_given_to_anybody_else() -> None:
     fleet = two_nodes(total=4)
-    fleet.did(fleet.ledger.book_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
     other = plain_pod("b", amount(2))
     assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "not enough free cpu"}
     assert fleet.ledger.reserve(other, "n2").verdict is NO_FREE_CPU
 
 
 def test_a_booking_follows_its_vm() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.resize("a", amount(3))
     assert on_both(fleet) == (3, 3)
 
 
 def test_a_refused_creation_ends_booking_and_order() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     fleet.did(fleet.ledger.migration_refused(ONE))
     fleet.did(fleet.ledger.migration_refused(ONE))
     assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})
@@ -114,7 +114,7 @@ def test_a_refused_creation_ends_booking_and_order() -> None:
 
 
 def test_a_creation_of_unknown_outcome_keeps_everything_until_it_is_read() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     assert fleet.did(fleet.ledger.migration_unsure(ONE)) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
     fleet.did(fleet.ledger.see_migration(migration("a", PENDING, to="n2"), LATER))
@@ -132,7 +132,7 @@ def test_news_of_a_migration_that_nobody_ordered_says_nothing() -> None:
 
 
 def test_a_list_without_it_ends_what_was_seen_and_asks_after_what_was_only_created() -> None:
-    fleet = booked()
+    fleet = reserved_move()
     facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
     assert fleet.did(fleet.ledger.resync(*facts, LATER)) == ()
     assert fleet.ledger.migration_created(ONE) == ()

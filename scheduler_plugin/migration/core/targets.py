@@ -16,7 +16,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.migration.plan import MigrationPolicy
+from scheduler_plugin.migration.core.plan import MigrationPolicy
 from scheduler_plugin.placement import best_target, stays_below_watermark
 
 

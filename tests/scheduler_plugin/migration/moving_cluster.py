@@ -12,7 +12,7 @@ from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster
-from tests.scheduler_plugin.moving.controller import Controller
+from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running
 
@@ -38,14 +38,14 @@ def full_cluster() -> FakeCluster:
     return cluster
 
 
-class Scene:
+class MovingCluster:
     """The cluster, its controller, and the scheduler that runs now."""
 
     def __init__(self, cluster: FakeCluster, more: str) -> None:
         self.cluster = cluster
         self.clock = FakeClock()
         cluster.stamp = self.clock.timestamp
-        self.controller = Controller(cluster, "db")
+        self.controller = FakeController(cluster, "db")
         self._settings = parse_settings(SETTINGS + more)
         self._stack = AsyncExitStack()
         self.scheduler: Running
@@ -174,9 +174,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(cluster: FakeCluster | None = None, more: str = "") -> AsyncIterator[Scene]:
+async def moving_cluster(cluster: FakeCluster | None = None, more: str = "") -> AsyncIterator[MovingCluster]:
     """A scheduler at work on the full cluster; nothing has been decided yet."""
-    made = Scene(cluster or full_cluster(), more)
+    made = MovingCluster(cluster or full_cluster(), more)
     await made.start()
     try:
         yield made

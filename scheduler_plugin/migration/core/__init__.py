@@ -1,0 +1,20 @@
+"""Who moves, where to, and when to stop: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
+
+from scheduler_plugin.ledger import Move
+from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
+from scheduler_plugin.migration.core.planner import Planner
+from scheduler_plugin.migration.core.victims import Order, Rest, Victim, least_loaded_first
+
+__all__ = [
+    "Cancel",
+    "MigrationPolicy",
+    "Move",
+    "Now",
+    "Order",
+    "Plan",
+    "Planner",
+    "Rest",
+    "Stuck",
+    "Victim",
+    "least_loaded_first",
+]

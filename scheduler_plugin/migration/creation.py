@@ -1,0 +1,129 @@
+"""Creates the VirtualMachineMigrations that the ledger has reserved room for, and reads those of unknown fate (S4.9).
+
+Rules that hold here:
+
+- A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name,
+  which was chosen before.
+- "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may still land.
+- After refusals in a row the next order waits longer and longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+from scheduler_plugin.backoff import Backoff
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.migrations import MigrationOrder
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
+from scheduler_plugin.telemetry import LOG
+
+READ_INTERVAL: Final = Seconds(1.0)
+CREATE_SETTLE: Final = Seconds(10.0)
+"""A creation that was sent so long ago has landed or never will."""
+
+REFUSED_WAIT: Final = Backoff(Seconds(2.0), Seconds(60.0))
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+
+
+class MigrationCreator:
+    """Carries out ``CreateMigration`` and ``ReadMigration``, and reports their outcomes to the ledger."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
+        self._sent_at: dict[ObjectName, Instant] = {}
+        self._refusals = 0
+        self._not_before = self._context.clock.now()
+
+    async def run(self) -> None:
+        """Works for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._create())
+            tasks.create_task(self._read_all())
+
+    @property
+    def busy_with(self) -> str | None:
+        """Why no further migration should be ordered now; None where one may be."""
+        if self._context.clock.now() < self._not_before:
+            return "the API has refused the last order; the log says why"
+        doubted = [each for each in self._context.ledger.migrations.values() if each.creation is not Creation.DONE]
+        return f"the API has not answered yet whether it created {doubted[0].name}" if doubted else None
+
+    async def _create(self) -> Never:
+        while True:
+            await self._carry_out(await self._context.queues.creations.take())
+
+    async def _carry_out(self, order: CreateMigration) -> None:
+        ledger, name, move = self._context.ledger, order.migration, order.move
+        reserved = ledger.migrations.get(name)
+        if reserved is None or reserved.problem is not None:
+            self._undo(name, "it is not wanted any more" if reserved is None else f"{reserved.problem}")
+            return
+        settings = self._context.feed.settings
+        wanted = MigrationOrder(
+            name, move.vm, move.target, move.reason, settings.migration.timeout, settings.migration_bandwidth
+        )
+        self._sent_at[name] = self._context.clock.now()
+        try:
+            made = await self._context.writer.create_migration(wanted)
+        except ApiRefusedError as error:
+            self._refused(name, error)
+        except ApiError as error:
+            self._doubt(name, error)
+        else:
+            self._count("created")
+            self._refusals = 0
+            self._sent_at.pop(name)
+            self._context.order(ledger.migration_created(name))
+            self._context.feed.migrations.learn(made)
+
+    def _refused(self, name: ObjectName, error: ApiRefusedError) -> None:
+        if error.status == CONFLICT:
+            self._doubt(name, error)
+            return
+        self._refusals += 1
+        clock = self._context.clock
+        self._not_before = Instant(clock.now() + REFUSED_WAIT.delay(self._refusals, clock.jitter()))
+        self._undo(name, str(error))
+
+    def _undo(self, name: ObjectName, why: str) -> None:
+        self._count("refused")
+        self._sent_at.pop(name, None)
+        LOG.warning("migration not created, its room is free again migration=%s reason=%s", name, why)
+        self._context.order(self._context.ledger.migration_refused(name))
+
+    def _doubt(self, name: ObjectName, error: ApiError) -> None:
+        self._count("unknown")
+        LOG.warning("migration may or may not be created, its room is kept migration=%s error=%s", name, error)
+        self._context.order(self._context.ledger.migration_unsure(name))
+
+    def _count(self, outcome: str) -> None:
+        self._context.telemetry.migrations.orders.labels(outcome).inc()
+
+    async def _read_all(self) -> Never:
+        while True:
+            first = await self._context.queues.migration_reads.take()
+            for order in (first, *self._context.queues.migration_reads.take_all()):
+                await self._read(order)
+            await self._context.clock.sleep(READ_INTERVAL)
+
+    async def _read(self, order: ReadMigration) -> None:
+        name = order.migration
+        try:
+            self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
+            self._sent_at.pop(name, None)
+        except ApiError as error:
+            is_absent = isinstance(error, ApiRefusedError) and error.status == NOT_FOUND
+            if is_absent and not self._may_land(name):
+                self._undo(name, "the API has no such object")
+            else:
+                self._context.queues.migration_reads.put(name, order)
+
+    def _may_land(self, name: ObjectName) -> bool:
+        sent = self._sent_at.get(name)
+        return sent is not None and self._context.clock.now() - sent < CREATE_SETTLE

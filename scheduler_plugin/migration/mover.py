@@ -1,0 +1,106 @@
+"""Moves VMs: asks the planner once a second, reserves room, and hands on what to create and to delete (S4.9).
+
+Rules that hold here:
+
+- Room is reserved on the target before the object is created.
+- While an order has no answer, no further one is given: what cannot be carried out must not pile up.
+- Nothing is remembered that matters. What a restarted scheduler finds in the API says who moves, and who moved lately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.ledger import Move
+from scheduler_plugin.migration.core import Now, Plan, Planner
+from scheduler_plugin.migration.creation import MigrationCreator
+from scheduler_plugin.migration.removal import MigrationRemover
+from scheduler_plugin.migration.reporter import MigrationReporter
+from scheduler_plugin.placement import Fits
+from scheduler_plugin.telemetry import LOG
+
+PLAN_INTERVAL: Final = Seconds(1.0)
+LONGEST_NAME: Final = 200
+"""Of a VM's name, so that the migration's and its pod's stay within what Kubernetes takes."""
+
+
+class Mover:
+    """Runs the planner and carries its plans out."""
+
+    def __init__(self, context: SchedulerContext, reporter: MigrationReporter) -> None:
+        self._context = context
+        self._reporter = reporter
+        self._planner = Planner()
+        self._creator = MigrationCreator(context)
+        self._remover = MigrationRemover(context)
+
+    async def run(self) -> None:
+        """Works for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for work in (self._reconcile(), self._creator.run(), self._remover.run()):
+                tasks.create_task(work)
+
+    async def _reconcile(self) -> Never:
+        while True:
+            await self._context.clock.sleep(PLAN_INTERVAL)
+            if self._context.ledger.is_ready:
+                self._reporter.reconcile()
+                self._decide()
+
+    def _decide(self) -> None:
+        plan = self._plan()
+        idle = self._idle()
+        self._publish(plan, idle)
+        if idle is None:
+            for move in plan.moves:
+                self._reserve(move)
+        cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
+        for name, why in cancels.items():
+            self._reporter.cancelling(name, why)
+        self._remover.want(cancels | dict.fromkeys(plan.forget, "it is over"))
+
+    def _publish(self, plan: Plan, idle: str | None) -> None:
+        status, metrics = self._context.migration_status, self._context.telemetry.migrations
+        status.idle = idle
+        status.stuck = {stuck.node: stuck.why for stuck in plan.stuck}
+        metrics.enabled.set(idle is None)
+        metrics.stuck.set(len(status.stuck))
+
+    def _without_vm(self) -> dict[ObjectName, str]:
+        active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
+        return {each.name: f"VM {each.vm} is gone" for each in active if each.vm not in self._context.feed.vms.facts}
+
+    def _plan(self) -> Plan:
+        context, settings = self._context, self._context.feed.settings
+        now = Now(context.clock.now(), context.clock.wall())
+        return self._planner.plan(context.ledger, settings.migration, settings.ranking, now, self._draw)
+
+    def _draw(self, least: int, most: int) -> int:
+        return least + int(self._context.clock.jitter() * (most - least + 1))
+
+    def _idle(self) -> str | None:
+        """Why no VM may be moved now; None where VMs may."""
+        feed = self._context.feed
+        if not feed.settings.migration.enabled:
+            return "migration.enabled is false in the settings"
+        if feed.migrations.is_missing:
+            return "the cluster has no VirtualMachineMigrations (its CRD is missing)"
+        return self._creator.busy_with
+
+    def _reserve(self, move: Move) -> None:
+        context = self._context
+        reservation = context.ledger.reserve_move(move, self._name_for(move), context.clock.now())
+        if not isinstance(reservation.verdict, Fits):
+            reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
+            LOG.warning("move not reserved vm=%s to=%s reason=%s", move.vm, move.target, reason)
+            return
+        LOG.info("move reserved vm=%s from=%s to=%s reason=%s", move.vm, move.source, move.target, move.reason)
+        context.order(reservation.effects)
+
+    def _name_for(self, move: Move) -> ObjectName:
+        """A VM moves at most once a second, so the second tells its migrations apart, also after a restart."""
+        return ObjectName(move.vm.namespace, f"{move.vm.name[:LONGEST_NAME]}-{int(self._context.clock.wall()):x}")

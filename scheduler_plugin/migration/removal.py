@@ -1,0 +1,52 @@
+"""Deletes VirtualMachineMigrations: cancels those that must not go on, and clears away those that are over (S4.9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Never
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.telemetry import LOG
+
+DELETE_RETRY: Final = Seconds(5.0)
+NOT_FOUND: Final = 404
+
+
+class MigrationRemover:
+    """Deletes what it was last told to; a deletion that fails is repeated while it is still wanted."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
+        self._unwanted: Mapping[ObjectName, str] = {}
+        self._any_unwanted = asyncio.Event()
+
+    def want(self, unwanted: Mapping[ObjectName, str]) -> None:
+        """Replaces what is to be deleted: names, and why."""
+        self._unwanted = unwanted
+        if unwanted:
+            self._any_unwanted.set()
+
+    async def run(self) -> Never:
+        """Works for ever."""
+        while True:
+            await self._any_unwanted.wait()
+            self._any_unwanted.clear()
+            for name in list(self._unwanted):
+                why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
+                if why is not None:
+                    await self._remove(name, why)
+
+    async def _remove(self, name: ObjectName, why: str) -> None:
+        found = self._context.feed.migrations.facts.get(name)
+        if found is None or found.facts.is_leaving:
+            return
+        try:
+            await self._context.writer.delete_migration(name, found.facts.uid)
+        except ApiError as error:
+            if not (isinstance(error, ApiRefusedError) and error.status == NOT_FOUND):
+                LOG.warning("migration not deleted, trying again migration=%s why=%s error=%s", name, why, error)
+                await self._context.clock.sleep(DELETE_RETRY)

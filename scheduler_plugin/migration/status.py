@@ -1,0 +1,17 @@
+"""What the last round of planning found out about moving VMs, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class MigrationStatus:
+    """``idle`` says why no VM is moved at all (None: the mover is at work).
+
+    ``stuck`` says by node why VMs that should leave it cannot.
+    """
+
+    idle: str | None = "no planning round has run yet"
+    stuck: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,278 @@
+"""Who leaves a node under pressure, where to, and why nobody else does (S4.8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import Bytes, Resources
+from scheduler_plugin.ledger import MigrationPhase, Move
+from scheduler_plugin.migration.core import MigrationPolicy, Plan, Stuck, Victim
+from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
+from tests.scheduler_plugin.ledger.fleet import node as node_with_system
+from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node, pressed
+
+PENDING, SUCCEEDED, FAILED = MigrationPhase.PENDING, MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
+
+
+def test_a_fleet_below_its_watermarks_is_left_alone() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 7)
+    assert fixture.settled() == Plan()
+
+
+def test_the_least_loaded_vm_of_a_full_node_moves_to_the_best_node() -> None:
+    move = Move(name("b"), "uid-b", "n1", "n2", "node n1 has 1 cpu, 1Gi too much")
+    assert pressed().settled() == Plan(moves=(move,))
+
+
+def test_what_is_ordered_counts_as_gone() -> None:
+    fixture = pressed()
+    (move,) = fixture.settled().moves
+    assert fixture.look().moves == (move,)
+    fixture.carry_out(move)
+    assert fixture.look(after=60) == Plan()
+
+
+# Damping -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_spike_moves_nobody() -> None:
+    fixture = pressed()
+    assert fixture.look() == Plan()
+    assert fixture.look(after=9.9) == Plan()
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("extra", amount(0.5), "n1")))
+    assert len(fixture.look(after=0.1).moves) == 1
+    fixture.fleet.resize("c", amount(1))
+    fixture.tell("c", amount(1))
+    fixture.fleet.did(fixture.ledger.lose_pod("uid-extra"))
+    assert fixture.look(after=1) == Plan()
+    fixture.fleet.resize("c", amount(3))
+    assert fixture.look(after=1) == Plan()
+    assert fixture.look(after=9) == Plan()
+    assert len(fixture.look(after=1).moves) == 1
+
+
+def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_again() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 3, load=1.0)
+    fixture.add("b", "n1", 4, load=2.0)
+    fixture.tell("b", amount(8))
+    fixture.fleet.resize("b", amount(7))
+    assert fixture.look() == Plan()
+    assert fixture.look(after=2.9) == Plan()
+    (move,) = fixture.look(after=0.1).moves
+    assert (move.vm, move.reason) == (name("a"), "node n1 has 4 cpu, 4Gi too much, and denies what VMs ask for")
+
+
+def test_somebody_who_is_denied_no_more_leaves_the_longer_wait() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 3, load=1.0)
+    fixture.add("b", "n1", 4, load=2.0)
+    fixture.tell("b", amount(8))
+    fixture.look()
+    fixture.tell("b", amount(7))
+    assert fixture.look(after=3) == Plan()
+    assert len(fixture.look(after=7).moves) == 1
+
+
+def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None:
+    fixture = pressed()
+    assert fixture.look() == Plan()
+    for of in "abc":
+        fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
+    fixture.fleet.did(fixture.ledger.lose_node("n1"))
+    fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
+    for of in "ab":
+        fixture.add(f"{of}2", "n1", 5)
+    (move,) = fixture.look(after=10).moves
+    assert (move.vm, move.reason) == (name("a2"), "node n1 has 3 cpu, 3Gi too much")
+
+
+# Enough, and not more ------------------------------------------------------------------------------------------------
+
+
+def test_as_many_move_as_are_needed() -> None:
+    fixture = PlannerFixture(
+        node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=9)
+    )
+    for number in range(9):
+        fixture.add(f"v{number}", "n1", 1, load=float(number))
+    assert fixture.moves() == {"v0": "n2", "v1": "n2"}
+
+
+def test_a_small_vm_stays_where_a_larger_one_has_to_go_anyway() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
+    fixture.add("idle", "n1", 1, load=0.0)
+    fixture.add("large", "n1", 4, load=0.5)
+    fixture.add("busy", "n1", 5, load=3.0)
+    assert fixture.moves() == {"large": "n2"}
+
+
+def test_who_has_nothing_of_what_is_short_stays() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("cpu only", "n1", Resources(amount(3).cpu, Bytes(0)), load=0.0)
+    fixture.add("both", "n1", amount(1, 8), load=1.0)
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("large", amount(1, 1), "n1")))
+    assert fixture.ledger.nodes["n1"].pressure.excess == amount(0, 2)
+    assert fixture.settled().moves == ()
+    fixture.add("small", "n1", amount(1, 1), load=2.0)
+    assert fixture.moves() == {"small": "n2"}
+
+
+def test_memory_alone_is_reason_enough() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", amount(1, 4), load=1.0)
+    fixture.add("b", "n1", amount(1, 4), load=0.0)
+    assert fixture.moves() == {"b": "n2"}
+
+
+def test_a_vm_goes_where_it_also_gets_what_it_was_denied() -> None:
+    fixture = PlannerFixture(node("n1"), node("tight", 8), node("wide", 20))
+    fixture.add("others", "tight", 2)
+    fixture.add("a", "n1", 2, load=0.0)
+    fixture.add("b", "n1", 7, load=1.0)
+    fixture.tell("a", amount(6))
+    assert fixture.ledger.claims["uid-a"].unmet == amount(3)
+    assert fixture.moves() == {"a": "wide"}
+
+
+# The order -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "moves"),
+    [
+        ({"load": 0.6}, {"load": 0.4}, "second"),
+        ({"load": 1.08, "mem_used": 1}, {"load": 1.02, "mem_used": 2}, "first"),
+        ({"load": 1.02, "mem_used": 2}, {"load": 1.08, "mem_used": 1}, "second"),
+        ({"load": 5.0}, {"load": None}, "first"),
+        ({"load": None}, {"load": None}, "first"),
+        ({"load": 1.0, "mem_used": 1}, {"load": 1.0}, "first"),
+    ],
+)
+def test_the_least_loaded_goes_first_then_the_one_with_the_least_to_copy(
+    first: dict[str, float | None], second: dict[str, float | None], moves: str
+) -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("second", "n1", 4, **second)  # type: ignore[arg-type] # names of arguments
+    fixture.add("first", "n1", 4, **first)  # type: ignore[arg-type] # names of arguments
+    assert list(fixture.moves()) == [moves]
+
+
+def test_of_equal_loads_one_that_is_large_enough_goes_before_several_small_ones() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
+    for of, size in (("tiny", 1), ("small", 1), ("fits", 2), ("large", 4)):
+        fixture.add(of, "n1", size, load=0.1, mem_used=size)
+    fixture.add("busy", "n1", 1, load=0.9)
+    assert fixture.moves() == {"fits": "n2"}
+
+
+def test_what_the_guest_was_seen_to_change_has_to_be_copied_as_well() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    for of, mem in (("writes", 1.0), ("reads", 1.5)):
+        fixture.add(of, "n1", 4, load=0.0, mem_used=mem)
+    assert list(fixture.moves()) == ["writes"]
+    failed = migration("writes", phase=FAILED, ended_at=1.0)
+    fixture.migration(failed)
+    fixture.migration(replace(failed, version=2, dirty_rate=Bytes.parse("200Mi")))
+    assert list(fixture.moves()) == ["reads"]
+
+
+def test_another_order_may_be_given() -> None:
+    def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
+        return (float(victim.arrived),)
+
+    assert pressed(order=oldest_first).moves() == {"a": "n2"}
+
+
+# Who may not move ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "pod", "why"),
+    [
+        ({"may_move": False}, {}, "exempt"),
+        ({}, {"is_ours": False}, "placed by another scheduler"),
+        ({"phase": "Migrating"}, {}, "not running in one pod"),
+        ({"pod": None}, {}, "not running in one pod"),
+        ({"pod": name("other")}, {}, "not running in one pod"),
+    ],
+)
+def test_a_vm_that_may_not_move_stays_and_the_node_says_why(
+    facts: dict[str, object], pod: dict[str, object], why: str
+) -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 8, facts=facts, pod=pod)
+    assert fixture.settled() == Plan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
+
+
+def test_a_vm_that_is_being_resized_may_move() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 4, load=0.0, facts={"phase": "Scaling"})
+    fixture.add("b", "n1", 4, load=1.0)
+    assert fixture.moves() == {"a": "n2"}
+
+
+def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
+    for of in ("double", "deleted"):
+        fixture.add(of, "n1", 4)
+    fixture.fleet.did(fixture.ledger.see_pod(vm_pod("double", "n2", "uid-second")))
+    fixture.fleet.did(fixture.ledger.lose_vm(name("deleted")))
+    fixture.fleet.did(fixture.ledger.see_pod(vm_pod("unknown", "n1")))
+    fixture.fleet.did(fixture.ledger.see_vm(fixture.fleet.vms[name("deleted")], fixture.now))
+    fixture.fleet.did(fixture.ledger.lose_vm(name("deleted")))
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not known, 2 not running in one pod"),)
+
+
+def test_a_vm_that_a_person_moves_is_not_moved_as_well() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
+    fixture.add("a", "n1", 5)
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(5), "n1")))
+    fixture.migration(migration("a", PENDING, is_ours=False))
+    assert fixture.settled() == Plan()
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("c", amount(6), "n1")))
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
+
+
+def test_a_node_full_of_other_pods_says_so() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(8), "n1")))
+    assert fixture.settled().stuck == (Stuck("n1", "no VM is on it"),)
+
+
+# Where to ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [node("n2", 4), node("n2", is_open=False)], ids=["above its watermark", "cordoned"])
+def test_nobody_is_told_to_move_without_a_place_to_go_to(target: object) -> None:
+    fixture = PlannerFixture(node("n1"), target)
+    fixture.add("a", "n1", 4)
+    fixture.add("b", "n1", 4)
+    why = "no node has room below its watermark for any of 2 VMs that may move"
+    assert fixture.settled() == Plan(stuck=(Stuck("n1", why),))
+
+
+def test_who_fits_nowhere_is_passed_over_for_who_does() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2", 4))
+    fixture.add("large", "n1", 5, load=0.0)
+    fixture.add("small", "n1", 2, load=1.0)
+    fixture.add("busy", "n1", 1, load=2.0)
+    assert fixture.moves() == {"small": "n2"}
+
+
+def test_two_nodes_are_not_promised_the_same_room() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"), node("n3", 6))
+    for of in ("n1", "n2"):
+        fixture.add(f"from-{of}", of, 4, load=0.0)
+        fixture.add(f"busy-{of}", of, 4, load=1.0)
+    assert fixture.moves() == {"from-n1": "n3"}
+
+
+def test_a_node_under_pressure_takes_nobody() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2", 20))
+    fixture.add("a", "n1", 8, load=0.0)
+    fixture.add("b", "n2", amount(14.5, 1), load=0.0, facts={"may_move": False})
+    assert [stuck.node for stuck in fixture.settled().stuck] == ["n1", "n2"]

@@ -1,0 +1,127 @@
+"""How many move at once, who waits, and how a cordoned node is emptied (S4.8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from scheduler_plugin.ledger import MigrationPhase, Move
+from scheduler_plugin.migration.core import MigrationPolicy, Plan, Stuck
+from scheduler_plugin.migration.core import planner as planner_module
+from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
+from tests.scheduler_plugin.migration.core.planner_fixture import WALL, PlannerFixture, node, pressed
+
+
+def crowd(nodes: int, policy: MigrationPolicy) -> PlannerFixture:
+    """So many nodes, each 3 above its watermark with ten VMs, and two empty ones."""
+    fixture = PlannerFixture(
+        *(node(f"n{number}") for number in range(nodes)), node("t0", 100), node("t1", 100), policy=policy
+    )
+    for of in range(nodes):
+        for number in range(10):
+            fixture.add(f"v{of}{number}", f"n{of}", 1, load=float(number))
+    return fixture
+
+
+@pytest.mark.parametrize(
+    ("policy", "leave", "enter"),
+    [
+        (MigrationPolicy(), 1, 1),
+        (MigrationPolicy(per_cluster=Fraction(3, 5)), 1, 2),
+        (MigrationPolicy(per_cluster=10), 1, 2),
+        (MigrationPolicy(per_cluster=9, out_per_node=2, in_per_node=9), 2, 6),
+        (MigrationPolicy(out_per_node=9, in_per_node=9, per_cluster=4), 3, 4),
+        (MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=2), 3, 2),
+        (MigrationPolicy(out_per_node=0), 0, 0),
+    ],
+)
+def test_no_more_move_at_once_than_is_allowed(policy: MigrationPolicy, leave: int, enter: int) -> None:
+    fixture = crowd(3, policy)
+    moves = fixture.settled().moves
+    leaving = Counter(move.source for move in moves)
+    entering = Counter(move.target for move in moves)
+    assert max(leaving.values(), default=0) == leave
+    assert max(entering.values(), default=0) == enter
+    assert len(moves) <= policy.at_once(nodes=5)
+
+
+def test_what_is_under_way_counts_against_the_limits() -> None:
+    fixture = crowd(3, MigrationPolicy(per_cluster=2, in_per_node=1))
+    first, second = fixture.settled().moves
+    assert first.target != second.target
+    fixture.carry_out(first)
+    assert fixture.look().moves == (second,)
+    fixture.carry_out(second)
+    assert fixture.look() == Plan()
+
+
+def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() -> None:
+    fixture = PlannerFixture(node("drain", is_open=False), node("full"), node("denies"), node("t", 100))
+    fixture.policy = MigrationPolicy(per_cluster=1, in_per_node=9)
+    for of in ("drain", "full", "denies"):
+        fixture.add(f"idle-{of}", of, 4, load=0.0)
+        fixture.add(f"busy-{of}", of, 4, load=1.0)
+    fixture.tell("busy-denies", amount(9))
+    order = []
+    for number in range(3):
+        (move,) = fixture.settled().moves
+        order.append(move.source)
+        fixture.policy = MigrationPolicy(per_cluster=number + 2, in_per_node=9)
+        fixture.carry_out(move)
+    assert order == ["denies", "full", "drain"]
+
+
+def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
+    fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
+    fixture.add("a", "n1", 1, load=1.0)
+    fixture.add("b", "n1", 1, load=0.0)
+    (move,) = fixture.settled().moves
+    assert move == Move(name("b"), "uid-b", "n1", "n2", "node n1 is cordoned")
+    fixture.carry_out(move)
+    assert fixture.look().moves == ()
+    fixture.migration(migration("b", MigrationPhase.SUCCEEDED, to="n2", target_pod="b-target", ended_at=WALL))
+    assert [move.vm for move in fixture.look(after=1).moves] == [name("a")]
+
+
+def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_says_so() -> None:
+    fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
+    assert fixture.settled() == Plan()
+    fixture.add("a", "n1", 1, facts={"may_move": False})
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 exempt"),)
+
+
+def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner_module, "AT_ONCE", 2)
+    fixture = PlannerFixture(*(node(f"n{number}") for number in range(5)))
+    for number in range(5):
+        fixture.add(f"v{number}", f"n{number}", 8)
+    stuck = [
+        [each.node for each in fixture.settled().stuck],
+        *([e.node for e in fixture.look().stuck] for _ in range(3)),
+    ]
+    assert [sorted(each) for each in stuck] == [
+        ["n0", "n1"],
+        ["n0", "n1", "n2", "n3"],
+        ["n0", "n1", "n2", "n3", "n4"],
+        ["n0", "n1", "n2", "n3", "n4"],
+    ]
+    fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(1), "n1")))
+    assert "n0" not in [each.node for each in fixture.look().stuck]
+
+
+def test_draining_may_be_switched_off() -> None:
+    fixture = PlannerFixture(node("n1", is_open=False), node("n2"), policy=MigrationPolicy(drain_cordoned=False))
+    fixture.add("a", "n1", 1)
+    assert fixture.settled() == Plan()
+    fixture.add("b", "n1", 7)
+    assert len(fixture.settled().moves) == 1
+
+
+def test_nobody_moves_while_migration_is_switched_off() -> None:
+    fixture = pressed(policy=MigrationPolicy(enabled=False))
+    assert fixture.settled() == Plan()
+    fixture.policy = MigrationPolicy()
+    assert len(fixture.look().moves) == 1

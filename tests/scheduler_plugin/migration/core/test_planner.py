@@ -1,0 +1,277 @@
+"""How long a VM rests, which migrations must not go on, and which objects may be forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.migration.core import Cancel, MigrationPolicy, Plan, Rest
+from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
+from tests.scheduler_plugin.ledger.fleet import node as node_with_system
+from tests.scheduler_plugin.migration.core.planner_fixture import WALL, PlannerFixture, node
+
+PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING
+SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
+
+
+def over(number: int, phase: MigrationPhase, ago: float) -> MigrationFacts:
+    """A migration of the VM ``a`` that ended so many seconds before the fixture began."""
+    return replace(migration("a", phase, number=number, ended_at=WALL - ago), source_pod=name(f"earlier-{number}"))
+
+
+def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> PlannerFixture:
+    """The VM ``a`` is all that could leave the full node n1; ``earlier`` migrations of it are known."""
+    fixture = PlannerFixture(node("n1", is_open=not drains), node("n2", 20), **more)  # type: ignore[arg-type] # names of arguments
+    fixture.add("a", "n1", 8)
+    for facts in earlier:
+        fixture.migration(facts)
+    return fixture
+
+
+def moves_first_after(fixture: PlannerFixture) -> float:
+    """How many seconds after the fixture's beginning the VM is told to move; looks once a second."""
+    while not fixture.look().moves:
+        assert fixture.look(after=1.0).cancels == ()
+        assert fixture.now < LATER + 10_000
+    return fixture.now - LATER
+
+
+# Rest ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earlier", "seconds"),
+    [
+        ((), 10),
+        ((over(1, SUCCEEDED, 100),), 200),
+        ((over(1, FAILED, 20),), 40),
+        ((over(1, FAILED, 200), over(2, FAILED, 20)), 100),
+        ((over(2, FAILED, 20), over(3, FAILED, 40), over(1, FAILED, 200)), 220),
+        ((over(1, FAILED, 500), over(2, SUCCEEDED, 400), over(3, FAILED, 20)), 40),
+        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), 290),
+        (tuple(over(number, FAILED, 0) for number in range(9)), 3600),
+        ((replace(over(1, SUCCEEDED, 0), ended_at=None, created_at=WALL - 50),), 250),
+    ],
+)
+def test_a_vm_rests_after_a_move_and_longer_after_each_failure(
+    earlier: tuple[MigrationFacts, ...], seconds: float
+) -> None:
+    assert moves_first_after(pressed(*earlier)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("earlier", "seconds"),
+    [
+        ((over(1, SUCCEEDED, 0),), 10),
+        ((over(1, FAILED, 0),), 60),
+        ((over(1, FAILED, 5), over(2, SUCCEEDED, 0)), 10),
+    ],
+)
+def test_a_node_that_is_emptied_waits_for_failures_only(earlier: tuple[MigrationFacts, ...], seconds: float) -> None:
+    assert moves_first_after(pressed(*earlier, drains=True)) == seconds
+
+
+def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> None:
+    fixture = pressed()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.migration(migration("a", PENDING, to="n2"))
+    assert fixture.look().moves == ()
+    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(fixture) == 310
+
+
+def test_a_vm_whose_migration_is_being_deleted_is_left_alone_however_that_ends() -> None:
+    fixture = pressed()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.migration(migration("a", PENDING, to="n2", is_leaving=True))
+    fixture.look()
+    fixture.migration(migration("a", FAILED, to="n2", is_leaving=True, version=3))
+    fixture.look()
+    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(fixture) == 310
+
+
+def test_an_order_that_was_never_made_says_nothing_about_its_vm() -> None:
+    fixture = pressed()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.look()
+    fixture.fleet.did(fixture.ledger.migration_refused(name("a-1")))
+    assert moves_first_after(fixture) == 20
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_migration_that_lost_its_target_says_nothing_about_its_vm(looks: int) -> None:
+    fixture = pressed()
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.migration(migration("a", PENDING, to="n2"))
+    fixture.fleet.did(fixture.ledger.see_node(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
+    fixture.fleet.did(fixture.ledger.lose_node("n2"))
+    fixture.look()
+    fixture.migration(migration("a", PENDING, to="n2", is_leaving=True, version=3))
+    for _ in range(looks):
+        fixture.look()
+    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(fixture) == 20
+
+
+def test_an_ended_migration_that_is_deleted_has_ended() -> None:
+    fixture = pressed(over(1, FAILED, 60))
+    fixture.look()
+    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    assert moves_first_after(fixture) == 10
+
+
+def test_how_long_vms_rest_is_a_setting() -> None:
+    rest = Rest(cooldown=Seconds(1), backoff=Seconds(100), backoff_most=Seconds(150))
+    two = (over(1, FAILED, 0), over(2, FAILED, 0))
+    assert moves_first_after(pressed(*two, policy=MigrationPolicy(rest=rest))) == 150
+
+
+# What must not go on -------------------------------------------------------------------------------------------------
+
+
+def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> PlannerFixture:
+    """VMs v0, v1... on n1, and whoever has to leave it ordered to do so; nothing has begun."""
+    fixture = PlannerFixture(node("n1"), node("n2", 40), policy=MigrationPolicy(per_cluster=9, out_per_node=out))
+    for number, size in enumerate(sizes):
+        fixture.add(f"v{number}", "n1", size, load=float(number))
+    for move in fixture.settled().moves:
+        fixture.carry_out(move)
+    return fixture
+
+
+def cancelled(plan: Plan) -> dict[str, str]:
+    return {cancel.migration.name: cancel.why for cancel in plan.cancels}
+
+
+def test_what_has_not_begun_and_is_not_needed_any_more_is_cancelled_once_that_has_lasted() -> None:
+    fixture = ordered(sizes=(4, 4))
+    assert fixture.look(after=60).cancels == ()
+    fixture.fleet.resize("v1", amount(1))
+    fixture.tell("v1", amount(1))
+    assert fixture.look().cancels == ()
+    assert fixture.look(after=9.9).cancels == ()
+    plan = fixture.look(after=0.1)
+    assert plan == Plan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
+    fixture.fleet.did(fixture.ledger.migration_refused(name("v0-1")))
+    assert fixture.look(after=60) == Plan()
+    assert fixture.ledger.nodes["n1"].migrating == amount(0)
+
+
+def test_what_is_needed_again_in_between_goes_on() -> None:
+    fixture = ordered(sizes=(4, 4))
+    for size in (1, 4):
+        fixture.fleet.resize("v1", amount(size))
+        fixture.tell("v1", amount(size))
+        assert fixture.look(after=9).cancels == ()
+    assert fixture.look(after=9).cancels == ()
+
+
+def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> None:
+    fixture = ordered(out=2, sizes=(2, 2, 6))
+    assert list(fixture.ledger.migrations) == [name("v0-1"), name("v1-1")]
+    fixture.fleet.resize("v2", amount(4))
+    fixture.tell("v2", amount(4))
+    fixture.look()
+    assert list(cancelled(fixture.look(after=10))) == ["v1-1"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        migration("v0", RUNNING, to="n2"),
+        migration("v0", PENDING, to="n2", is_leaving=True),
+        migration("v0", PENDING, to="n2", is_ours=False),
+    ],
+    ids=["begun", "being cancelled", "a person's"],
+)
+def test_what_has_begun_or_is_not_ours_is_never_needless(facts: MigrationFacts) -> None:
+    fixture = ordered(sizes=(4, 4))
+    fixture.migration(replace(facts, source_pod=name("v0-pod")))
+    fixture.fleet.resize("v1", amount(1))
+    fixture.tell("v1", amount(1))
+    fixture.look()
+    assert fixture.look(after=60).cancels == ()
+
+
+def test_what_has_a_target_pod_in_place_has_begun() -> None:
+    fixture = ordered(sizes=(4, 4))
+    target = PodFacts("uid-t", name("v0-target"), amount(0.1), name("v0"), "n2", migration=name("v0-1"))
+    fixture.fleet.did(fixture.ledger.see_pod(target))
+    fixture.fleet.resize("v1", amount(1))
+    fixture.tell("v1", amount(1))
+    fixture.look()
+    assert fixture.look(after=60).cancels == ()
+
+
+def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
+    fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
+    fixture.add("a", "n1", 1)
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    assert fixture.look(after=60).cancels == ()
+    fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
+    fixture.look()
+    assert cancelled(fixture.look(after=10)) == {"a-1": "node n1 does not need it any more"}
+
+
+def test_a_source_that_is_gone_is_left_to_the_runtime() -> None:
+    fixture = ordered(sizes=(4, 4))
+    fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
+    fixture.look()
+    assert fixture.look(after=60).cancels == ()
+
+
+def test_what_cannot_go_where_it_should_is_cancelled_at_once() -> None:
+    fixture = ordered()
+    fixture.fleet.did(fixture.ledger.lose_node("n2"))
+    assert cancelled(fixture.look()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
+    fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
+    assert fixture.look().cancels == ()
+
+
+def test_what_does_not_end_is_cancelled() -> None:
+    fixture = ordered()
+    fixture.migration(migration("v0", RUNNING, to="n2"))
+    assert fixture.look(after=329.9).cancels == ()
+    assert cancelled(fixture.look(after=0.2)) == {"v0-1": "it has not ended within 300 s"}
+
+
+# What may be forgotten -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earlier", "forgotten"),
+    [
+        ((over(1, SUCCEEDED, 299),), []),
+        ((over(1, SUCCEEDED, 300),), ["a-1"]),
+        ((over(1, FAILED, 7199),), []),
+        ((over(1, FAILED, 7200),), ["a-1"]),
+        ((over(1, FAILED, 20), over(2, SUCCEEDED, 10)), ["a-1"]),
+        ((replace(over(1, SUCCEEDED, 900), is_ours=False),), []),
+        ((replace(over(1, SUCCEEDED, 900), is_leaving=True),), []),
+        ((migration("a", RUNNING, to="n2"),), []),
+    ],
+)
+def test_ended_migrations_of_ours_are_forgotten_when_they_say_nothing_any_more(
+    earlier: tuple[MigrationFacts, ...], forgotten: list[str]
+) -> None:
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("a", "n1", 1)
+    for facts in earlier:
+        fixture.migration(facts)
+    assert fixture.look() == Plan(forget=tuple(ObjectName("db", each) for each in forgotten))
+
+
+def test_failures_of_a_vm_that_is_gone_are_forgotten_as_well() -> None:
+    fixture = PlannerFixture(node("n1"))
+    fixture.migration(over(1, FAILED, 7200))
+    assert fixture.look().forget == (name("a-1"),)
