@@ -12,14 +12,17 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import httpx
 import prometheus_client
 
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import SettingsError
@@ -27,7 +30,9 @@ from scheduler_plugin.settings.file import SettingsFile
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.serving import Listener, ListenError, Tls, serve
 
-CONNECTIONS = httpx.Limits(max_connections=128, max_keepalive_connections=64)
+CONNECTIONS: Final = httpx.Limits(max_connections=128, max_keepalive_connections=64)
+REVIEW_CONNECTIONS: Final = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+"""A flood of tokens must not hold the connections that bindings and permits are written over."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,12 +113,10 @@ async def _run(options: argparse.Namespace) -> None:
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     found = _credentials(options, clock)
-    async with httpx.AsyncClient(
-        base_url=found.server, verify=found.tls, limits=CONNECTIONS, trust_env=False
-    ) as client:
-        api = HttpApi(client, found.token)
+    async with _client(found, CONNECTIONS) as client, _client(found, REVIEW_CONNECTIONS) as review_client:
+        api, reviews = HttpApi(client, found.token), TokenReviews(HttpApi(review_client, found.token))
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        parts = assemble(ClusterWriter(api, identity), clock, settings, telemetry)
+        parts = assemble(ClusterWriter(api, identity), reviews, clock, settings, telemetry)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(parts.run(api)),
@@ -123,6 +126,10 @@ async def _run(options: argparse.Namespace) -> None:
             await serve(_listeners(options, parts), clock, stop)
             for task in background:
                 task.cancel()
+
+
+def _client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, trust_env=False)
 
 
 def _credentials(options: argparse.Namespace, clock: SystemClock) -> Credentials:

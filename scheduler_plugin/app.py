@@ -21,10 +21,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.messages import ObjectName
+from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger
@@ -35,7 +37,6 @@ from scheduler_plugin.service import Service
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.agents import AgentRoutes
-from scheduler_plugin.web.auth import TokenJudge
 from scheduler_plugin.web.extender import ExtenderRoutes
 from scheduler_plugin.web.views import nodes_view, vm_view
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
@@ -54,6 +55,7 @@ class Parts:
 
     context: SchedulerContext
     workers: Workers
+    authenticator: TokenAuthenticator
     service: Service
 
     async def run(self, api: KubernetesApi) -> None:
@@ -61,9 +63,12 @@ class Parts:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))
             tasks.create_task(self.workers.run())
+            tasks.create_task(self.authenticator.run())
 
 
-def assemble(writer: ClusterWriter, clock: Clock, settings: SchedulerSettings, telemetry: Telemetry) -> Parts:
+def assemble(
+    writer: ClusterWriter, reviews: TokenReviews, clock: Clock, settings: SchedulerSettings, telemetry: Telemetry
+) -> Parts:
     """Puts one scheduler together; nothing runs yet."""
     ledger, queues = Ledger(), WorkQueues()
     feed = Feed(ledger, queues, telemetry, clock=clock, settings=settings, identity=writer.identity)
@@ -72,7 +77,8 @@ def assemble(writer: ClusterWriter, clock: Clock, settings: SchedulerSettings, t
     workers = Workers(
         BackgroundTasks(context), PermitWriter(context), events, Mover(context, MigrationReporter(context, events))
     )
-    return Parts(context, workers, Service(context, workers, TokenJudge(writer.review_token, clock.now)))
+    authenticator = TokenAuthenticator(reviews.review, clock)
+    return Parts(context, workers, authenticator, Service(context, workers, authenticator))
 
 
 def agents_app(service: Service) -> FastAPI:

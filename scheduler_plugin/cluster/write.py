@@ -28,8 +28,6 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
 
-TOKEN_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path, not a secret
-
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
@@ -105,15 +103,6 @@ class ClusterWriter:
         """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         await self.api.call(ApiCall("DELETE", migration_path(name), WRITE_TIMEOUT, body=body))
-
-    async def review_token(self, token: str, audience: str) -> JsonObject:
-        """The API server's TokenReview of ``token``."""
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [audience]},
-        }
-        return await self.api.call(ApiCall("POST", TOKEN_REVIEWS, WRITE_TIMEOUT, body=body))
 
 
 def _patch(path: str, metadata: JsonObject) -> ApiCall:

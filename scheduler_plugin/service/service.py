@@ -17,6 +17,8 @@ from typing import Final
 from protocol.codec import MalformedRequestError, WireRequest
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
+from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
+from scheduler_plugin.auth.identity import Identity, may_speak_for
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
@@ -26,7 +28,6 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.preemption import Candidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.telemetry import LOG
-from scheduler_plugin.web.auth import Identity, TokenJudge, may_speak_for
 from scheduler_plugin.workers.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
@@ -53,10 +54,10 @@ class Granted:
 class Service:
     """Verbs of kube-scheduler, and permits for agents."""
 
-    def __init__(self, context: SchedulerContext, workers: Workers, judge: TokenJudge) -> None:
+    def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
         self._tasks, self._permits, self._events = workers.tasks, workers.permits, workers.events
-        self._judge = judge
+        self._authenticator = authenticator
 
     # For agents -------------------------------------------------------------------------------------------------
 
@@ -91,7 +92,9 @@ class Service:
         if not self.context.ledger.is_ready:
             raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
         try:
-            identity = await self._judge.identify(authorization, self.context.feed.settings.audience)
+            identity = await self._authenticator.identify(authorization, self.context.feed.settings.audience)
+        except OverloadedError:
+            raise RefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
         except ApiError as error:
             raise RefusedError(503, f"the token cannot be reviewed just now: {error}", RETRY_AFTER) from None
         if identity is None:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from scheduler_plugin.app import agents_app, assemble, extender_app
 from scheduler_plugin.clock import SystemClock
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
@@ -78,7 +79,7 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
         return
     clock = SystemClock()
     telemetry = Telemetry(clock.now)
-    parts = assemble(ClusterWriter(cluster, "bench"), clock, parse_settings(SETTINGS), telemetry)
+    parts = assemble(ClusterWriter(cluster, "bench"), TokenReviews(cluster), clock, parse_settings(SETTINGS), telemetry)
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = [
         asyncio.create_task(parts.run(cluster)),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scripts.bench.load_client import Prepared, Served, post, serving, timed, wait_until_answered
-from scripts.bench.static_cluster import VMS_PER_NODE, node_name, pod, vm_name
+from scripts.bench.static_cluster import VMS_PER_NODE, node_name, pod, token_of, vm_name
 
 ROUNDS: Final = 5
 PERMIT_VMS: Final = 10_000
@@ -109,7 +109,7 @@ def _request(number: int, vcpus: str | int, mem: int) -> Prepared:
         "lastPermit": {"vCPUs": 1, "mem": 4},
         "metrics": {"loadAvg1M": 0.7, "loadAvg5M": 0.5, "memoryUsageBytes": 2e9},
     }
-    return post("/", json.dumps(body).encode(), token=vm_name(number))
+    return post("/", json.dumps(body).encode(), token=token_of(vm_name(number)))
 
 
 def _mixed(at: int) -> list[Prepared]:

@@ -6,6 +6,8 @@ A real API server on the same cores would distort the measurement of the service
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
@@ -103,12 +105,30 @@ class StaticCluster:
         return _silence(call)
 
 
+def token_of(pod: str) -> str:
+    """A text with the shape of the token of the agent in ``pod``."""
+    claims = {
+        "iss": "https://kubernetes.default.svc",
+        "sub": "system:serviceaccount:default:default",
+        "aud": [TOKEN_AUDIENCE],
+        "exp": 4102444800,  # the year 2100
+        "kubernetes.io": {"namespace": "default", "pod": {"name": pod, "uid": _uid(pod)}},
+    }
+    parts = (b'{"alg":"RS256"}', json.dumps(claims).encode(), bytes(256))
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+
+
+def _uid(pod: str) -> str:
+    return f"p-{int(pod.rpartition('-')[2])}"
+
+
 def _review(call: ApiCall) -> JsonObject:
-    """Accepts a token that is the name of a VM's pod."""
+    """Accepts each token of ``token_of``."""
     spec = (call.body or {}).get("spec")
-    token = str(spec["token"]) if isinstance(spec, dict) else ""
+    claims = str(spec["token"]).split(".")[1] if isinstance(spec, dict) else ""
+    pod = json.loads(base64.urlsafe_b64decode(claims + "==="))["kubernetes.io"]["pod"]
     prefix = "authentication.kubernetes.io/pod"
-    extra = {f"{prefix}-name": [token], f"{prefix}-uid": [f"p-{int(token.rpartition('-')[2])}"]}
+    extra = {f"{prefix}-name": [pod["name"]], f"{prefix}-uid": [pod["uid"]]}
     user = {"username": "system:serviceaccount:default:default", "extra": extra}
     return {"status": {"authenticated": True, "audiences": [TOKEN_AUDIENCE], "user": user}}
 

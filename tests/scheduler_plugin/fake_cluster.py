@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, JsonObject
+from tests.scheduler_plugin.objects import label_of
 
 Obj = dict[str, Any]
 NODES = "/api/v1/nodes"
@@ -57,6 +58,7 @@ class FakeCluster:
         self.calls: list[ApiCall] = []
         self.notices: list[Obj] = []
         self.tokens: dict[str, Obj] = {}
+        """The status of a review by the token's label (``objects.token_text``)."""
         self.is_away = False
         self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
         self._news = asyncio.Event()
@@ -167,7 +169,7 @@ class FakeCluster:
         if call.path in self.collections and call.method == "GET":
             return self._list(self.collections[call.path])
         if call.path.endswith("/tokenreviews"):
-            return {"status": self.tokens.get(body["spec"]["token"], {"authenticated": False})}
+            return {"status": self.tokens.get(label_of(body["spec"]["token"]), {"authenticated": False})}
         if call.path.endswith("/events"):
             return self._told(body)
         if call.path.endswith("/binding"):

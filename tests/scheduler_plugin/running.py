@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.scheduler_plugin.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import FakeCluster
-from tests.scheduler_plugin.objects import Obj, token_of
+from tests.scheduler_plugin.objects import Obj, token_of, token_text
 
 SETTINGS = """
 nodeDefaults:
@@ -58,7 +59,7 @@ class Running:
         return str((await self.verb("bind", args))["Error"])
 
     async def ask(self, pod: Obj, cpu: Any, slots: int, token: str | None = None, **more: Any) -> httpx.Response:
-        """An agent's request in wire version v2.1, with the pod's own token unless another is given."""
+        """An agent's request in wire version v2.1, with the pod's own token unless the label of another is given."""
         meta = pod["metadata"]
         if token is None:
             token = f"token-{meta['name']}"
@@ -71,7 +72,7 @@ class Running:
             "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
             **more,
         }
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {token_text(token)}"} if token else {}
         response = await self.client.post("http://agents/", content=json.dumps(body), headers=headers)
         self.check()
         return response
@@ -92,9 +93,8 @@ async def running(
     cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
 ) -> AsyncIterator[Running]:
     """A scheduler that has been started; ready if the cluster answers."""
-    parts = assemble(
-        ClusterWriter(cluster, identity), clock, settings or parse_settings(SETTINGS), Telemetry(clock.now)
-    )
+    writer, reviews = ClusterWriter(cluster, identity), TokenReviews(cluster)
+    parts = assemble(writer, reviews, clock, settings or parse_settings(SETTINGS), Telemetry(clock.now))
     transports = {
         "http://agents": httpx.ASGITransport(agents_app(parts.service)),
         "http://extender": httpx.ASGITransport(extender_app(parts.service)),

@@ -7,7 +7,7 @@ import pytest
 from tests.scheduler_plugin.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.granted import POD, granted, said, settled
-from tests.scheduler_plugin.objects import Obj, token_of, vm_pod
+from tests.scheduler_plugin.objects import Obj, token_of, token_text, vm_pod
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ async def test_every_published_version_of_the_protocol_is_served(
         body["protoVersion"] = version
     cluster.tokens["t"] = token_of(POD)
     async with settled(cluster, clock) as scheduler:
-        response = await scheduler.client.post("http://agents/", json=body, headers={"Authorization": "Bearer t"})
+        response = await scheduler.client.post(
+            "http://agents/", json=body, headers={"Authorization": f"Bearer {token_text('t')}"}
+        )
         found = response.json()
         assert response.status_code == 200, found
         assert found["permit"] == answer["permit"]

@@ -20,6 +20,7 @@ from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -52,7 +53,9 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
     found = from_kubeconfig(handle.kubeconfig_path, clock.now)
     async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
         api = HttpApi(way, found.token)
-        parts = assemble(ClusterWriter(api, "test"), clock, parse_settings(SETTINGS), Telemetry(clock.now))
+        parts = assemble(
+            ClusterWriter(api, "test"), TokenReviews(api), clock, parse_settings(SETTINGS), Telemetry(clock.now)
+        )
         mounts = {
             "http://agents": httpx.ASGITransport(agents_app(parts.service)),
             "http://extender": httpx.ASGITransport(extender_app(parts.service)),

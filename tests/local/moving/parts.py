@@ -29,6 +29,7 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Bytes, Instant, Seconds
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -125,7 +126,9 @@ class Scheduler:
     def start(self) -> None:
         way = HttpApi(httpx.AsyncClient(transport=self._api, base_url="http://api"), lambda: "secret")
         writer = ClusterWriter(way, "scheduler")
-        self.parts = assemble(writer, self._clock, parse_settings(SETTINGS), Telemetry(self._clock.now))
+        self.parts = assemble(
+            writer, TokenReviews(way), self._clock, parse_settings(SETTINGS), Telemetry(self._clock.now)
+        )
         self.for_agents.far_end = httpx.ASGITransport(agents_app(self.parts.service))
         self.for_pods.far_end = httpx.ASGITransport(extender_app(self.parts.service))
         self._life = asyncio.ensure_future(self.parts.run(way))

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from protocol.units import Instant
-from scheduler_plugin.cluster.api import ApiUnknownError, JsonObject
+from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.settings.document import parse_settings
-from scheduler_plugin.web import auth
-from scheduler_plugin.web.auth import Identity, TokenJudge, identity_in
 from tests.scheduler_plugin.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
@@ -109,28 +106,6 @@ async def test_verdicts_are_kept_for_a_minute_and_refusals_for_seconds(cluster: 
         await clock.advance(1)
         await scheduler.ask(POD, 1, 4)
         assert len(cluster.made("POST", "/tokenreviews")) == 4
-
-
-async def test_only_so_many_verdicts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    async def review(token: str, _: str) -> JsonObject:
-        asked.append(token)
-        return {}
-
-    monkeypatch.setattr(auth, "REMEMBERED", 2)
-    judge = TokenJudge(review, lambda: Instant(0.0))
-    for token in ("a", "b", "c", "c", "a"):
-        assert await judge.identify(f"Bearer {token}", "audience") is None
-    assert asked == ["a", "b", "c", "a"]
-
-
-@pytest.mark.parametrize("header", [None, "", "Basic abc", "Bearer ", "Bearer " + "x" * 20_000])
-async def test_what_is_no_bearer_token_is_nobody(header: str | None) -> None:
-    async def review(_: str, __: str) -> JsonObject:
-        raise ApiUnknownError("must not be asked")
-
-    assert await TokenJudge(review, lambda: Instant(0.0)).identify(header, "audience") is None
 
 
 def test_a_token_bound_to_no_pod_names_only_its_account() -> None:

@@ -1,0 +1,1 @@
+"""Who asks for permits: bearer tokens, and whom each may speak for (B.4)."""

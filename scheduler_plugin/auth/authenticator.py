@@ -1,0 +1,134 @@
+"""Finds out who holds a bearer token by asking the API server as seldom as it can (TokenReview; B.4).
+
+Rules that hold here:
+
+- A verdict is kept briefly under the token's hash; the token itself is kept nowhere. Good verdicts and refusals are
+  kept apart, so that a flood of bad tokens pushes out no good one.
+- What has not the shape of an agent's token is refused without a question.
+- A token that is being asked about is asked about once, however many requests show it.
+- At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: what is beyond that is told at once to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Never
+
+from protocol.units import Instant, Seconds
+from scheduler_plugin.auth.identity import Identity, identity_in
+from scheduler_plugin.auth.token_shape import bearer_token, is_plausible
+from scheduler_plugin.clock import Clock
+from scheduler_plugin.cluster.api import ApiError, JsonObject
+
+ACCEPTED_FOR: Final = Seconds(60.0)
+REFUSED_FOR: Final = Seconds(5.0)
+"""A refusal is kept only long enough that a flood of one bad token does not become a flood of reviews."""
+
+CONCURRENCY: Final = 8
+QUEUE: Final = 64
+LONGEST_WAIT: Final = Seconds(2.0)
+"""What has waited longer for its turn is told to come again: agents give up after 5 seconds."""
+
+REMEMBERED: Final = 20_000
+"""At most so many verdicts of each kind are kept; the oldest go first."""
+
+Reviewer = Callable[[str, str], Awaitable[JsonObject]]
+"""(token, audience) -> the API server's TokenReview. Raises ``cluster.api.ApiError``."""
+
+
+class OverloadedError(Exception):
+    """More tokens are waiting for a review than will be reviewed in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    key: bytes
+    token: str
+    audience: str
+    asked_at: Instant
+    answer: asyncio.Future[Identity | None]
+
+
+class _Verdicts:
+    """What was found out about tokens, the oldest first."""
+
+    def __init__(self, kept_for: Seconds) -> None:
+        self._kept_for = kept_for
+        self._known: OrderedDict[bytes, tuple[Identity | None, Instant]] = OrderedDict()
+
+    def keep(self, key: bytes, identity: Identity | None, now: Instant) -> None:
+        self._known[key] = identity, Instant(now + self._kept_for)
+        self._known.move_to_end(key)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def has(self, key: bytes, now: Instant) -> bool:
+        return key in self._known and now < self._known[key][1]
+
+    def __getitem__(self, key: bytes) -> Identity | None:
+        return self._known[key][0]
+
+
+class TokenAuthenticator:
+    """Judges tokens by ``review``. ``run`` must be running: it is what asks."""
+
+    def __init__(self, review: Reviewer, clock: Clock) -> None:
+        self._review = review
+        self._clock = clock
+        self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
+        self._open: dict[bytes, _Question] = {}
+        self._waiting: asyncio.Queue[_Question] = asyncio.Queue(QUEUE)
+
+    async def run(self) -> None:
+        """Asks the API server for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONCURRENCY):
+                tasks.create_task(self._ask())
+
+    async def identify(self, authorization: str | None, audience: str) -> Identity | None:
+        """The owner of the token in an ``Authorization`` header; None where it is no good.
+
+        Raises ``OverloadedError``, or ``cluster.api.ApiError`` where the API server gives no answer.
+        """
+        token = bearer_token(authorization)
+        if token is None:
+            return None
+        key, now = hashlib.sha256(f"{audience}\n{token}".encode()).digest(), self._clock.now()
+        for verdicts in (self._accepted, self._refused):
+            if verdicts.has(key, now):
+                return verdicts[key]
+        question = self._open.get(key)
+        if question is None:
+            if not is_plausible(token, audience, self._clock.wall()):
+                return None
+            question = self._put(_Question(key, token, audience, now, asyncio.get_running_loop().create_future()))
+        return await asyncio.shield(question.answer)
+
+    def _put(self, question: _Question) -> _Question:
+        try:
+            self._waiting.put_nowait(question)
+        except asyncio.QueueFull:
+            raise OverloadedError from None
+        self._open[question.key] = question
+        return question
+
+    async def _ask(self) -> Never:
+        while True:
+            question = await self._waiting.get()
+            try:
+                if self._clock.now() - question.asked_at > LONGEST_WAIT:
+                    raise OverloadedError
+                identity = identity_in(await self._review(question.token, question.audience), question.audience)
+            except (ApiError, OverloadedError) as error:
+                question.answer.set_exception(error)
+                question.answer.exception()  # seen, also where the requests that asked have gone away
+            else:
+                kept = self._refused if identity is None else self._accepted
+                kept.keep(question.key, identity, self._clock.now())
+                question.answer.set_result(identity)
+            finally:
+                del self._open[question.key]

@@ -1,0 +1,78 @@
+"""Who speaks to the scheduler, and for which VM that party may speak (B.4). Pure.
+
+Rules that hold here:
+
+- A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
+  account the settings list, speaks for the pods of the node that its token is bound to.
+- No usable token is 401, another's pod is 403; in both cases nothing has been changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from scheduler_plugin.ledger import PodFacts
+
+_USER: Final = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to."""
+
+    account: str
+    namespace: str
+    pod: str | None = None
+    pod_uid: str | None = None
+    node: str | None = None
+
+
+class _Extra(msgspec.Struct, frozen=True):
+    pod: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/pod-name")
+    pod_uid: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/pod-uid")
+    node: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/node-name")
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+    extra: _Extra | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    authenticated: bool = False
+    audiences: list[str] | None = None
+    user: _User = _User()
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
+def identity_in(review: Mapping[str, object], audience: str) -> Identity | None:
+    """The service account that a TokenReview names; None where it accepts none for ``audience``."""
+    try:
+        status = msgspec.convert(review, _Review).status
+    except (msgspec.ValidationError, RecursionError):
+        return None
+    if not status.authenticated or audience not in (status.audiences or ()):
+        return None
+    if not status.user.username.startswith(_USER):
+        return None
+    account = status.user.username.removeprefix(_USER)
+    extra = status.user.extra or _Extra()
+    return Identity(account, account.partition(":")[0], _only(extra.pod), _only(extra.pod_uid), _only(extra.node))
+
+
+def _only(values: list[str]) -> str | None:
+    return values[0] if len(values) == 1 else None
+
+
+def may_speak_for(who: Identity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
+    """Whether ``who`` is the agent of ``pod``, which has its claim on ``node``."""
+    if who.pod_uid is not None and who.pod_uid == pod.uid:
+        return who.namespace == pod.name.namespace and who.pod == pod.name.name
+    return who.account in node_agents and who.node is not None and who.node == node

@@ -1,0 +1,29 @@
+"""The API server's word on bearer tokens (B.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.resources import TOKEN_REVIEWS
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, JsonObject, KubernetesApi
+
+REVIEW_TIMEOUT: Final = Seconds(3.0)
+"""Longer than a healthy API ever needs, shorter than agents wait (5 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReviews:
+    """Asks over ``api``, which should have connections of its own: a flood must not delay bindings and permits."""
+
+    api: KubernetesApi
+
+    async def review(self, token: str, audience: str) -> JsonObject:
+        """The TokenReview of ``token``. Raises ``ApiRefusedError`` or ``ApiUnknownError``."""
+        body = {
+            "apiVersion": TOKEN_REVIEWS.api_version,
+            "kind": TOKEN_REVIEWS.kind,
+            "spec": {"token": token, "audiences": [audience]},
+        }
+        return await self.api.call(ApiCall("POST", TOKEN_REVIEWS.path(), REVIEW_TIMEOUT, body=body))
