@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from deploy.clock import Clock
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 FIRST_PAUSE: Final = 0.25

@@ -16,7 +16,8 @@ from typing import Final, cast
 import httpx
 import msgspec
 
-from deploy.kube.objects import Json, Kind, text, whole
+from protocol.kubernetes.objects import Json, text, whole
+from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -55,29 +56,29 @@ class ApiClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def get(self, kind: Kind, name: ObjectName) -> Json:
+    async def get(self, kind: Resource, name: ObjectName) -> Json:
         """One object. Raises ``ApiError`` with status 404 where there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
-    async def list(self, kind: Kind, namespace: str = "", label_selector: str = "") -> Json:
+    async def list(self, kind: Resource, namespace: str = "", label_selector: str = "") -> Json:
         """The whole list object: ``items`` and ``metadata.resourceVersion``."""
         query = {"labelSelector": label_selector} if label_selector else {}
         return await self._call("GET", kind.path(namespace), query=query)
 
-    async def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+    async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
         return await self._call("POST", kind.path(namespace), body=body)
 
-    async def merge_patch(self, kind: Kind, name: ObjectName, body: Json, subresource: str = "") -> Json:
+    async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
         """Merges ``body`` into the object, or into its subresource. Returns the object as stored."""
         path = kind.path(name.namespace, name.name, subresource)
         return await self._call("PATCH", path, body=body, content_type=MERGE_PATCH)
 
-    async def post_subresource(self, kind: Kind, name: ObjectName, subresource: str, body: Json) -> Json:
+    async def post_subresource(self, kind: Resource, name: ObjectName, subresource: str, body: Json) -> Json:
         """Posts to a subresource such as ``token`` or ``binding``."""
         return await self._call("POST", kind.path(name.namespace, name.name, subresource), body=body)
 
-    async def delete(self, kind: Kind, name: ObjectName, uid: str = "", grace: int | None = None) -> None:
+    async def delete(self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None) -> None:
         """Deletes the object, with ``uid`` only where it is still that one; ``grace`` in seconds, 0 removes it now."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
@@ -90,7 +91,7 @@ class ApiClient:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
         return (await self._send("GET", path, {}, None, "")).content
 
-    async def watch(self, kind: Kind, resource_version: str) -> AsyncIterator[WatchEvent]:
+    async def watch(self, kind: Resource, resource_version: str) -> AsyncIterator[WatchEvent]:
         """Changes after ``resource_version``, until the server ends the watch. Raises ``ApiError`` 410 when too old."""
         query = {
             "watch": "true",

@@ -9,9 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.objects import EVENTS, Json, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.resources import EVENTS
+from protocol.kubernetes.timestamps import timestamp
+from protocol.runtime.clock import Clock
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
@@ -65,10 +67,10 @@ class Events:
 
     async def _count(self, about: Json, written: str, count: int) -> None:
         name = type(name_of(about))(_namespace(about), written)
-        await self._client.merge_patch(EVENTS, name, {"count": count, "lastTimestamp": self._clock.timestamp()})
+        await self._client.merge_patch(EVENTS, name, {"count": count, "lastTimestamp": timestamp(self._clock.wall())})
 
     async def _write(self, about: Json, reason: str, message: str, kind: str) -> str:
-        now = self._clock.timestamp()
+        now = timestamp(self._clock.wall())
         regarding = name_of(about)
         event: Json = {
             "apiVersion": "v1",

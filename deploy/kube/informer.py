@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.objects import Json, Kind, items, name_of, text
+from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _FIRST_PAUSE: Final = 0.2
@@ -40,7 +41,7 @@ Listener = Callable[[Change], None]
 class Informer:
     """The objects of one kind by name. Run ``run`` in a task; wait for ``synced`` before trusting the cache."""
 
-    def __init__(self, client: ApiClient, kind: Kind, clock: Clock) -> None:
+    def __init__(self, client: ApiClient, kind: Resource, clock: Clock) -> None:
         self._client = client
         self._kind = kind
         self._clock = clock

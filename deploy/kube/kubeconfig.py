@@ -18,7 +18,7 @@ import httpx
 import yaml
 
 from deploy.kube.client import ApiClient
-from deploy.kube.objects import Json, child, flag, items, text
+from protocol.kubernetes.objects import Json, child, flag, items, text
 
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 

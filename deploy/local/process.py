@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from deploy.clock import Clock
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _PATIENCE: Final = 4.0

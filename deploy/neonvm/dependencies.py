@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient
 from deploy.kube.events import Events
 from deploy.kube.informer import Informer
 from deploy.neonvm.ports import PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 
 
 class GuestHost(Protocol):

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deploy.clock import SystemClock
-from deploy.kube.objects import VIRTUAL_MACHINES
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.screen import Screen

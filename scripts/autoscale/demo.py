@@ -12,13 +12,13 @@ import msgspec
 import typer
 from rich.console import Console
 
-from deploy.clock import SystemClock
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
+from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench

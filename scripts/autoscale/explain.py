@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from deploy.kube.client import ApiError
-from deploy.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, flag, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, whole
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, QuantityError
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run

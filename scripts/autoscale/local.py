@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.clock import SystemClock
 from deploy.local.cluster.control import ControlResponse, NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
+from protocol.runtime.clock import SystemClock
 from scripts.autoscale.running import run
 from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.vms import vm_table

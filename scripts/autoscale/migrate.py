@@ -8,11 +8,12 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from deploy.clock import Clock, SystemClock
 from deploy.kube.client import ApiClient
-from deploy.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, name_of, text
+from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.moves import ENDED, SUCCEEDED, Move, MoveWatch
 from scripts.autoscale.explain import Kubeconfig

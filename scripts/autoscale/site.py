@@ -22,9 +22,9 @@ import msgspec
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.kubeconfig import client_from_kubeconfig
-from deploy.kube.objects import Json, child, name_of, text
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
+from protocol.kubernetes.objects import Json, child, name_of, text
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297

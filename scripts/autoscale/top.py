@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.table import Table
 
 from deploy.kube.client import ApiError
-from deploy.kube.objects import MIGRATIONS, PODS, VIRTUAL_MACHINES, Json, child, items, name_of, text
+from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, Instant
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import ENDED

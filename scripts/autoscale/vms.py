@@ -8,7 +8,8 @@ from rich.table import Table
 
 from deploy.kube.client import ApiError
 from deploy.kube.kubeconfig import client_from_kubeconfig
-from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items, name_of, text
+from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 
 

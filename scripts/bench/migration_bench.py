@@ -15,11 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.clock import Clock, SystemClock
-from deploy.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, Json, items, text
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
+from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import Move, MoveWatch

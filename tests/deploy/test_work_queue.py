@@ -7,7 +7,7 @@ import pytest
 from deploy.work_queue import WorkQueue, pause
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 
 A, B = ObjectName("default", "a"), ObjectName("default", "b")
 
@@ -70,12 +70,12 @@ async def test_a_failed_look_is_repeated_after_longer_and_longer_pauses(queue: W
     queue.add(A)
     taker = await taking(queue)
     queue.failed(A)
-    await clock.pass_time(0.25)
+    await clock.advance(0.25)
     assert len(taker.taken) == 2
     queue.failed(A)
-    await clock.pass_time(0.4)
+    await clock.advance(0.4)
     assert len(taker.taken) == 2
-    await clock.pass_time(0.1)
+    await clock.advance(0.1)
     assert len(taker.taken) == 3
     taker.task.cancel()
 
@@ -84,12 +84,12 @@ async def test_a_good_look_forgets_the_failures(queue: WorkQueue, clock: FakeClo
     queue.add(A)
     taker = await taking(queue)
     queue.failed(A)
-    await clock.pass_time(0.25)
+    await clock.advance(0.25)
     queue.done(A)
     queue.add(A)
     await settle()
     queue.failed(A)
-    await clock.pass_time(0.25)
+    await clock.advance(0.25)
     assert len(taker.taken) == 4
     taker.task.cancel()
 
@@ -99,8 +99,8 @@ async def test_of_two_wishes_for_later_the_earlier_counts(queue: WorkQueue, cloc
     queue.add(A, Seconds(2.0))
     queue.add(A, Seconds(9.0))
     taker = await taking(queue)
-    await clock.pass_time(1.9)
+    await clock.advance(1.9)
     assert taker.taken == []
-    await clock.pass_time(0.2)
+    await clock.advance(0.2)
     assert taker.taken == [A]
     taker.task.cancel()

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.objects import PODS, Json
 from deploy.local.kubelet.agents import sidecar
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.neonvm.ports import PodNetwork
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.neonvm.fake_guests import FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
 
@@ -34,7 +35,7 @@ async def test_a_disk_that_takes_no_token_does_not_end_the_pod(tmp_path: Path) -
     means = NodeDependencies(api.client(), PlainNetwork(), FakeGuests(), clock, tmp_path, None, lambda _: None)
     attended = asyncio.ensure_future(attend_agent(run, means, lambda _: None))
     for _ in range(3):
-        await clock.pass_time(1.0)
+        await clock.advance(1.0)
         assert not attended.done(), attended
     attended.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -50,11 +51,11 @@ async def test_a_token_that_cannot_be_renewed_is_renewed_later(tmp_path: Path) -
     await settle()
     first = kept.file.read_text()
     kept.file.with_suffix(".new").mkdir()
-    await clock.pass_time(HOUR)
+    await clock.advance(HOUR)
     assert (renewing.done(), kept.file.read_text()) == (False, first)
     kept.file.with_suffix(".new").rmdir()
     kept.file.unlink()
-    await clock.pass_time(2.0)
+    await clock.advance(2.0)
     assert (renewing.done(), kept.file.exists()) == (False, True)
     renewing.cancel()
     await asyncio.wait((renewing,))

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from deploy.local.process import ProcessSupervisor, Program, end, start
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 
 
 def lives(pid: int) -> bool:
@@ -50,7 +50,7 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
         ended.clear()
         await settle()
         assert (codes, keeper.restarts, keeper.pid) == ([3] * times, times, None)
-        await clock.pass_time(15)
+        await clock.advance(15)
     running.cancel()
     await asyncio.wait((running,))
 
@@ -71,7 +71,7 @@ async def test_a_program_whose_log_cannot_be_written_is_tried_again(tmp_path: Pa
     (tmp_path / "file").touch()
     running = asyncio.ensure_future(ProcessSupervisor(python("", tmp_path / "file" / "log"), clock, codes.append).run())
     await settle()
-    await clock.pass_time(15)
+    await clock.advance(1.5)
     assert (codes, running.done()) == ([127, 127], False)
     running.cancel()
     await asyncio.wait((running,))

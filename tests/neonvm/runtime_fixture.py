@@ -13,25 +13,14 @@ from typing import cast
 import httpx
 import yaml
 
-from deploy.kube.objects import (
-    CRDS,
-    EVENTS,
-    MIGRATIONS,
-    PODS,
-    VIRTUAL_MACHINES,
-    Json,
-    child,
-    items,
-    name_of,
-    node_of,
-    text,
-)
 from deploy.local.cluster.content import register_node
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kubelet.node_object import NodeSpec
+from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import Resources
-from tests.local.clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.sample_objects import virtual_machine
@@ -63,7 +52,7 @@ class RuntimeFixture:
 
     async def open(self, *nodes: str) -> None:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
-            await self.client.create(CRDS, "", definition(name))
+            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         for node in nodes:
             await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
         await self.start()
@@ -115,7 +104,7 @@ class RuntimeFixture:
 
     async def pass_time(self, span: float, step: float = 1.0) -> None:
         while span > 0:
-            await self.clock.pass_time(min(step, span))
+            await self.clock.advance(min(step, span))
             await self.settle()
             span -= step
 

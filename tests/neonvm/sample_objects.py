@@ -1,9 +1,9 @@
 """VirtualMachines and pods for tests."""
 
-from deploy.kube.objects import Json
 from deploy.neonvm.controller.plan import Facts
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState
+from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu, Resources
 
 GI = 1024**3

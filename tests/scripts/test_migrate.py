@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from deploy.kube.objects import CRDS, MIGRATIONS, Json, items, name_of
+from protocol.kubernetes.objects import Json, items, name_of
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS
 from protocol.messages import ObjectName
 from scripts.autoscale.migrate import migration_of, move_and_watch
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
 
@@ -47,7 +48,7 @@ class Person:
         self.looks: asyncio.Task[int]
 
     async def moved_before(self) -> None:
-        await self.client.create(CRDS, "", definition("virtualmachinemigrations.yaml"))
+        await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition("virtualmachinemigrations.yaml"))
         old = await self.client.create(MIGRATIONS, "default", migration_of(VM))
         await self._goes(name_of(old), {"phase": "Succeeded", "sourceNode": "n2", "targetNode": "n1"})
 
@@ -68,7 +69,7 @@ class Person:
         await settle()
 
     async def hears(self) -> tuple[int, list[str]]:
-        await self.clock.pass_time(0.2)
+        await self.clock.advance(0.2)
         async with asyncio.timeout(5):
             return await self.looks, self.screen.getvalue().splitlines()
 

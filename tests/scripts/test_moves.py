@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row

@@ -1,6 +1,6 @@
 """What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
 
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from scripts.autoscale.demonstration.fleet import marked, node_row
 from scripts.autoscale.explain import story
 from scripts.autoscale.top import vm_row

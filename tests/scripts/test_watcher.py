@@ -4,12 +4,12 @@ import asyncio
 from typing import cast
 
 from deploy.kube.informer import Change
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 
 VM = ObjectName("default", "db")
 SIZED: Json = {"metadata": {"name": "db"}, "status": {"cpus": "2", "memorySize": "1Gi"}}

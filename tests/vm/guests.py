@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from deploy.clock import SystemClock
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import Guest, GuestPhase, GuestSpec, PodNetwork
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu
 from vm_image.build import ensure_image
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from deploy.clock import SystemClock
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.ports import Guest, GuestSpec, TransferInfo, TransferLimits
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
 from tests.vm.guests import MIB, Booted, booted
 from vm_image.build import ensure_image

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import httpx
 
-from deploy.clock import SystemClock
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
 from deploy.local.cluster.control import ControlResponse, ProcessStatus, control_endpoint
@@ -39,6 +38,7 @@ from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
+from protocol.runtime.clock import SystemClock
 
 
 class Cluster:

@@ -7,12 +7,14 @@ from typing import Final
 
 import yaml
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError
-from deploy.kube.objects import CRDS, NODES, PODS, VIRTUAL_MACHINES, Json, Kind, items, name_of, node_of, text
 from deploy.local.kubelet.node_object import NodeSpec, node_object
+from protocol.kubernetes.objects import Json, items, name_of, node_of, text
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 CRD_FOLDER: Final = Path(__file__).resolve().parents[2] / "kubernetes" / "crds"
@@ -29,7 +31,7 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
         if isinstance(document, dict) and document.get("kind") == "CustomResourceDefinition"
     ]
     for definition in definitions:
-        await ensure(client, CRDS, "", definition)
+        await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)
     for definition in definitions:
         while not await _is_established(client, text(definition, "metadata", "name")):
             await clock.sleep(_PAUSE)
@@ -37,14 +39,14 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
 
 
 async def _is_established(client: ApiClient, name: str) -> bool:
-    found = await client.get(CRDS, ObjectName("", name))
+    found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
     conditions = items(found, "status", "conditions")
     return any(text(each, "type") == "Established" and text(each, "status") == "True" for each in conditions)
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
     """Makes the Node object, with its status, also where an older one is there."""
-    wanted = node_object(node, clock.timestamp())
+    wanted = node_object(node, timestamp(clock.wall()))
     await ensure(client, NODES, "", wanted)
     await client.merge_patch(NODES, ObjectName("", node.name), {"status": wanted["status"]}, "status")
 
@@ -59,7 +61,7 @@ async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
             await client.delete(PODS, name_of(pod), grace=0)
 
 
-async def ensure(client: ApiClient, kind: Kind, namespace: str, body: Json) -> None:
+async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) -> None:
     """Creates the object where there is none of that name."""
     try:
         await client.create(kind, namespace, body)

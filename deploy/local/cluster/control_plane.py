@@ -18,7 +18,6 @@ from typing import Final
 
 import httpx
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.kubeconfig import client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
@@ -27,6 +26,7 @@ from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
 from deploy.local.private_file import write_private
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 API_PORT: Final = 6443

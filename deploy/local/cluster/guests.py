@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deploy.clock import Clock
 from deploy.local.cluster.loads import load_of
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.ports import Guests, PodSockets
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
+from protocol.runtime.clock import Clock
 from vm_image.build import cached_image, ensure_image
 from vm_image.host import BuildError
 

@@ -17,13 +17,13 @@ from typing import Final
 
 import msgspec
 
-from deploy.clock import Clock
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.qemu.machine import Qemu
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _PATIENCE: Final = Seconds(30.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from deploy.kube.objects import PODS, Json
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kubelet.agents import per_node
@@ -10,6 +9,9 @@ from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder, report
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import ProcessSupervisor
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 
 
@@ -46,7 +48,7 @@ class NodeAgents:
         name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
         pod = await deps.client.get(PODS, name)
         place = await deps.network.add_pod(node, name)
-        await report(deps, name, running_status(pod, place.address, deps.clock.timestamp()))
+        await report(deps, name, running_status(pod, place.address, timestamp(deps.clock.wall())))
         run = per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
 
         def started(supervisor: ProcessSupervisor) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient
 from deploy.kube.events import Events
 from deploy.kube.informer import Informer
-from deploy.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kubelet.kubelet import Kubelet
 from deploy.local.kubelet.pod_gc import PodGarbageCollector
@@ -25,7 +23,9 @@ from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
 from deploy.neonvm.ports import ClusterNetwork, Guests
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 
 _SUFFIX_LETTERS = string.ascii_lowercase + string.digits
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient
-from deploy.kube.objects import Json, name_of
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.addressing import METRICS_PORT
 from deploy.neonvm.ports import PodNetwork
+from protocol.kubernetes.objects import Json, name_of
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
+from protocol.runtime.clock import Clock
 
 AGENT_PORT: Final = 9101
 API_PORT: Final = 6443

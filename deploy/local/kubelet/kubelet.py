@@ -17,13 +17,15 @@ from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import PODS, Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, report, vm_folder
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.work_queue import WorkQueue
+from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
+from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError
@@ -107,7 +109,7 @@ class Kubelet:
             await self._begin(name, pod, lives)
 
     async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
-        now = self._deps.clock.timestamp()
+        now = timestamp(self._deps.clock.wall())
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
         if vm_name is None:
             if pod_phase(pod) != "Running":
@@ -122,7 +124,7 @@ class Kubelet:
         try:
             machine = machine_of(found or {})
         except InvalidObjectError as error:
-            await report(self._deps, name, failed_status(f"{vm}: {error}", self._deps.clock.timestamp()))
+            await report(self._deps, name, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
         sandbox = Sandbox(pod, machine, self._deps)
         self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from protocol.units import Resources
 
 MOST_PODS: Final = "500"

@@ -5,12 +5,13 @@ The guests of such a pod still run in this process: they are ended like those of
 
 from __future__ import annotations
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import PODS, is_leaving, name_of, node_of, uid_of
 from deploy.work_queue import WorkQueue
+from protocol.kubernetes.objects import is_leaving, name_of, node_of, uid_of
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 
 _NOT_FOUND = 404
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.kube.objects import Json, items, text
 from deploy.neonvm.objects.pods import MOVED
+from protocol.kubernetes.objects import Json, items, text
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:

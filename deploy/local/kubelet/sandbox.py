@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.objects import PODS, Json, name_of, node_of, uid_of
 from deploy.local.kubelet.agents import AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.process import ProcessSupervisor
@@ -44,7 +42,11 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
+from protocol.kubernetes.resources import PODS
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 
@@ -144,7 +146,7 @@ class Sandbox:
             reason = await self._live()
         except (GuestError, NetworkError, OSError) as error:
             reason = str(error)
-        now = self._deps.clock.timestamp()
+        now = timestamp(self._deps.clock.wall())
         if self._moved_to is not None:
             return moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
         return failed_status(reason, now)
@@ -170,7 +172,7 @@ class Sandbox:
         begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         self._inside = _Inside(guest, resizer)
-        await report(deps, self._name, running_status(self._pod, place.address, deps.clock.timestamp()))
+        await report(deps, self._name, running_status(self._pod, place.address, timestamp(deps.clock.wall())))
         async with asyncio.TaskGroup() as tasks:
             companions = [tasks.create_task(self._agent(place))] if has_agent(self._pod) else []
             await resizer.run()

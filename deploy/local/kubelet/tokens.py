@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
 from deploy.local.private_file import write_private
+from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _LIFETIME: Final = 3600

@@ -11,7 +11,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 
 

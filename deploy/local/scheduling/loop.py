@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.events import WARNING, Events
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import (
+from deploy.local.scheduling.choice import no_node_message, winner
+from deploy.local.scheduling.extender import Extender, ExtenderError
+from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.queue import Failure, SchedulingQueue
+from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
@@ -29,12 +32,9 @@ from deploy.kube.objects import (
     text,
     uid_of,
 )
-from deploy.local.scheduling.choice import no_node_message, winner
-from deploy.local.scheduling.extender import Extender, ExtenderError
-from deploy.local.scheduling.predicates import refusal
-from deploy.local.scheduling.queue import Failure, SchedulingQueue
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 EXTENDER_WEIGHT: Final = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.kube.objects import Json, child, flag, items, labels_of, text, texts
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, texts
 
 _TAINTS_THAT_REFUSE: Final = frozenset({"NoSchedule", "NoExecute"})
 _UNSCHEDULABLE_TAINT: Final[Json] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

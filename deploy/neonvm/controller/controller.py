@@ -12,18 +12,6 @@ from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.events import WARNING
-from deploy.kube.objects import (
-    PODS,
-    VIRTUAL_MACHINES,
-    Json,
-    annotations_of,
-    child,
-    items,
-    labels_of,
-    name_of,
-    text,
-    uid_of,
-)
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.by_vm import ByVm
@@ -35,6 +23,9 @@ from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.work_queue import WorkQueue
+from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
 from protocol.units import Instant, Resources, Seconds
@@ -188,7 +179,7 @@ class NeonVmController:
 
     async def _report(self, vm: Json, wanted: Json) -> None:
         """Writes the parts of the status that differ; conditions get their time when they turn."""
-        wanted = stamped(wanted, self._deps.clock.timestamp())
+        wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if changed:

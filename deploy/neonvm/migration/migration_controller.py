@@ -13,17 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.kube.objects import (
-    MIGRATIONS,
-    VIRTUAL_MACHINES,
-    Json,
-    items,
-    labels_of,
-    name_of,
-    text,
-    uid_of,
-    whole,
-)
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
 from deploy.neonvm.migration.migration_facts import MigrationFacts
@@ -34,6 +23,8 @@ from deploy.neonvm.objects.phases import has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
 from deploy.work_queue import WorkQueue
+from protocol.kubernetes.objects import Json, items, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.units import Instant, QuantityError, Seconds

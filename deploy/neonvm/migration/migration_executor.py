@@ -13,18 +13,6 @@ from typing import Final
 
 from deploy.kube.client import ApiError
 from deploy.kube.events import NORMAL, WARNING
-from deploy.kube.objects import (
-    MIGRATIONS,
-    PODS,
-    VIRTUAL_MACHINES,
-    Json,
-    child,
-    items,
-    name_of,
-    node_of,
-    text,
-    uid_of,
-)
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
 from deploy.neonvm.migration.transfers import Transfers
@@ -33,6 +21,9 @@ from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import TransferInfo, TransferLimits
+from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
@@ -94,7 +85,7 @@ class MigrationExecutor:
 
     async def _report(self, migration: Json, wanted: Json) -> None:
         status = child(migration, "status")
-        wanted = stamped(wanted, self._deps.clock.timestamp())
+        wanted = stamped(wanted, timestamp(self._deps.clock.wall()))
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
             return

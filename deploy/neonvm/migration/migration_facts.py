@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from deploy.kube.objects import Json
 from deploy.neonvm.ports import PodRole
+from protocol.kubernetes.objects import Json
 
 CANCELLED: Final = "Cancelled"
 """The reason of a migration, or a move, that somebody called off."""

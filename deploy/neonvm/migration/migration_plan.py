@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.kube.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
 from deploy.neonvm.migration.migration_facts import (
     CANCELLED,
     CONDITION,
@@ -40,6 +39,7 @@ from deploy.neonvm.objects.phases import (
     is_held,
 )
 from deploy.neonvm.ports import PodRole
+from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
 
 _NOTHING: Final = MigrationPlan()
 _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
 
-from deploy.clock import Clock
-from deploy.kube.objects import Json
 from deploy.neonvm.migration.migration_facts import CANCELLED, Sending, TransferState
 from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault, TransferInfo
+from protocol.kubernetes.objects import Json
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]

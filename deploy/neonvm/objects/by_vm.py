@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import Json, name_of
+from protocol.kubernetes.objects import Json, name_of
 from protocol.messages import ObjectName
 
 

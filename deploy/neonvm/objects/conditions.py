@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.kube.objects import Json, items, text
+from protocol.kubernetes.objects import Json, items, text
 
 
 def condition(about: Json, kind: str, value: str, reason: str, message: str) -> Json:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from deploy.kube.objects import MIGRATIONS, Json, Kind, items, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, items, name_of, text, uid_of
+from protocol.kubernetes.resources import MIGRATIONS, Resource
 
 
-def owner_reference(kind: Kind, owner: Json, *, controller: bool = True) -> Json:
+def owner_reference(kind: Resource, owner: Json, *, controller: bool = True) -> Json:
     """The reference that makes ``owner`` an owner; the one that runs the object where it is its ``controller``."""
     return {
         "apiVersion": kind.api_version,

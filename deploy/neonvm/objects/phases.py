@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.kube.objects import Json, child, text
 from deploy.neonvm.objects.vm_spec import FINALIZER
+from protocol.kubernetes.objects import Json, child, text
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"

@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from deploy.kube.objects import (
-    VIRTUAL_MACHINES,
-    Json,
-    annotations_of,
-    child,
-    items,
-    labels_of,
-    name_of,
-    text,
-)
 from deploy.neonvm.objects.owners import owner_reference
+from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
     ANNOTATION_BOUNDS,
     ANNOTATION_CONFIG,

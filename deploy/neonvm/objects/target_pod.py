@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from deploy.kube.objects import MIGRATIONS, Json, child, items, text, texts
 from deploy.neonvm.objects.owners import owner_reference
 from deploy.neonvm.objects.pods import runner_pod
+from protocol.kubernetes.objects import Json, child, items, text, texts
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.units import Resources
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

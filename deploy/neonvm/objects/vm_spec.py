@@ -5,7 +5,7 @@ The annotation with narrower bounds for autoscaling does not change the hardware
 
 from __future__ import annotations
 
-from deploy.kube.objects import Json, annotations_of, child, text
+from protocol.kubernetes.objects import Json, annotations_of, child, text
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.neonvm.addressing import DAEMON_PORT
 from deploy.neonvm.ports import (
     Guest,
@@ -41,6 +40,7 @@ from deploy.neonvm.qemu.qemu_command import (
     qemu_command,
 )
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
 

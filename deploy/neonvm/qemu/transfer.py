@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from deploy.clock import Clock
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.qemu.handover import (
     Resumption,
@@ -32,6 +31,7 @@ from deploy.neonvm.qemu.handover import (
 )
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.transfer_report import Report, completed_info, parse_report, parse_run_state, transfer_info
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _Result = TypeVar("_Result")

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
+from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 
 _BOOT_POLL: Final = Seconds(0.5)

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT
 from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.ports import (
@@ -36,6 +35,7 @@ from deploy.neonvm.simulated.simulated_model import LightKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 
 _STOPPED: Final = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
@@ -176,14 +176,15 @@ class SimulatedGuest:
         clock, course = self._made_by.clock, Course.of(self._memory_load(), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
+        finish = Instant(began + end)
         while True:
             self._both_are_there(target)
-            elapsed = Seconds(clock.now() - began)
-            info = course.at(elapsed)
+            left = Seconds(finish - clock.now())
+            info = course.at(end if left <= 0 else Seconds(clock.now() - began))
             progress(info)
-            if elapsed >= end:
+            if left <= 0:
                 break
-            await clock.sleep(Seconds(min(_REPORT, end - elapsed)))
+            await clock.sleep(min(_REPORT, left))
         if course.end is None:
             story = f"{self._spec.vm}: it could not be sent within {limits.timeout:g} s"
             raise TransferError(TransferFault.TIMED_OUT, Survivor.SOURCE, story)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from deploy.kube.objects import Json, child, items, text
+from protocol.kubernetes.objects import Json, child, items, text
 from protocol.units import Bytes, MilliCpu
 from scripts.autoscale.demonstration.bars import bar
 from scripts.autoscale.demonstration.moves import Move

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import httpx
 
-from deploy.clock import Clock
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
 from scripts.autoscale.site import SiteError

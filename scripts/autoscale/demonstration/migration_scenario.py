@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.informer import Informer
-from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items, text
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point

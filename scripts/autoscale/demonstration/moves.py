@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import MIGRATIONS, Json, child, items, text, whole
+from protocol.kubernetes.objects import Json, child, items, text, whole
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 SUCCEEDED: Final = "Succeeded"

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from deploy.clock import Clock
-from deploy.kube.objects import VIRTUAL_MACHINES, Json, name_of, text
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.neonvm.addressing import DAEMON_PORT
+from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from deploy.clock import Clock
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError, Server, run_pgbench
 

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.clock import Clock
-from deploy.kube.objects import VIRTUAL_MACHINES, Json, child, items
+from protocol.kubernetes.objects import Json, child, items
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.loads import LoadMaker

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from deploy.clock import Clock
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe

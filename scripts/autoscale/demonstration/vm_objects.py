@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.kube.objects import Json
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
 

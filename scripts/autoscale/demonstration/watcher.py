@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.clock import Clock
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import PODS, VIRTUAL_MACHINES, Json, child, items, text
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources
 from scripts.autoscale.site import Site, explanation
 

@@ -7,9 +7,10 @@ import pytest
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
-from deploy.kube.objects import NODES, PODS, VIRTUAL_MACHINES, Json, flag, items, text, texts, whole
+from protocol.kubernetes.objects import Json, flag, items, text, texts, whole
+from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from tests.local.clock import FakeClock
+from tests.fake_clock import FakeClock
 
 POD = ObjectName("default", "a")
 

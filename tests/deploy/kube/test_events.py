@@ -7,8 +7,8 @@ import pytest
 
 from deploy.kube.client import ApiClient, ApiUnavailableError
 from deploy.kube.events import REMEMBERED, Events
-from deploy.kube.objects import Json
-from tests.local.clock import FakeClock
+from protocol.kubernetes.objects import Json
+from tests.fake_clock import FakeClock
 
 WRITTEN, COUNTED = "POST /api/v1/namespaces/default/events", "PATCH /api/v1/namespaces/default/events/e"
 

@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from deploy.clock import SystemClock
 from deploy.kube.informer import Informer
 from deploy.kube.kubeconfig import client_from_kubeconfig
-from deploy.kube.objects import VIRTUAL_MACHINES, Json
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch
 from deploy.local.cluster.spec import ClusterSpec
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
 
 PATIENCE = 30.0
 

@@ -8,13 +8,14 @@ import httpx
 import pytest
 
 from deploy.kube.kubeconfig import client_from_kubeconfig
-from deploy.kube.objects import MIGRATIONS, Json, items, name_of, text, whole
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
+from protocol.kubernetes.objects import Json, items, name_of, text, whole
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import MilliCpu
 from tests.local.cluster.living import cluster, folder_in, processes_of, seen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.objects import Json, child
+from protocol.kubernetes.objects import Json, child
 from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
 
 

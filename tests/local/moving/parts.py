@@ -21,9 +21,10 @@ from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import Field, Level
-from deploy.kube.objects import SERVICE_ACCOUNTS, Json, name_of, text, uid_of
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.neonvm.ports import GuestPhase
+from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Bytes, Instant, Seconds

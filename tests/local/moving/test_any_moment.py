@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from deploy.kube.client import ApiError
-from deploy.kube.objects import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Json, items, labels_of, name_of, text
+from protocol.kubernetes.objects import Json, items, labels_of, name_of, text
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from tests.local.moving.world import DB, World, world_in

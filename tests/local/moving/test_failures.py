@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.objects import NODES, PODS, text
 from deploy.neonvm.ports import Survivor, TransferFault
+from protocol.kubernetes.objects import text
+from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from tests.local.moving.world import World, world_in
 

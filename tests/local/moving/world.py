@@ -20,13 +20,12 @@ from pathlib import Path
 import httpx
 
 from deploy.kube.client import ApiUnavailableError
-from deploy.kube.objects import (
-    CRDS,
-    EVENTS,
-    MIGRATIONS,
-    NODES,
-    PODS,
-    VIRTUAL_MACHINES,
+from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
+from deploy.local.cluster.content import register_node
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.kubelet.node_object import NodeSpec
+from deploy.neonvm.ports import GuestPhase
+from protocol.kubernetes.objects import (
     Json,
     annotations_of,
     child,
@@ -39,11 +38,7 @@ from deploy.kube.objects import (
     text,
     uid_of,
 )
-from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
-from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
-from deploy.local.kubelet.node_object import NodeSpec
-from deploy.neonvm.ports import GuestPhase
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
 from protocol.units import Resources
@@ -83,7 +78,7 @@ class World:
 
     async def open(self) -> None:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
-            await self.client.create(CRDS, "", definition(name))
+            await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         for node in ("n1", "n2"):
             await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
         self.scheduler.start()

@@ -10,10 +10,11 @@ import httpx
 from deploy.kube.client import ApiClient
 from deploy.kube.events import Events
 from deploy.kube.informer import Informer
-from deploy.kube.objects import NODES, PODS, Json
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
-from tests.local.clock import FakeClock, settle
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import NODES, PODS
+from tests.fake_clock import FakeClock, settle
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
@@ -144,7 +145,7 @@ async def test_a_pod_without_room_is_tried_again_when_a_node_is_touched_and_not_
     world.pods["a"] = pending("a")
     async with running(world) as stage:
         assert world.said == [("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")]
-        await world.clock.pass_time(60)
+        await world.clock.advance(60)
         assert world.asked == ["/filter a n1"]
         world.room = 1
         world.nodes["n1"] = node("n1", {"autoscaling.neon.tech/room-freed": "1"})
@@ -158,9 +159,9 @@ async def test_a_refused_bind_is_retried_after_a_second() -> None:
     world.pods["a"] = pending("a")
     async with running(world):
         assert world.said == [("FailedScheduling", "binding rejected: no room any more")]
-        await world.clock.pass_time(0.9)
+        await world.clock.advance(0.9)
         assert world.asked.count("/filter a n1") == 1
-        await world.clock.pass_time(0.2)
+        await world.clock.advance(0.2)
         assert world.asked[-1] == "/bind a uid-a n1"
         assert world.said[-1][0] == "Scheduled"
 
@@ -187,7 +188,7 @@ async def test_a_pod_that_ends_makes_room_for_one_that_waits() -> None:
     ended["spec"] = {"schedulerName": "autoscale-scheduler", "nodeName": "n1"}
     world.pods = {"old": ended, "a": pending("a")}
     async with running(world) as stage:
-        await world.clock.pass_time(2)
+        await world.clock.advance(2)
         world.room = 1
         del world.pods["old"]
         await stage.look()
@@ -206,6 +207,6 @@ async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
 
     world.extend = flaky  # type: ignore[method-assign]
     async with running(world):
-        await world.clock.pass_time(1)
-        await world.clock.pass_time(2)
+        await world.clock.advance(1)
+        await world.clock.advance(2)
         assert [reason for reason, _ in world.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deploy.kube.objects import Json
 from deploy.local.scheduling.choice import no_node_message, winner
 from deploy.local.scheduling.predicates import refusal
+from protocol.kubernetes.objects import Json
 
 READY: Json = {"conditions": [{"type": "Ready", "status": "True"}]}
 

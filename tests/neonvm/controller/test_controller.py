@@ -11,18 +11,6 @@ import yaml
 from deploy.kube.client import ApiClient, ApiError
 from deploy.kube.events import Events
 from deploy.kube.informer import Informer
-from deploy.kube.objects import (
-    CRDS,
-    MIGRATIONS,
-    PODS,
-    VIRTUAL_MACHINES,
-    Json,
-    annotations_of,
-    child,
-    items,
-    text,
-    uid_of,
-)
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
@@ -30,10 +18,12 @@ from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
 from protocol.units import Bytes, MilliCpu, Resources
-from tests.local.clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.neonvm.runner.test_resizer import ObedientGuest
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
@@ -134,7 +124,9 @@ async def site() -> AsyncIterator[Site]:
     )
     async with ApiClient(http) as client:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
-            await client.create(CRDS, "", cast("Json", yaml.safe_load((CRDS_HERE / name).read_text())))
+            await client.create(
+                CUSTOM_RESOURCE_DEFINITIONS, "", cast("Json", yaml.safe_load((CRDS_HERE / name).read_text()))
+            )
         made = virtual_machine()
         await client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": {"name": "db", "labels": {"a": "b"}}})
         yield Site(client)
@@ -185,7 +177,7 @@ async def test_a_guest_that_died_is_started_again_after_a_pause(site: Site) -> N
     assert text(await site.turn(2), "status", "phase") == "Failed"
     assert await site.pods() == []
     assert text(await site.turn(2), "status", "podName") == "db-a"
-    await site.clock.pass_time(1.1)
+    await site.clock.advance(1.1)
     vm = await site.turn(2)
     assert (text(vm, "status", "podName"), child(vm, "status")["restartCount"]) == ("db-b", 1)
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.kube.objects import Json, child, items
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
 from deploy.neonvm.ports import GuestPhase
+from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from tests.neonvm.sample_objects import WANTED, facts, has, runner, virtual_machine
 

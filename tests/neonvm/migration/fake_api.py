@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deploy.kube.objects import Json, child, is_leaving, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, child, is_leaving, name_of, text, uid_of
 
 Objects = dict[str, Json]
 

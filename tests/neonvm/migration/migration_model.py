@@ -7,18 +7,6 @@ No clock, no tasks: whatever can happen is a method, and a test calls them in an
 
 from __future__ import annotations
 
-from deploy.kube.objects import (
-    VIRTUAL_MACHINES,
-    Json,
-    child,
-    is_leaving,
-    is_over,
-    items,
-    name_of,
-    node_of,
-    text,
-    uid_of,
-)
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
 from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan, Sending, TransferState
 from deploy.neonvm.migration.migration_plan import plan_migration
@@ -28,6 +16,8 @@ from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase, GuestState, PodRole
+from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.neonvm.migration.fake_api import FakeApi, Objects, RefusedError
 from tests.neonvm.sample_objects import GI, virtual_machine

@@ -2,7 +2,8 @@
 
 import pytest
 
-from deploy.kube.objects import MIGRATIONS, Json, child
+from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from tests.neonvm.runtime_fixture import RuntimeFixture
 

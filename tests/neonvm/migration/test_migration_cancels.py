@@ -1,6 +1,7 @@
 """A migration, or its VM, is deleted: while it waits, while the guest is sent, and too late."""
 
-from deploy.kube.objects import MIGRATIONS, VIRTUAL_MACHINES, items
+from protocol.kubernetes.objects import items
+from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from tests.neonvm.runtime_fixture import DB, MOVE, RuntimeFixture
 
 

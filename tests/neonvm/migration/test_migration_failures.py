@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from deploy.kube.objects import NODES
 from deploy.neonvm.ports import GuestError, Survivor, TransferFault, TransferLimits
+from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 from tests.neonvm.runtime_fixture import RuntimeFixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.kube.objects import child, text
 from deploy.neonvm.ports import PodRole
+from protocol.kubernetes.objects import child, text
 from tests.neonvm.migration.migration_model import MigrationModel, settle
 
 Step = Callable[[MigrationModel], None]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from deploy.kube.objects import VIRTUAL_MACHINES, Json
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.neonvm.runtime_fixture import DB, RuntimeFixture
 
 

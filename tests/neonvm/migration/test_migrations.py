@@ -2,7 +2,8 @@
 
 import asyncio
 
-from deploy.kube.objects import NODES, PODS, Json, child, items, node_of, text
+from protocol.kubernetes.objects import Json, child, items, node_of, text
+from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from tests.neonvm.fake_guests import progress_of
 from tests.neonvm.runtime_fixture import RuntimeFixture

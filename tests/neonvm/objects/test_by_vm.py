@@ -1,10 +1,11 @@
 """Objects are found by their VM, however they come, change and go."""
 
 from deploy.kube.informer import Informer
-from deploy.kube.objects import PODS, Json, labels_of, name_of
 from deploy.neonvm.objects.by_vm import ByVm
+from protocol.kubernetes.objects import Json, labels_of, name_of
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from tests.local.clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 
 
@@ -13,7 +14,7 @@ def pod(name: str, vm: str, created: str = "2026-01-01T00:00:00Z") -> Json:
     return {"metadata": metadata}
 
 
-class SchedulerInformers(Informer):
+class WatchedInformer(Informer):
     """A cache that a test fills."""
 
     def become(self, name: str, new: Json | None) -> None:
@@ -24,7 +25,7 @@ class SchedulerInformers(Informer):
 async def test_objects_are_listed_by_vm_with_the_oldest_first() -> None:
     api = InProcess()
     async with api.client() as client:
-        cache, told = SchedulerInformers(client, PODS, FakeClock()), list[ObjectName]()
+        cache, told = WatchedInformer(client, PODS, FakeClock()), list[ObjectName]()
         index = ByVm(cache, lambda each: labels_of(each).get("vm", ""), told.append)
         db, other = ObjectName("default", "db"), ObjectName("default", "other")
         cache.become("young", pod("young", "db", "2026-01-02T00:00:00Z"))

@@ -4,11 +4,11 @@ from typing import cast
 
 import pytest
 
-from deploy.kube.objects import Json, child, items, text
 from deploy.local.scheduling.predicates import refusal
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod
+from protocol.kubernetes.objects import Json, child, items, text
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
 ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}

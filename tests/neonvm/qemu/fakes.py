@@ -13,7 +13,8 @@ from deploy.neonvm.network.sockets import connected, tcp_socket
 from deploy.neonvm.ports import GuestError, GuestSpec, NetworkError, PodNetwork
 from deploy.neonvm.qemu.machine import Machine
 from protocol.messages import ObjectName
-from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from protocol.units import Bytes, MilliCpu
+from tests.fake_clock import SleepingClock
 
 MIB = 1024**2
 
@@ -139,17 +140,16 @@ class FakeGuestDaemon:
         yield lambda: self.announced.append((pod.name, vm))
 
 
-class FakeClock:
-    """Time that passes only by sleeping."""
+class SteppedClock(SleepingClock):
+    """A clock from zero on: sleeping passes the time, and a test may set it."""
 
     def __init__(self) -> None:
-        self.instant = 0.0
+        super().__init__(start=0.0)
 
-    def now(self) -> Instant:
-        return Instant(self.instant)
+    @property
+    def instant(self) -> float:
+        return self._now
 
-    def timestamp(self) -> str:
-        return "2026-01-01T00:00:00Z"
-
-    async def sleep(self, span: Seconds) -> None:
-        self.instant += span
+    @instant.setter
+    def instant(self, instant: float) -> None:
+        self._now = instant

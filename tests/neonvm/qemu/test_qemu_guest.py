@@ -13,7 +13,7 @@ from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from protocol.units import Bytes, MilliCpu
-from tests.neonvm.qemu.fakes import MIB, FakeClock, FakeGuestDaemon, FakeHypervisor, spec_in
+from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
 from vm_image.build import GuestImage
 
 IMAGE = GuestImage(Path("/image/vmlinuz"), Path("/image/initrd"), Path("/image/rootfs.raw"))
@@ -25,7 +25,7 @@ class World:
     """A guest with everything around it faked."""
 
     def __init__(self, state_dir: Path, daemon: FakeGuestDaemon, **changes: object) -> None:
-        self.daemon, self.hypervisor, self.clock = daemon, FakeHypervisor(), FakeClock()
+        self.daemon, self.hypervisor, self.clock = daemon, FakeHypervisor(), SteppedClock()
         self.spec = spec_in(state_dir, **changes)
         made_by = QemuGuests(IMAGE, TCG, self.daemon, self.clock, self.hypervisor)
         self.description = made_by.description

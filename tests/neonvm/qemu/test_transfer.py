@@ -20,7 +20,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from protocol.units import Bytes, Seconds
-from tests.neonvm.qemu.fakes import FakeClock
+from tests.neonvm.qemu.fakes import SteppedClock
 
 CALL = 10.0
 """So long a silent machine keeps a caller waiting."""
@@ -37,7 +37,7 @@ class Scripted:
     """
 
     who: str
-    clock: FakeClock
+    clock: SteppedClock
     story: list[str]
     run_state: str = "running"
     migration: str = ""
@@ -112,7 +112,7 @@ class Move:
     """A source that has sent everything after two seconds, and a target that has it then."""
 
     def __init__(self) -> None:
-        self.clock, self.story = FakeClock(), list[str]()
+        self.clock, self.story = SteppedClock(), list[str]()
         self.progress: list[TransferInfo] = []
         self.source = Scripted("source", self.clock, self.story)
         self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")

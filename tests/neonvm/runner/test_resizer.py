@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.units import Bytes, MilliCpu, Resources
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 
 GI = 1024**3
 SMALL, LARGE = Resources(MilliCpu(1000), Bytes(GI)), Resources(MilliCpu(2000), Bytes(2 * GI))
@@ -69,7 +69,7 @@ class Bench:
 
     async def boot(self) -> None:
         self.guest.has = GuestState(GuestPhase.RUNNING, self.guest.has.cpu, self.guest.has.mem)
-        await self.clock.pass_time(0.5)
+        await self.clock.advance(0.5)
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def resizing(guest: ObedientGuest) -> AsyncIterator[Bench]:
 async def test_a_booting_guest_is_left_alone_and_resized_once_it_runs() -> None:
     async with resizing(ObedientGuest()) as bench:
         bench.resizer.want(LARGE)
-        await bench.clock.pass_time(0.4)
+        await bench.clock.advance(0.4)
         assert bench.guest.orders == []
         await bench.boot()
         assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
@@ -102,7 +102,7 @@ async def test_a_wish_is_followed_at_once_and_only_once() -> None:
         bench.resizer.want(LARGE)
         bench.resizer.want(LARGE)
         await settle()
-        await bench.clock.pass_time(30)
+        await bench.clock.advance(30)
         assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
 
 
@@ -127,8 +127,8 @@ async def test_a_refused_resize_is_said_and_tried_again() -> None:
         bench.resizer.want(LARGE)
         await settle()
         assert bench.resizer.fault == "no cpu now"
-        await bench.clock.pass_time(1)
-        await bench.clock.pass_time(2)
+        await bench.clock.advance(1)
+        await bench.clock.advance(2)
         assert guest.orders.count("cpu 2") == 3
         assert (bench.resizer.fault, bench.resizer.state.cpu) == ("", LARGE.cpu)
 
@@ -140,9 +140,9 @@ async def test_memory_that_came_off_in_part_is_reported_as_it_is_and_asked_for_a
     async with resizing(guest) as bench:
         await bench.boot()
         assert bench.resizer.state.mem == guest.least
-        await bench.clock.pass_time(1)
+        await bench.clock.advance(1)
         guest.least = Bytes(0)
-        await bench.clock.pass_time(10)
+        await bench.clock.advance(10)
         assert bench.resizer.state.mem == SMALL.mem
 
 
@@ -151,9 +151,9 @@ async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
     async with resizing(guest) as bench:
         await bench.boot()
         guest.refusals = {"state": 1}
-        await bench.clock.pass_time(2)
+        await bench.clock.advance(2)
         assert bench.resizer.fault == "no state now"
-        await bench.clock.pass_time(10)
+        await bench.clock.advance(10)
         assert bench.resizer.state.phase is GuestPhase.RUNNING
 
 
@@ -163,7 +163,7 @@ async def test_it_ends_with_the_guest() -> None:
     guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
     task = asyncio.ensure_future(resizer.run())
     await settle()
-    await clock.pass_time(2)
+    await clock.advance(2)
     await asyncio.wait_for(task, 1)
     assert resizer.state.phase is GuestPhase.STOPPED
 
@@ -174,7 +174,7 @@ async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again
         bench.resizer.hold()
         bench.resizer.hold()
         assert bench.resizer.is_quiet
-        await bench.clock.pass_time(30)
+        await bench.clock.advance(30)
         bench.resizer.want(LARGE)
         await settle()
         assert (sorted(bench.guest.orders), bench.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
@@ -202,7 +202,7 @@ async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> N
     resizer = Resizer(guest, LARGE, clock, lambda: None, GuestPhase.RECEIVING)
     task = asyncio.ensure_future(resizer.run())
     await settle()
-    await clock.pass_time(10)
+    await clock.advance(10)
     assert (guest.orders, resizer.state.phase) == ([], GuestPhase.RECEIVING)
     guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
     resizer.arrive(guest.has)
@@ -231,7 +231,7 @@ async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
     await settle()
     assert resizer.state == arrived
     resizer.leave()
-    await clock.pass_time(2)
+    await clock.advance(2)
     guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
-    await clock.pass_time(2)
+    await clock.advance(2)
     assert task.done()

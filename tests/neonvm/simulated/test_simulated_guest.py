@@ -16,13 +16,13 @@ from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
 from protocol.units import Bytes, MilliCpu
-from tests.neonvm.qemu.fakes import MIB, FakeClock, FakeGuestDaemon, spec_in
+from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, SteppedClock, spec_in
 
 
 class World:
     """One light guest on loopback, and a client in its pod."""
 
-    def __init__(self, guest: Guest, clock: FakeClock, client: httpx.AsyncClient) -> None:
+    def __init__(self, guest: Guest, clock: SteppedClock, client: httpx.AsyncClient) -> None:
         self.guest, self.clock, self.client = guest, clock, client
 
     async def samples(self, *collectors: str) -> dict[str, float]:
@@ -37,7 +37,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    network, clock = LoopbackNetwork("test-light", "a test"), FakeClock()
+    network, clock = LoopbackNetwork("test-light", "a test"), SteppedClock()
     await network.up()
     await network.add_node("a")
     spec = spec_in(tmp_path, mem_min=Bytes(512 * MIB))
@@ -165,7 +165,7 @@ async def test_a_stopped_guest_answers_nobody_and_has_nothing(world: World) -> N
 
 
 async def test_a_guest_that_cannot_listen_does_not_run(tmp_path: Path) -> None:
-    guests = SimulatedGuests(FakeGuestDaemon(), FakeClock(), lambda _: Load.constant(0, Bytes(0)))
+    guests = SimulatedGuests(FakeGuestDaemon(), SteppedClock(), lambda _: Load.constant(0, Bytes(0)))
     guest = guests.create(spec_in(tmp_path))
     with pytest.raises(GuestError, match=r"cannot listen at 10\.100\.1\.0: nobody listens"):
         await guest.start()

@@ -29,7 +29,7 @@ from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
-from tests.local.clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.neonvm.qemu.fakes import MIB, spec_in
 from tests.neonvm.simulated.faulty_guests import FaultyGuests
 
@@ -89,14 +89,14 @@ async def phases(*guests: Guest) -> list[GuestPhase]:
 async def passing(world: World, span: float) -> None:
     """Lets time pass in steps of half a second."""
     while span > 0:
-        await world.clock.pass_time(min(span, 0.5))
+        await world.clock.advance(min(span, 0.5))
         span -= 0.5
 
 
 async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_load(world: World) -> None:
     source, target = await world.pair()
     await source.set_cpu(MilliCpu(2000))
-    await world.clock.pass_time(100.0)
+    await world.clock.advance(100.0)
     before = await world.get("one", "/metrics?collect[]=cpu&collect[]=stat")
     move = world.move(source, target)
     await settle()
@@ -156,7 +156,7 @@ async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(world:
     move = world.move(source, target)
     await settle()
     await target.stop()
-    await world.clock.pass_time(1.0)
+    await world.clock.advance(1.0)
     with pytest.raises(TransferError, match="the other end is gone") as caught:
         await move
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.TARGET_LOST, Survivor.SOURCE)
@@ -169,7 +169,7 @@ async def test_a_source_that_is_lost_on_the_way_leaves_nobody(world: World) -> N
     move = world.move(source, target)
     await settle()
     await source.stop()
-    await world.clock.pass_time(1.0)
+    await world.clock.advance(1.0)
     with pytest.raises(TransferError, match="ended on its way") as caught:
         await move
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.SOURCE_LOST, Survivor.NOBODY)
