@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.assignments import Assignment
 from agent.config import PolicyError, read_policy
@@ -48,10 +48,10 @@ from agent.ports import (
 )
 from agent.telemetry import Log, note
 from protocol.backoff import Backoff
-from protocol.names import ANNOTATION_CONFIG
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from protocol.virtual_machine import VirtualMachine
+from protocol.virtual_machine import Bounds, VirtualMachine
 
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
 """Between two watches of the VM, also where the server ended the first in peace."""
@@ -77,6 +77,8 @@ class Runner:
         self._log = log
         self._base = policy
         self._annotation: str | None = None
+        self._bounds: Bounds | None = None
+        self._problems: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
         self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence)
@@ -154,11 +156,20 @@ class Runner:
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
     def _see(self, found: VirtualMachine) -> None:
-        self._take(VmSeen(view(found, self.assignment.pod.name)))
+        self._take(VmSeen(view(self._with_old_bounds(found), self.assignment.pod.name)))
         annotation = found.annotations.get(ANNOTATION_CONFIG)
-        if annotation != self._annotation:
-            self._annotation = annotation
+        if (annotation, found.problems) != (self._annotation, self._problems):
+            self._annotation, self._problems = annotation, found.problems
             self._read_policy()
+
+    def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
+        """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""
+        if self._bounds is None or not any(ANNOTATION_BOUNDS in problem for problem in found.problems):
+            self._bounds = found.bounds
+            return found
+        spec, old = found.bounds, self._bounds
+        low, high = (each.at_least(spec.min).at_most(spec.max) for each in (old.min, old.max))
+        return replace(found, bounds=Bounds(low, high))
 
     def _read_policy(self) -> None:
         try:
@@ -167,6 +178,8 @@ class Runner:
             self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
         self._take(PolicySet(policy))
+        if self._problems:
+            self._take(PolicyRefused("; ".join(self._problems)))
 
     async def _scrape(self) -> None:
         """The first look comes within one interval, so that the agents of a node do not look in step."""

@@ -201,10 +201,11 @@ def _keys(value: dict[str, object] | list[object]) -> int:
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> None:
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) != len(keys):
-        twice = next(key for index, key in enumerate(keys) if key in keys[:index])
-        raise ValueError(f"{shown(twice)}: expected once, the key comes twice in one object")
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"{shown(key)}: expected once, the key comes twice in one object")
+        seen.add(key)
 
 
 _NO_KEY_TWICE: Final = json.JSONDecoder(object_pairs_hook=_no_key_twice)

@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
+import reprlib
 from typing import Final
 
 import msgspec
@@ -20,6 +21,10 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`"
 _QUANTITY: Final = ("`int | float | str`", 'a quantity such as 2, "250m" or "1Gi"')
 
 
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxdict = _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = SHOWN
+
+
 def shown(value: object) -> str:
     """``value`` as a reader of an error should see it: its ``repr``, cut to ``SHOWN`` characters.
 
@@ -27,7 +32,7 @@ def shown(value: object) -> str:
     ('aaa...', 'a number with too many digits')
     """
     try:
-        text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+        text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     except ValueError:  # Python refuses to print very large integers
         return "a number with too many digits"
     except RecursionError:

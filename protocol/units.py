@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from math import ceil, floor, isfinite
 from typing import Final, NewType, Self, TypeVar
+
+from protocol.field_errors import shown
 
 Seconds = NewType("Seconds", float)
 """A span of time in seconds."""
@@ -29,8 +30,8 @@ class QuantityError(ValueError):
     """A text or number that is not a usable quantity; the message says what was found and what is accepted."""
 
 
-class NegativeAmountError(ArithmeticError):
-    """An amount would have become negative."""
+class NegativeAmountError(QuantityError, ArithmeticError):
+    """An amount would have become negative: by arithmetic, or because a peer says so."""
 
 
 _SUFFIXES: Final[dict[str, Fraction]] = {
@@ -42,11 +43,11 @@ _SUFFIXES: Final[dict[str, Fraction]] = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
 }
 
-_NUMBER: Final = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _QUANTITY: Final = re.compile(
-    rf"(?P<number>{_NUMBER}(?:[eE][+-]?[0-9]+)?)|(?P<mantissa>{_NUMBER})(?P<suffix>[numkMGTPE]|[KMGTPE]i)"
+    r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<suffix>[numkMGTPE]|[KMGTPE]i))?"
 )
-_LONGEST: Final = 64  # characters of a number: more than any real amount needs, and few enough to be cheap
+_LONGEST: Final = 256  # characters of a text: more than any real amount needs, and few enough to be cheap
 _LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
 _NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
 _FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: exact arithmetic would take 20 times as long
@@ -55,10 +56,17 @@ _FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: exact 
 def parse_quantity(text: str | int | float) -> Fraction:
     """The exact value of a Kubernetes quantity such as ``"250m"``, ``"1.5Gi"``, ``"1e3"`` or a plain number.
 
-    Raises ``QuantityError`` for anything else, booleans, infinities and NaN included.
+    Raises ``QuantityError`` for anything else, booleans, infinities, NaN and sizes beyond reason included. The work
+    is bounded, whatever is given.
+
+    >>> parse_quantity("250m"), parse_quantity("1.5Ki"), parse_quantity("-2e3")
+    (Fraction(1, 4), Fraction(1536, 1), Fraction(-2000, 1))
+    >>> parse_quantity("1e1000000000000000000")
+    Traceback (most recent call last):
+    protocol.units.QuantityError: expected a quantity of reasonable size, got '1e1000000000000000000'
     """
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {text!r}')
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(text)}')
     if isinstance(text, int):
         if abs(text) >= 10**_LARGEST_POWER:
             raise QuantityError("expected a quantity of reasonable size, got a number with too many digits")
@@ -66,11 +74,23 @@ def parse_quantity(text: str | int | float) -> Fraction:
     raw = str(text).strip()
     found = _QUANTITY.fullmatch(raw) if len(raw) <= _LONGEST else None
     if found is None:
-        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {raw[:_LONGEST]!r}')
-    number = Decimal(found["number"] or found["mantissa"])
-    if abs(number.adjusted()) > _LARGEST_POWER:
-        raise QuantityError(f"expected a quantity of reasonable size, got {raw!r}")
-    return Fraction(number) * _SUFFIXES[found["suffix"] or ""]
+        raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
+    digits, power = _number(found)
+    size = len(str(digits)) - 1 + power
+    if digits and abs(size) > _LARGEST_POWER:
+        raise QuantityError(f"expected a quantity of reasonable size, got {shown(raw)}")
+    number = _scaled(digits, power) if digits else Fraction(0)
+    return (-number if found["sign"] == "-" else number) * _SUFFIXES[found["suffix"] or ""]
+
+
+def _number(found: re.Match[str]) -> tuple[int, int]:
+    """The digits as a whole number, and the power of ten that it counts."""
+    part = (found["part"] or found["only"] or "").rstrip("0")
+    return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
+
+
+def _scaled(digits: int, power: int) -> Fraction:
+    return Fraction(digits * 10**power) if power >= 0 else Fraction(digits, 10**-power)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -229,7 +249,7 @@ def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
 def _whole(exact: Fraction, source: object) -> int:
     """``exact`` rounded up; raises ``QuantityError`` where it is negative."""
     if exact < 0:
-        raise QuantityError(f"expected a quantity of zero or more, got {source!r}")
+        raise QuantityError(f"expected a quantity of zero or more, got {shown(source)}")
     return -(-exact.numerator // exact.denominator)
 
 

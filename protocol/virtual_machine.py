@@ -4,18 +4,22 @@ Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
 - The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, and lies within them.
-- Whatever breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
+- A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
+- Annotations, labels and the status never make a VM unreadable. What of them cannot be read is told in ``problems``,
+  and a reader must count it as the most that it may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
-from protocol.field_errors import field_message
+from protocol.field_errors import field_message, shown
+from protocol.kubernetes.objects import JsonObject, annotations_of, child, labels_of, text
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
 from protocol.permits import decode_permit
@@ -44,6 +48,9 @@ class Bounds:
 class VirtualMachine:
     """What this project needs to know of a VirtualMachine.
 
+    ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
+    are those of the spec, ``permit`` is None although one may have been granted, ``actual`` None although it is more.
+
     ``use`` is what the spec asks for; ``actual`` is what the status says the guest has (None while it does not say);
     ``permit`` is the last permit that a scheduler persisted. ``phase`` is empty before the controller has set it.
     """
@@ -63,6 +70,7 @@ class VirtualMachine:
     phase: str
     enabled: bool
     permit: Resources | None
+    problems: tuple[str, ...] = ()
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -70,8 +78,6 @@ class _Metadata(msgspec.Struct, frozen=True):
     name: str
     uid: str = ""
     resourceVersion: str = ""  # noqa: N815 - the name in the API
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
 
 
 class _Range(msgspec.Struct, frozen=True):
@@ -90,19 +96,9 @@ class _Spec(msgspec.Struct, frozen=True):
     guest: _Guest
 
 
-class _Status(msgspec.Struct, frozen=True):
-    phase: str | None = None
-    podName: str | None = None  # noqa: N815 - the name in the API
-    podIP: str | None = None  # noqa: N815 - the name in the API
-    node: str | None = None
-    cpus: WireQuantity | None = None
-    memorySize: WireQuantity | None = None  # noqa: N815 - the name in the API
-
-
 class _Object(msgspec.Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec
-    status: _Status | None = None
 
 
 class _Bound(msgspec.Struct, frozen=True):
@@ -122,22 +118,31 @@ def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
     """Reads a VirtualMachine as the API has it in JSON. Raises ``InvalidObjectError``.
 
     Where the spec leaves something out: a slot is 1Gi, ``min`` is 1, ``use`` is ``min`` and ``max`` is ``use``.
+
+    >>> guest = {"cpus": {"min": "250m", "max": 4}, "memorySlots": {"min": 1, "max": 8}}
+    >>> vm = parse_virtual_machine({"metadata": {"namespace": "default", "name": "db"}, "spec": {"guest": guest}})
+    >>> str(vm.name), str(vm.use), str(vm.bounds.max)
+    ('default/db', '250m cpu, 1Gi', '4 cpu, 8Gi')
     """
     try:
-        return _virtual_machine(msgspec.convert(obj, _Object))
+        return _virtual_machine(msgspec.convert(obj, _Object), obj)
     except (ValueError, RecursionError) as error:
         raise InvalidObjectError(field_message(error)) from None
 
 
 def use_patch(use: Resources, slot_size: Bytes) -> dict[str, object]:
-    """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for."""
+    """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for.
+
+    >>> use_patch(Resources.parse("1500m", "2Gi"), Bytes.parse("1Gi"))
+    {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}
+    """
     slots = use.mem.units_down(slot_size)
     return {"spec": {"guest": {"cpus": {"use": cpu_to_wire(use.cpu)}, "memorySlots": {"use": slots}}}}
 
 
-def _virtual_machine(found: _Object) -> VirtualMachine:
-    meta, status = found.metadata, found.status or _Status()
-    labels, annotations = meta.labels or {}, meta.annotations or {}
+def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
+    meta, status = found.metadata, child(obj, "status")
+    labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
     slot_size = _slot_size(found.spec.guest.memorySlotSize)
     spec_bounds, use = _sizes(found.spec.guest, slot_size)
     return VirtualMachine(
@@ -146,16 +151,18 @@ def _virtual_machine(found: _Object) -> VirtualMachine:
         resource_version=meta.resourceVersion,
         labels=labels,
         annotations=annotations,
-        bounds=_bounds(annotations.get(ANNOTATION_BOUNDS), spec_bounds, slot_size),
+        bounds=_annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size), problems)
+        or spec_bounds,
         use=use,
-        actual=_actual(status),
+        actual=_actual(status, problems),
         slot_size=slot_size,
-        pod_name=status.podName or None,
-        node=status.node or None,
-        pod_ip=status.podIP or None,
-        phase=status.phase or "",
+        pod_name=text(status, "podName") or None,
+        node=text(status, "node") or None,
+        pod_ip=text(status, "podIP") or None,
+        phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
-        permit=_permit(annotations.get(ANNOTATION_PERMIT)),
+        permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
+        problems=tuple(problems),
     )
 
 
@@ -193,18 +200,27 @@ def _ordered(path: str, amounts: Sequence[int], written: Sequence[object]) -> No
         )
 
 
-def _bounds(text: str | None, spec: Bounds, slot_size: Bytes) -> Bounds:
-    if text is None:
-        return spec
-    path = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
+T = TypeVar("T")
+
+
+def _annotated(name: str, annotations: Mapping[str, str], read: Callable[[str], T], problems: list[str]) -> T | None:
+    """What an annotation says; None where there is none, or where it cannot be read, which becomes a problem."""
+    found = annotations.get(name)
+    if found is None:
+        return None
     try:
-        found = _BOUNDS.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: {field_message(error)}") from None
-    low, high = _bound(f"{path}: min", found.min, slot_size), _bound(f"{path}: max", found.max, slot_size)
+        return read(found)
+    except (ValueError, RecursionError) as error:
+        problems.append(f"metadata.annotations[{name}]: {field_message(error)}")
+        return None
+
+
+def _bounds(spec: Bounds, slot_size: Bytes, annotated: str) -> Bounds:
+    found = _BOUNDS.decode(annotated)
+    low, high = _bound("min", found.min, slot_size), _bound("max", found.max, slot_size)
     if not (spec.min.within(low) and low.within(high) and high.within(spec.max)):
         raise ValueError(
-            f"{path}: expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
+            f"expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
         )
     return Bounds(low, high)
 
@@ -216,17 +232,19 @@ def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:
     return size
 
 
-def _actual(status: _Status) -> Resources | None:
-    if status.cpus is None or status.memorySize is None:
+def _actual(status: JsonObject, problems: list[str]) -> Resources | None:
+    cpus, memory = status.get("cpus"), status.get("memorySize")
+    if cpus is None or memory is None:
         return None
-    actual = Resources(cpu_from_wire("status.cpus", status.cpus), mem_from_wire("status.memorySize", status.memorySize))
+    try:
+        actual = Resources(_read("status.cpus", cpus, cpu_from_wire), _read("status.memorySize", memory, mem_from_wire))
+    except ValueError as error:
+        problems.append(str(error))
+        return None
     return actual if actual.cpu and actual.mem else None
 
 
-def _permit(text: str | None) -> Resources | None:
-    if text is None:
-        return None
-    try:
-        return decode_permit(text)
-    except ValueError as error:
-        raise ValueError(f"metadata.annotations[{ANNOTATION_PERMIT}]: {error}") from None
+def _read(path: str, found: object, read: Callable[[str, WireQuantity], T]) -> T:
+    if isinstance(found, bool) or not isinstance(found, (int, float, str)):
+        raise ValueError(f"{path}: expected a quantity, got {shown(found)}")
+    return read(path, found)

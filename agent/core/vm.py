@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.objects import number
 from protocol.units import Bytes, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
@@ -56,13 +57,12 @@ def view(found: VirtualMachine, pod: str) -> Vm:
 
     A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
     """
-    version = found.resource_version
     return Vm(
         bounds=found.bounds,
         use=found.use,
         actual=found.actual or found.use,
         slot_size=found.slot_size,
-        version=int(version) if version.isdecimal() else 0,
+        version=number(found.resource_version),
         resizable=found.enabled and found.phase in RESIZABLE_PHASES,
         recorded_permit=found.permit,
         ours=found.pod_name == pod,

@@ -12,7 +12,8 @@ from agent.core.explain import explain
 from agent.core.stabilizer import Step
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
-from protocol.names import ANNOTATION_CONFIG
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
+from protocol.virtual_machine import Bounds
 from tests.agent.core.story import POLICY, cu, holding
 from tests.agent.fake_ports import RunnerFixture
 
@@ -137,6 +138,23 @@ async def test_a_bad_policy_is_refused_with_its_path_and_the_last_good_one_stays
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
         fixture.runner.refuse_policy("policy.yaml: gone")
         assert fixture.runner.tally["policy_refused"] == 2
+
+
+async def test_bounds_that_cannot_be_read_leave_the_last_ones_in_force_and_are_told() -> None:
+    problem = f"metadata.annotations[{ANNOTATION_BOUNDS}]: document: malformed"
+    async with RunnerFixture() as fixture:
+        fixture.vm_api.change(bounds=Bounds(cu(1), cu(4)))
+        fixture.vm_api.change(bounds=Bounds(cu(2), cu(8)), problems=(problem,))
+        await fixture.clock.advance(0.0)
+        seen = fixture.runner.state.vm.seen
+        assert seen is not None
+        assert seen.bounds == Bounds(cu(2), cu(4)), "the old ones, within the new spec"
+        assert fixture.log.lines[-1][2] == {"vm": "default/vm-1", "reason": problem}
+        said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
+        assert [(each.with_, each.reason) for each in said.troubles] == [("settings", problem)]
+        fixture.vm_api.change(bounds=Bounds(cu(1), cu(8)), problems=())
+        await fixture.clock.advance(0.0)
+        assert explain(fixture.runner.state, "default/vm-1", fixture.clock.now()).troubles == []
 
 
 async def test_a_policy_in_the_annotation_decides_when_to_shrink_and_a_bad_one_leaves_it_in_force() -> None:

@@ -151,7 +151,6 @@ def test_annotated_bounds_replace_those_of_the_spec() -> None:
         (with_value("metadata/name", ...), "metadata.name: expected a value, the field is missing"),
         (with_value("spec", ...), "spec: expected a value, the field is missing"),
         (with_value("spec/guest", None), "spec.guest: expected object, got null"),
-        (with_value("metadata/labels", {"a": 1}), "metadata.labels[...]: expected str, got int"),
         (
             with_value("spec/guest/memorySlotSize", "100Mi"),
             "spec.guest.memorySlotSize: expected a multiple of 8Mi above zero, got 100Mi",
@@ -184,7 +183,19 @@ def test_annotated_bounds_replace_those_of_the_spec() -> None:
             with_value("spec/guest/memorySlots/use", "1Gi"),
             "spec.guest.memorySlots.use: expected a number of memory slots (0 to 65535), got '1Gi'",
         ),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(obj: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidObjectError) as refused:
+        parse_virtual_machine(obj)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("obj", "problem"),
+    [
         (with_value("status/cpus", -1), "status.cpus: expected a quantity of zero or more, got -1"),
+        (with_value("status/memorySize", {}), "status.memorySize: expected a quantity, got {}"),
         (annotated(ANNOTATION_BOUNDS, "x"), f"{BOUNDS_AT}: document: malformed: invalid character (byte 0)"),
         (
             annotated(ANNOTATION_BOUNDS, '{"min":{"cpu":1}}'),
@@ -210,10 +221,19 @@ def test_annotated_bounds_replace_those_of_the_spec() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(obj: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidObjectError) as refused:
-        parse_virtual_machine(obj)
-    assert str(refused.value) == message
+def test_what_cannot_be_read_beside_the_spec_is_a_problem_of_a_vm_that_can(
+    obj: dict[str, object], problem: str
+) -> None:
+    vm = parse_virtual_machine(obj)
+    assert vm.problems == (problem,)
+    assert vm.bounds == parse_virtual_machine(WHOLE).bounds, "those of the spec"
+    assert vm.permit is None or vm.actual is None or BOUNDS_AT in problem
+
+
+def test_labels_and_a_status_of_the_wrong_type_count_as_empty() -> None:
+    broken = {**with_value("metadata/labels", {"a": 1, LABEL_ENABLED: "true"}), "status": ["Running"]}
+    vm = parse_virtual_machine(broken)
+    assert (vm.labels, vm.enabled, vm.phase, vm.actual, vm.problems) == ({LABEL_ENABLED: "true"}, True, "", None, ())
 
 
 def test_a_resize_touches_only_what_is_used() -> None:
@@ -263,7 +283,14 @@ def test_any_value_anywhere_is_read_or_refused(place: str, value: object) -> Non
 
 
 @given(st.text(max_size=60))
-def test_any_annotation_is_read_or_refused(text: str) -> None:
+def test_no_annotation_makes_a_vm_unreadable(text: str) -> None:
     for name in (ANNOTATION_BOUNDS, ANNOTATION_PERMIT):
-        with pytest.raises(InvalidObjectError):
-            parse_virtual_machine(annotated(name, "{" + text))
+        vm = parse_virtual_machine(annotated(name, "{" + text))
+        assert (vm.bounds, vm.permit) == (parse_virtual_machine(WHOLE).bounds, None)
+        assert [problem.partition("]")[0] for problem in vm.problems] == [f"metadata.annotations[{name}"]
+
+
+@pytest.mark.parametrize("name", [ANNOTATION_BOUNDS, ANNOTATION_PERMIT])
+def test_endless_nesting_and_exponents_in_an_annotation_are_problems(name: str) -> None:
+    for text in ('{"min":' * 3000, '{"vCPUs":"1e1000000000000000000","mem":1,"min":{"cpu":1,"mem":"1e99999"}}'):
+        assert len(parse_virtual_machine(annotated(name, text)).problems) == 1
