@@ -4,7 +4,7 @@ Rules that hold here:
 
 - The index of a percentile among N ascending samples is ``floor(N * p)``, at most N - 1.
 - Less than P(low): move to P(target). More than P(high): move to P(target). Otherwise hold.
-- Fewer than three samples: hold. Nothing to hold: adopt.
+- Fewer than ``enough`` samples (three): hold. Nothing to hold: adopt.
 - A window holds at most ``MAX_SAMPLES``: of samples closer together than that allows, the greatest is kept.
 """
 
@@ -24,7 +24,7 @@ MAX_SAMPLES: Final = 1024
 """How many samples one window holds at most."""
 
 ENOUGH: Final = 3
-"""With fewer samples than this nothing moves."""
+"""With fewer samples than this nothing moves, unless a policy says otherwise."""
 
 
 def percentile_index(count: int, fraction: float) -> int:
@@ -49,12 +49,17 @@ class PercentileState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Percentile(Stage):
     """Keeps what there is between two percentiles of the last ``span`` seconds, and moves it to a third."""
 
-    __slots__ = ("_ascending", "_grain", "_reason", "_samples", "_span", "_thresholds")
+    __slots__ = ("_ascending", "_enough", "_grain", "_reason", "_samples", "_span", "_thresholds")
     name: ClassVar[str] = "percentile"
     delays_growth: ClassVar[bool] = True
 
-    def __init__(self, span: Seconds, thresholds: Thresholds = Thresholds()) -> None:  # noqa: B008 - it is frozen
-        self._span, self._thresholds = span, thresholds
+    def __init__(
+        self,
+        span: Seconds,
+        thresholds: Thresholds = Thresholds(),  # noqa: B008 - it is frozen
+        enough: int = ENOUGH,
+    ) -> None:
+        self._span, self._thresholds, self._enough = span, thresholds, enough
         self._grain = span / MAX_SAMPLES
         self._samples: deque[tuple[float, float]] = deque()
         self._ascending: list[float] = []
@@ -64,7 +69,7 @@ class Percentile(Stage):
         """What there is, or the target percentile where what there is lies outside the thresholds."""
         self._add(now, value)
         current = sample.current
-        if len(self._ascending) < ENOUGH:
+        if len(self._ascending) < self._enough:
             self._reason = f"{len(self._ascending)} samples are too few"
             return value if current is None else current
         low, high = self._value_at(self._thresholds.low), self._value_at(self._thresholds.high)

@@ -20,7 +20,7 @@ from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import Percentile, Thresholds
+from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile, Thresholds
 from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
@@ -169,13 +169,16 @@ class PercentileSpec(Spec, frozen=True):
     target: float = 0.80
     low_threshold: float = 0.60
     high_threshold: float = 0.95
+    min_samples: int = ENOUGH
 
     def __post_init__(self) -> None:
         check(0 <= self.low_threshold <= self.target <= self.high_threshold <= 1, "0 <= low <= target <= high <= 1")
+        check(1 <= self.min_samples <= MAX_SAMPLES, f"minSamples of 1 to {MAX_SAMPLES}")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The percentile."""
-        return Percentile(Seconds(self.window), Thresholds(self.target, self.low_threshold, self.high_threshold))
+        thresholds = Thresholds(self.target, self.low_threshold, self.high_threshold)
+        return Percentile(Seconds(self.window), thresholds, self.min_samples)
 
 
 class HistogramSpec(Spec, frozen=True):

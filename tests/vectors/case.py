@@ -1,17 +1,25 @@
-"""Vector files as typed cases, whichever of the two shapes a file has.
+"""Reads vector files as typed cases, in either of two shapes.
 
 - ``{"family": F, "vectors": [{"id", "group", "input", "expected", "semantics"?, "tolerance"?}]}``
 - ``{"groups": [{"id", "cases": [{"desc", "in", "expect", "op"?, "steps"?, ...}]}]}``: the family is the file's name up
   to ``_vectors``; a case is called ``GROUP/NUMBER DESC``.
+
+Keys that only document a case are left out. All others must be read by what answers the case.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+from tests.vectors.reading import TrackedMapping, tracked
+
+_DOCUMENTATION: Final = {"id", "group", "desc", "source", "note", "semantics", "tolerance"}
+_NAMES: Final = {"in": "input", "expect": "expected"}
 
 
 class VectorFileError(ValueError):
@@ -20,16 +28,43 @@ class VectorFileError(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """One worked case. ``raw`` is the whole mapping as the file has it, for groups that say more than in and out."""
+    """One worked case. ``content`` holds ``input``, ``expected`` and whatever else the group needs, by name.
+
+    ``text`` is the description; it may be all that says what the case asks.
+    """
 
     family: str
     group: str
     id: str
-    input: Any
-    expected: Any
-    raw: dict[str, Any]
+    content: Mapping[str, Any]
+    text: str = ""
     tolerance: float = 1e-6
     semantics: str = "both"
+    _reads: TrackedMapping = field(default_factory=lambda: tracked({}), repr=False, compare=False)
+
+    @property
+    def input(self) -> Any:
+        """What is given; None where the text says all."""
+        return self._reads.get("input")
+
+    @property
+    def expected(self) -> Any:
+        """What should come of it."""
+        return self._reads.get("expected")
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """Everything beside: ``op``, ``steps`` and so on."""
+        return self._reads
+
+    def unread(self) -> list[str]:
+        """The dotted paths of all values that were not read since ``fresh``."""
+        return self._reads.unread()
+
+    def fresh(self) -> Case:
+        """The same case, with nothing read yet. An input of null gives nothing that could be used."""
+        given = {key: value for key, value in self.content.items() if (key, value) != ("input", None)}
+        return replace(self, _reads=tracked(given))
 
 
 def load_cases(path: Path) -> list[Case]:
@@ -37,42 +72,25 @@ def load_cases(path: Path) -> list[Case]:
     document = msgspec.json.decode(path.read_bytes())
     if not isinstance(document, dict):
         raise VectorFileError(f"{path}: expected a JSON object")
+    family = str(document.get("family") or path.stem.split("_vectors")[0])
     if isinstance(document.get("vectors"), list):
-        family = str(document.get("family") or _family_of(path))
-        return [_flat(family, raw) for raw in document["vectors"]]
+        return [_case(family, str(raw["group"]), str(raw["id"]), raw) for raw in document["vectors"]]
     if isinstance(document.get("groups"), list):
-        family = str(document.get("family") or _family_of(path))
         return [
-            _grouped(family, str(group["id"]), number, raw)
+            _case(family, str(group["id"]), f"{group['id']}/{number} {raw.get('desc', '')}".strip(), raw)
             for group in document["groups"]
             for number, raw in enumerate(group["cases"], start=1)
         ]
     raise VectorFileError(f'{path}: expected a key "vectors" or "groups" that holds a list')
 
 
-def _family_of(path: Path) -> str:
-    return path.stem.split("_vectors")[0]
-
-
-def _flat(family: str, raw: dict[str, Any]) -> Case:
-    return Case(
-        family=family,
-        group=str(raw["group"]),
-        id=str(raw["id"]),
-        input=raw.get("input"),
-        expected=raw.get("expected"),
-        raw=raw,
-        tolerance=float(raw.get("tolerance", 1e-6)),
-        semantics=str(raw.get("semantics", "both")),
-    )
-
-
-def _grouped(family: str, group: str, number: int, raw: dict[str, Any]) -> Case:
+def _case(family: str, group: str, name: str, raw: dict[str, Any]) -> Case:
     return Case(
         family=family,
         group=group,
-        id=f"{group}/{number} {raw.get('desc', '')}".strip(),
-        input=raw.get("in"),
-        expected=raw.get("expect"),
-        raw=raw,
-    )
+        id=name,
+        content={_NAMES.get(key, key): value for key, value in raw.items() if key not in _DOCUMENTATION},
+        text=str(raw.get("desc", "")),
+        tolerance=float(raw.get("tolerance", 1e-6)),
+        semantics=str(raw.get("semantics", "both")),
+    ).fresh()

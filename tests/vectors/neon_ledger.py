@@ -1,58 +1,75 @@
 """The family neon: requests, pressure, releases and restarts, against the real ledger.
 
-Where a case counts a *startup buffer* we count none: permits are persisted, so a restarted scheduler knows what was
-granted. Such a case is answered with what remains of its numbers without the buffer.
+The original counts a *startup buffer* after a restart. Here permits are persisted and there is none: such a case is
+answered with its numbers less the buffer.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from protocol.units import ZERO, Bytes, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.ledger import Level, Pressure
 from scheduler_plugin.placement import Room
-from tests.vectors.bench import Bench
 from tests.vectors.case import Case
+from tests.vectors.ledger_fixture import LedgerFixture
 from tests.vectors.registry import Answer, Check, Declined
+
+_COUNTS: Final = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
+_REPORTS: Final = re.compile(r"(?P<count>\w+) reports? use (?P<use>\d+)\b.*?\blast permit (?P<last>\d+)")
+_DEFAULT_TOTAL: Final = 10
+"""What the node of a restart has where the case does not say."""
 
 
 def request(case: Case) -> object:
     """One request of one agent, on a node in a given state (S4.5, S4.7)."""
-    given = case.input
-    if given.get("factor", 1) != 1:
-        raise Declined("a permit need not be a multiple of anything (S4.6)")
+    given, wanted = case.input, case.input["requested"]
     node, pod = _without_buffer(given["node"]), _without_buffer(given["pod"])
-    bench = _before(node, pod, is_proven="last_permit" not in given)
+    room = node["total"] - node.get("system", 0) - node["reserved"]
+    factor = given.get("factor", 1)
+    if 0 < room < wanted - pod["reserved"] and room % factor:
+        raise Declined("a permit need not be a multiple of anything (S4.6)")
+    ledger = _before(node, pod, is_proven="last_permit" not in given)
     if given.get("starting_migration"):
-        bench.migrate("vm")
-    permit = bench.ask("vm", given["requested"], given.get("last_permit"))
+        ledger.migrate("vm")
+    permit = ledger.ask("vm", wanted, given.get("last_permit"))
     return {
         "permit": permit,
-        "pod": {"reserved": bench.reserved("vm"), "pressure": bench.pressure("vm")},
-        "node": {"reserved": bench.node_reserved, "pressure": bench.node_pressure},
+        "pod": {"reserved": ledger.reserved("vm"), "pressure": ledger.pressure("vm")},
+        "node": {"reserved": ledger.node_reserved, "pressure": ledger.node_pressure},
     }
 
 
-def _before(node: Mapping[str, int], pod: Mapping[str, int], *, is_proven: bool) -> Bench:
+def _before(
+    node: Mapping[str, int], pod: Mapping[str, int], *, is_proven: bool, is_migrating: bool = False
+) -> LedgerFixture:
     """The node as the case finds it: earlier pressure comes from an earlier denial, while others filled the node."""
     room = node["total"] - node.get("system", 0)
     others, own, pressure = node["reserved"] - pod["reserved"], pod["reserved"], pod.get("pressure", 0)
-    bench = Bench(node["total"], node.get("system", 0))
-    bench.add_vm("vm", own, own if is_proven else None)
-    elsewhere = node.get("pressure", 0) - pressure
-    if elsewhere:
-        bench.add_vm("other", 1, 1)
+    ledger = LedgerFixture(node["total"], node.get("system", 0))
+    ledger.add_vm("vm", own, own if is_proven else None)
+    if elsewhere := node.get("pressure", 0) - pressure:
+        ledger.add_vm("other", 1, 1)
         others -= 1
-    bench.add_foreign(max(others, room - own - (1 if elsewhere else 0)) if pressure or elsewhere else others)
-    bench.rebuild()
+    if leaving := node.get("accounted", 0) - (own + pressure if is_migrating else 0):
+        ledger.add_vm("leaving", leaving, leaving)
+        others -= leaving
+    full = room - own - leaving - (1 if elsewhere else 0)
+    ledger.add_foreign(max(others, full) if pressure or elsewhere else others)
+    ledger.rebuild()
     if pressure:
-        bench.ask("vm", own + pressure)
+        ledger.ask("vm", own + pressure)
     if elsewhere:
-        bench.ask("other", 1 + elsewhere)
-    bench.add_foreign(others)
-    return bench
+        ledger.ask("other", 1 + elsewhere)
+    ledger.add_foreign(others)
+    if leaving:
+        ledger.migrate("leaving")
+    if is_migrating:
+        ledger.migrate("vm")
+    return ledger
 
 
 def _request_expected(case: Case) -> Any:
@@ -65,15 +82,29 @@ def _request_expected(case: Case) -> Any:
     }
 
 
+_SAME_NODE: Final = {
+    f"expected.node.{name}": "what a node has does not change with a request" for name in ("total", "system")
+}
+
+
 def _without_buffer(amounts: Mapping[str, int]) -> dict[str, int]:
-    return {**amounts, "reserved": amounts["reserved"] - amounts.get("buffer", 0)}
+    found = dict(amounts.items())
+    buffer = found.pop("buffer", 0)
+    return {**found, "reserved": found["reserved"] - buffer}
 
 
 def watermark(case: Case) -> object:
     """Total, system reserve and fraction (S4.8)."""
-    level = Level(Fraction(str(case.input["watermark"])), MilliCpu(case.input["system"]))
-    total = MilliCpu(case.input["total"])
+    total, system = MilliCpu(case.input["total"]), MilliCpu(case.input["system"])
+    try:
+        level = Level(Fraction(str(case.input["watermark"])), system)
+    except QuantityError:
+        return "refused"
     return {"reservable": level.reservable(total).value, "watermark": level.watermark_of(total).value}
+
+
+def _watermark_expected(case: Case) -> Any:
+    return case.expected if isinstance(case.expected, Mapping) else case.expected and "refused"
 
 
 def too_much_pressure(case: Case) -> object:
@@ -84,8 +115,7 @@ def too_much_pressure(case: Case) -> object:
     full = Room("n1", reserved, reserved, ZERO, level, is_open=True)
     unmet, leaving = _both(cpu, mem, lambda each: each["pressure"]), _both(cpu, mem, lambda each: each["accounted"])
     found = Pressure.of(full, unmet, leaving).too_much
-    quiet = cpu["reserved"] <= cpu["watermark"] and mem["reserved"] < mem["watermark"]
-    if found and quiet and not case.expected["too_much"]:
+    if found and reserved.within(level):
         raise Declined("capacity pressure counts below the watermark, too, once it exceeds the room there (S4.8)")
     return found
 
@@ -96,59 +126,84 @@ def _both(cpu: Mapping[str, int], mem: Mapping[str, int], part: Any) -> Resource
 
 def migration_accounting(case: Case) -> object:
     """What starting a migration, and the end of a pod, do to the sums."""
-    node, pod = _without_buffer(case.input["node"]), _without_buffer(case.input["pod"])
-    bench = _before({"total": node["reserved"], **node}, pod, is_proven=True)
-    if case.raw["op"] == "start_migration":
-        if pod.get("pressure"):
+    given = case.input
+    node, pod = _without_buffer(given["node"]), _without_buffer(given["pod"])
+    pressure, is_migrating = pod.get("pressure", 0), bool(given.get("migrating"))
+    room = max(node["reserved"], node.get("total", 0))
+    ledger = _before({**node, "total": room}, pod, is_proven=True, is_migrating=is_migrating)
+    found = {}
+    if case.more["op"] == "start_migration":
+        if pressure:
             raise Declined("what a leaving pod was denied stays pressure, and counts as leaving with it (S4.8)")
-        bench.migrate("vm")
-        return {
-            "node": {
-                "reserved": bench.node_reserved,
-                "pressure": bench.node_pressure,
-                "accounted": bench.node_migrating,
-            },
-            "pod": {"reserved": bench.reserved("vm"), "pressure": bench.pressure("vm")},
-        }
-    if case.input.get("migrating"):
-        bench.migrate("vm")
-    bench.ledger.lose_pod("vm")
-    return {
-        "node": {"reserved": bench.node_reserved, "pressure": bench.node_pressure, "accounted": bench.node_migrating}
-    }
+        ledger.migrate("vm")
+        found["pod"] = {"reserved": ledger.reserved("vm"), "pressure": ledger.pressure("vm")}
+    elif case.more["op"] == "delete":
+        ledger.ledger.lose_pod("vm")
+    else:
+        raise ValueError(f"no operation: {case.more['op']}")
+    sums = {"reserved": ledger.node_reserved, "pressure": ledger.node_pressure, "accounted": ledger.node_migrating}
+    return {"node": sums, **found}
 
 
 def _accounting_expected(case: Case) -> Any:
-    return {
-        part: {key: value for key, value in _without_buffer(amounts).items() if key != "buffer"}
-        for part, amounts in case.expected.items()
-    }
+    return {part: _without_buffer(amounts) for part, amounts in case.expected.items()}
 
 
 def restart(case: Case) -> object:
     """What a restarted scheduler believes, and what it may still grant."""
-    if "buffer era" in str(case.raw.get("desc")):
+    given = case.input or {}
+    if "vms" in given:
+        return _after_restart(case)
+    told = _REPORTS.search(case.text)
+    if told is None:
+        raise ValueError(f"expected text like 'two report use 1, last permit 1', got {case.text!r}")
+    count, use, last = _COUNTS.get(told["count"], 0) or int(told["count"]), int(told["use"]), int(told["last"])
+    ledger = LedgerFixture(given.get("total", _DEFAULT_TOTAL))
+    names = [f"vm-{number}" for number in range(count)]
+    for name in names:
+        ledger.add_vm(name, use=use)
+    ledger.add_foreign(given.get("node_reserved_others", 0))
+    ledger.rebuild()
+    permits = [ledger.ask(name, given.get("requested", use), given.get("last_permit", last)) for name in names]
+    reserved = ledger.node_reserved
+    facts = {
+        "permit": permits[0],
+        "reserved": reserved,
+        "node_reserved": reserved,
+        "buffer": 0,
+        "over_total": reserved > ledger.total,
+    }
+    return {name: facts[name] for name in case.expected}
+
+
+def _after_restart(case: Case) -> object:
+    """VMs as ``[use, most]``. The original reserves the most of each until it has reported."""
+    ledger = LedgerFixture(case.input["total"])
+    vms = [(use, most) for use, most in case.input["vms"]]
+    if any(most > use for use, most in vms):
         raise Declined("permits are persisted, so a restart needs no buffer and admits new pods at once")
-    bench = Bench(total=10)
-    if case.input is None:
-        for name in ("a", "b", "c"):
-            bench.add_vm(name, use=1)
-        bench.rebuild()
-        for name in ("a", "b", "c"):
-            bench.ask(name, 1, last_permit=1)
-        return {"reserved": bench.node_reserved, "buffer": 0}
-    bench.add_vm("vm", use=1)
-    bench.add_foreign(case.input["node_reserved_others"])
-    bench.rebuild()
-    permit = bench.ask("vm", case.input["requested"], case.input["last_permit"])
-    return {"permit": permit, "node_reserved": bench.node_reserved, "over_total": bench.node_reserved > bench.total}
+    for number, (use, _) in enumerate(vms):
+        ledger.add_vm(f"vm-{number}", use)
+    ledger.rebuild()
+    reserved = ledger.node_reserved
+    facts = {
+        "reserved": reserved,
+        "buffer": 0,
+        "reserved_minus_buffer": reserved,
+        "new_pods_admitted": reserved < ledger.total,
+    }
+    return {name: facts[name] for name in case.expected}
 
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {
-    "seed_plugin_request": Check(request, _request_expected),
-    "agent_request_2024": Check(request, _request_expected),
-    "seed_watermark": watermark,
-    "too_much_pressure": Check(too_much_pressure, lambda case: case.expected["too_much"]),
+    "seed_plugin_request": Check(request, _request_expected, _SAME_NODE),
+    "agent_request_2024": Check(request, _request_expected, _SAME_NODE),
+    "seed_watermark": Check(watermark, _watermark_expected),
+    "too_much_pressure": Check(
+        too_much_pressure,
+        lambda case: case.expected["too_much"],
+        {"expected.seed_uint16_code_answered": "an overflow of the seed's code is not followed"},
+    ),
     "migration_accounting_2023": Check(migration_accounting, _accounting_expected),
     "restart_recovery": restart,
 }

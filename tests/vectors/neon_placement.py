@@ -8,17 +8,19 @@ from typing import Any, Final
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import ScoreCurve
-from protocol.ranking.node_score import NodeUse, extender_score, node_score
-from protocol.units import Bytes, Instant, MilliCpu, Resources
+from protocol.ranking.node_score import extender_score, fraction, percent
+from protocol.units import Instant
 from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.placement import FITS
-from tests.vectors.bench import MOST, node_facts, size
 from tests.vectors.case import Case
+from tests.vectors.ledger_fixture import MOST, node_facts, size
 from tests.vectors.registry import Answer, Check, Declined
 
 NOW: Final = Instant(0)
 _CALL: Final = re.compile(r"(?P<verb>\w+)\((?P<arguments>[^)]*)\)(?:=(?P<outcome>.*))?")
+_ANSWER: Final = re.compile(r"bind\((?P<arguments>[^)]*)\): API (?P<what>\w+), (?P<branches>.*)")
+_BRANCH: Final = re.compile(r"(?P<left>[\w.]*)==(?P<node>\w+) -> (?:ok|error)(?P<moved>, move the reservation to it)?")
 
 
 def score_of(case: Case) -> object:
@@ -28,12 +30,14 @@ def score_of(case: Case) -> object:
     if any(each["total"] != each["max_seen"] for each in (cpu, mem)):
         raise Declined("a small node is worth as much as a large one: price breaks ties, not size (S2.8b)")
     curve = ScoreCurve(empty=given["min_usage_score"], full=given["max_usage_score"], peak=given["peak"])
-    total = _amounts(cpu, mem, "total")
-    return node_score(NodeUse(_amounts(cpu, mem, "reserved"), total, total), curve)
-
-
-def _amounts(cpu: Mapping[str, int], mem: Mapping[str, int], which: str) -> Resources:
-    return Resources(MilliCpu(cpu[which]), Bytes(mem[which]))
+    of_cpu, of_mem = (fraction(each["reserved"], each["total"], each["total"], curve) for each in (cpu, mem))
+    facts = {
+        "score": percent(of_cpu, of_mem),
+        "cpu_fraction": of_cpu,
+        "mem_fraction": of_mem,
+        "over_budget": any(each["reserved"] > each["total"] for each in (cpu, mem)),
+    }
+    return {name: facts[name] for name in case.expected}
 
 
 def on_extenders_scale(case: Case) -> object:
@@ -67,72 +71,90 @@ class _Pods:
 
 def bind_proposal(case: Case) -> object:
     """Filter and bind in the order of a case; the answer repeats its steps with what really came of them."""
-    if "API" in " ".join(case.raw["steps"]):
-        return _conflicts()
-    pods = _Pods((case.input or {}).get("free_cpu", 1000))
+    pods, node_of = _Pods((case.input or {}).get("free_cpu", 1000)), ""
     done = []
-    for step in case.raw["steps"]:
+    for step in case.more["steps"]:
+        if answered := _ANSWER.fullmatch(step):
+            done.append(_answered_by_the_api(answered))
+            continue
+        pod, needs, node_of = _arguments(step)
+        if needs is not None:
+            pods.needs[pod] = needs
         call = _CALL.fullmatch(step)
-        if call is None:
-            raise ValueError(f"no step: {step}")
-        pod, *rest = (part.strip() for part in call["arguments"].split(","))
-        if rest and rest[-1].isdigit():
-            pods.needs[pod] = int(rest[-1])
-        node = next((part for part in rest if part.startswith("n")), "n1")
-        outcome = pods.bind(pod, node) if call["verb"] == "bind" else pods.filter(pod)
-        done.append(f"{call['verb']}({call['arguments']})={outcome}")
-    return {"steps": done, "reserved_on": pods.held.get("A")}
+        outcome = pods.bind(pod, node_of) if call and call["verb"] == "bind" else pods.filter(pod)
+        done.append(f"{step.partition('=')[0]}={outcome}")
+    held = set(pods.held.values())
+    return {"steps": done, **({"reserved_on": held.pop() if len(held) == 1 else None} if case.expected else {})}
 
 
-def _conflicts() -> object:
-    """A bind that met a conflict: the pod is read, and the reservation is where the pod is."""
+def _arguments(step: str) -> tuple[str, int | None, str]:
+    """The pod, its needs where they are given, and the node of ``filter(A,1000)=...`` or ``bind(A,uid1,n1)=...``."""
+    call = _CALL.fullmatch(step)
+    if call is None or call["verb"] not in ("filter", "bind"):
+        raise ValueError(f"no step: {step}")
+    pod, *rest = (part.strip() for part in call["arguments"].split(","))
+    needs = next((int(part) for part in rest if part.isdigit()), None)
+    return pod, needs, next((part for part in rest if part.startswith("n")), "n1")
+
+
+def _answered_by_the_api(step: re.Match[str]) -> str:
+    """A bind that the API refused because the pod has a node: the pod is read, and the reservation is where it is."""
+    pod, _, node = _arguments(f"bind({step['arguments']})")
     outcomes = []
-    for found in ("n1", "n2"):
-        pods = _Pods(1000)
-        pods.bind("A", "n1")
-        pods.ledger.bind_unknown("uid-A", "n1")
-        pods.ledger.pod_read("uid-A", pods.facts("A", node=found))
-        outcomes.append(pods.held["A"])
-    return outcomes
+    for branch in step["branches"].split(";"):
+        found = _BRANCH.fullmatch(branch.strip())
+        if found is None:
+            raise ValueError(f"no branch: {branch}")
+        pods, where = _Pods(1000), node if found["node"] == node else "n2" if node == "n1" else "n1"
+        pods.bind(pod, node)
+        pods.ledger.bind_unknown(f"uid-{pod}", node)
+        pods.ledger.pod_read(f"uid-{pod}", pods.facts(pod, node=where))
+        if pods.held[pod] != where:
+            outcomes.append(f"the reservation stayed on {pods.held[pod]}")
+            continue
+        moved = ", move the reservation to it" if found["moved"] else ""
+        outcomes.append(f"{found['left']}=={found['node']} -> {'ok' if where == node else 'error'}{moved}")
+    return f"bind({step['arguments']}): API {step['what']}, {'; '.join(outcomes)}"
 
 
 def _bind_expected(case: Case) -> Any:
-    if "API" in " ".join(case.raw["steps"]):
-        return ["n1", "n2"]
-    return {"steps": case.raw["steps"], "reserved_on": (case.expected or {}).get("reserved_on", "n1")}
+    return {"steps": case.more["steps"], **(case.expected or {})}
 
 
 def tentative_reserve(case: Case) -> object:
     """A reservation until the pod is seen bound, unbound or gone."""
     pods = _Pods(MOST)
     ledger = pods.ledger
-    for step in case.raw["steps"]:
+    for step in case.more["steps"]:
         call = _CALL.fullmatch(step)
         if call is None:
             raise ValueError(f"no step: {step}")
-        node = call["arguments"].rpartition(",")[2].rpartition("=")[2].strip()
+        pod, *rest = (part.rpartition("=")[2].strip() for part in call["arguments"].split(","))
+        node = rest[0] if rest else ""
         match call["verb"]:
             case "reserve":
-                pods.bind("p", node)
+                pods.bind(pod, node)
             case "unreserve":
-                ledger.bind_refused("uid-p", node)
+                ledger.bind_refused(f"uid-{pod}", node)
             case "pod_event":
-                ledger.see_pod(pods.facts("p", node=node))
+                ledger.see_pod(pods.facts(pod, node=node))
             case "delete":
-                ledger.lose_pod("uid-p")
+                ledger.lose_pod(f"uid-{pod}")
+            case verb:
+                raise ValueError(f"no step: {verb}")
     reserved = sum(ledger.nodes[name].reserved.cpu.value for name in ("n1", "n2"))
-    tentative = any(claim.state.value != "bound" for claim in ledger.claims.values())
-    return {"reserved": reserved, "tentative": tentative}
-
-
-def _tentative_expected(case: Case) -> Any:
-    reserved = case.expected["reserved"] if "reserved" in case.expected else int(case.expected["reserved_once"])
-    return {"reserved": reserved, "tentative": case.expected["tentative"]}
+    facts = {
+        "reserved": reserved,
+        "reserved_once": reserved == 1,
+        "reserved_on": next(iter(pods.held.values()), None),
+        "tentative": any(claim.state.value != "bound" for claim in ledger.claims.values()),
+    }
+    return {name: facts[name] for name in case.expected}
 
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {
-    "node_score": Check(score_of, expected=lambda case: case.expected["score"]),
+    "node_score": score_of,
     "extender_score": on_extenders_scale,
     "extender_bind_proposal": Check(bind_proposal, _bind_expected),
-    "tentative_reserve": Check(tentative_reserve, _tentative_expected),
+    "tentative_reserve": tentative_reserve,
 }

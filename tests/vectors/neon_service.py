@@ -1,9 +1,14 @@
-"""The family neon: HTTP statuses, against the whole scheduler over a fake cluster."""
+"""The family neon: HTTP statuses, against the whole scheduler over a fake cluster.
+
+A text alone tells a case. It is understood by its phrases: each names one thing that is wrong with a request, or the
+state in which it arrives.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -16,16 +21,15 @@ from tests.vectors.case import Case
 from tests.vectors.registry import Answer, Check, Declined
 
 POD: Final = vm_pod("pg", "n1")
+_AGENTS: Final = "http://agents/"
 
 
 def http_status(case: Case) -> object:
     """The status of a request to the agents' port."""
-    text = str(case.raw["desc"])
-    if "change of resources while migrating" in text:
-        raise Declined(
-            "a change while migrating is answered with what the VM may have; it grows when that is over (S4.9)"
-        )
-    return asyncio.run(_answered(_REQUESTS[text]))
+    for told, request in _REQUESTS:
+        if told.search(case.text):
+            return asyncio.run(_answered(request))
+    raise ValueError(f"no request for the text: {case.text}")
 
 
 async def _answered(request: Callable[[Running], Awaitable[int]]) -> int:
@@ -38,12 +42,20 @@ async def _answered(request: Callable[[Running], Awaitable[int]]) -> int:
         return await request(scheduler)
 
 
-async def _version_from_the_future(scheduler: Running) -> int:
+async def _unsupported_version(scheduler: Running) -> int:
     return (await scheduler.ask(POD, 1, 4, protoVersion=8)).status_code
 
 
+async def _unreadable(scheduler: Running) -> int:
+    return (await scheduler.client.post(_AGENTS, content=b"{")).status_code
+
+
+async def _other_method(scheduler: Running) -> int:
+    return (await scheduler.client.get(_AGENTS)).status_code
+
+
 async def _unknown_pod(scheduler: Running) -> int:
-    return (await scheduler.ask(vm_pod("nobody"), 1, 4)).status_code
+    return (await scheduler.ask(vm_pod("unknown"), 1, 4)).status_code
 
 
 async def _no_vm(scheduler: Running) -> int:
@@ -52,17 +64,48 @@ async def _no_vm(scheduler: Running) -> int:
     return (await scheduler.ask(pod, 1, 4)).status_code
 
 
+async def _no_token(scheduler: Running) -> int:
+    return (await scheduler.ask(POD, 1, 4, token="")).status_code
+
+
+async def _token_of_another_pod(scheduler: Running) -> int:
+    scheduler.cluster.tokens["token-shop"] = token_of(plain_pod("shop", node="n1"))
+    return (await scheduler.ask(POD, 1, 4, token="token-shop")).status_code
+
+
+async def _changed_while_migrating(_: Running) -> int:
+    raise Declined("a change while migrating is answered with what the VM may have; it grows when that is over (S4.9)")
+
+
 async def _same_while_migrating(scheduler: Running) -> int:
     order = MigrationFacts(ObjectName("default", "m"), "uid-m", 1, ObjectName("default", "pg"))
     scheduler.parts.context.ledger.see_migration(order, scheduler.parts.context.clock.now())
+    return await _ordinary(scheduler)
+
+
+async def _ordinary(scheduler: Running) -> int:
     return (await scheduler.ask(POD, 1, 4)).status_code
 
 
-_REQUESTS: Final[Mapping[str, Callable[[Running], Awaitable[int]]]] = {
-    "protocol version unsupported": _version_from_the_future,
-    "unknown pod": _unknown_pod,
-    "pod is not a VM": _no_vm,
-    "same resources while migrating": _same_while_migrating,
-}
+def _told(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+_REQUESTS: Final[Sequence[tuple[re.Pattern[str], Callable[[Running], Awaitable[int]]]]] = (
+    (_told(r"\bsame\b.*\bmigrat|\b(unchanged|no change)\b.*\bmigrat"), _same_while_migrating),
+    (_told(r"\b(change|other|different|more|less|increase|decrease)\w*\b.*\bmigrat"), _changed_while_migrating),
+    (
+        _told(r"\b(unsupported|too old|too new|future|unknown|wrong)\b.*\bversion|\bversion\b.*\b(unsupported|too)\b"),
+        _unsupported_version,
+    ),
+    (_told(r"\b(malformed|invalid|unreadable|undecodable|bad|not|no)\b.*\b(json|body)\b"), _unreadable),
+    (_told(r"\bmethod\b|\b(GET|PUT|DELETE|PATCH)\b|\bnot (a )?POST\b"), _other_method),
+    (_told(r"\b(unknown|no such|missing)\b.*\bpod\b|\bpod\b.*\b(unknown|not (found|known))\b"), _unknown_pod),
+    (_told(r"\bnot a VM\b|\bno VM\b|\bwithout a VM\b"), _no_vm),
+    (_told(r"\b(another|other|foreign)\b.*\btoken\b|\btoken\b.*\b(another|other)\b"), _token_of_another_pod),
+    (_told(r"\b(no|missing|without)\b.*\btoken\b|\bunauthenticated\b"), _no_token),
+    (_told(r"\b(ok|success\w*|valid|ordinary|normal|granted|accepted)\b"), _ordinary),
+)
+"""Phrases that tell a request; the first that matches is used."""
 
 GROUPS: Final[Mapping[str, Check | Answer]] = {"http_status": http_status}

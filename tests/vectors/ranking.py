@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
+from protocol.names import GPU_SUFFIX, LABEL_MACHINE
 from protocol.ranking.config import Damper, PreferredSize, Prices, RankingConfig
-from protocol.ranking.prices import MIB, Needs, perfect_price
+from protocol.ranking.prices import MIB, Needs, damper_price, perfect_price
 from protocol.ranking.rank import (
     Option,
     best_options,
-    preferred_mem_mib,
     preferred_vcpus,
     rank,
     rank_options,
     suppress,
     unfitness,
 )
-from protocol.units import ZERO, Bytes, MilliCpu, Resources
+from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.wire import decode_scale_up, encode_groups
 from tests.vectors.case import Case
-from tests.vectors.registry import Check, Family
+from tests.vectors.registry import Check, Declined, Family
 
 DEFAULTS: Final = RankingConfig()
+_VCPUS_PER_PRICE: Final = 1e9
+"""So many vCPUs cost 1 where a case names prices: a thousandth of a vCPU is then no rounding."""
+
+_UPSTREAM_SIZES: Final = ((2, 1), (6, 2), (20, 4), (60, 8), (200, 16), (inf, 32))
+"""The original's preferred vCPUs by the number of nodes in the cluster."""
 
 
 def needs(cpu: float, mem_gib: float = 0.0, gpus: int = 0) -> Needs:
@@ -30,9 +37,15 @@ def needs(cpu: float, mem_gib: float = 0.0, gpus: int = 0) -> Needs:
 
 
 def pod_price(case: Case) -> float:
-    given = case.input
-    prices = Prices(cpu=given.get("cpu_price", 0.033174), mem_gib=given.get("mem_price", 0.004446))
-    return perfect_price(needs(given["cpu"], given["mem_gib"], given.get("gpu", 0)), RankingConfig(prices=prices))
+    given, prices = case.input, Prices()
+    config = RankingConfig(
+        prices=Prices(
+            cpu=given.get("cpu_price", prices.cpu),
+            mem_gib=given.get("mem_price", prices.mem_gib),
+            gpu=given.get("gpu_price", prices.gpu),
+        )
+    )
+    return perfect_price(needs(given["cpu"], given.get("mem_gib", 0.0), int(given.get("gpu", 0))), config)
 
 
 def rank_of(case: Case) -> float | None:
@@ -43,32 +56,47 @@ def rank_of(case: Case) -> float | None:
 
 def raw_c_over_t(case: Case) -> float | None:
     given = case.input
-    config = RankingConfig(prices=Prices(cpu=given["cpu_price"]))
+    config = RankingConfig(prices=Prices(cpu=given.get("cpu_price", DEFAULTS.prices.cpu)))
     return rank(given["C"], perfect_price(needs(given["pod_cpu"]), config), 0.0, 1.0)
 
 
 def rank_options_of(case: Case) -> dict[str, Any]:
-    """Pod prices of a case become pods of so many vCPUs at a price of 1 per vCPU."""
+    """Prices of a case become pods: a price of 1 is a pod of so many vCPUs that it costs 1."""
     given = case.input
-    pods = {name: needs(price) for name, price in given["pod_prices"].items()}
+    pods = {name: _costs(price) for name, price in given["pod_prices"].items() if price is not None}
+    damper = given.get("stabilization_price")
     config = RankingConfig(
-        prices=Prices(cpu=1.0, mem_gib=0.0),
-        damper=Damper(cpu=given["stabilization_price"], mem_mib=0),
+        prices=Prices(cpu=1 / _VCPUS_PER_PRICE, mem_gib=0.0),
+        damper=Damper(cpu=_VCPUS_PER_PRICE * (damper_price(DEFAULTS) if damper is None else damper), mem_mib=0),
         preferred_sizes=(PreferredSize(vcpus=given["preferred_cpu"]),),
     )
+    prices = dict(given["node_prices"].items())
     options = [
         Option(
             group,
             option["count"],
-            needs(option["cpu"]),
-            given["node_prices"].get(group),
-            tuple(pods[pod] for pod in option["pods"]),
+            needs(option["cpu"], gpus=int(option.get("gpu", 0))),
+            prices.get(group) if pods.keys() >= set(option["pods"]) else None,
+            tuple(pods[name] for name in option["pods"] if name in pods),
             option.get("exists", True),
         )
         for group, option in given["options"].items()
     ]
     ranked = rank_options(options, cluster_nodes=1, config=config)
-    return {"winner": best_options(ranked)[0].group, "scores": {one.option.group: one.rank for one in ranked}}
+    best = best_options(ranked)
+    return {"winner": best[0].group if best else None, "scores": {one.option.group: one.rank for one in ranked}}
+
+
+def _costs(price: float) -> Needs:
+    return Needs(Resources(MilliCpu(round(price * _VCPUS_PER_PRICE * 1000)), Bytes(0)))
+
+
+def preferred_memory(case: Case) -> float:
+    nodes = case.input["cluster_nodes"]
+    preferred = preferred_vcpus(nodes, DEFAULTS)
+    if case.semantics == "upstream" and preferred != next(size for most, size in _UPSTREAM_SIZES if nodes <= most):
+        raise Declined("the seed's sizes change at 80 and 300 nodes, the original's at 60 and 200 (S2.6)")
+    return preferred * DEFAULTS.preferred_mib_per_vcpu
 
 
 def rank_ties(case: Case) -> list[str]:
@@ -86,42 +114,45 @@ def read_request(case: Case) -> dict[str, Any]:
     asked: ScaleUp = decode_scale_up(bytes.fromhex(case.input["hex"]))
     return {
         "options": [
-            [
-                option.group,
-                option.nodes,
-                [[pod.key.rpartition("/")[2], *_amounts(pod.needs.resources)] for pod in option.pods],
-            ]
+            [option.group, option.nodes, [[pod.key.rpartition("/")[2], *_amounts(pod.needs)] for pod in option.pods]]
             for option in asked.options
         ],
-        "nodes": {group: [shape.machine, *_amounts(shape.offers.resources)] for group, shape in asked.shapes.items()},
+        "nodes": {group: [shape.machine, *_amounts(shape.offers)] for group, shape in asked.shapes.items()},
     }
 
 
 def expected_request(case: Case) -> dict[str, Any]:
     """What a decision needs of the expected request: sizes, counts, and the machine type among the labels."""
-    pods = {
-        option["nodeGroupId"]: [[pod["name"], *_parsed(pod["requests"])] for pod in option["pods"]]
-        for option in case.expected["options"]
-    }
     return {
         "options": [
-            [option["nodeGroupId"], option["nodeCount"], pods[option["nodeGroupId"]]]
+            [option["nodeGroupId"], option["nodeCount"], [[pod["name"], *_parsed(pod)] for pod in option["pods"]]]
             for option in case.expected["options"]
         ],
         "nodes": {
-            group: [node["labels"]["node.kubernetes.io/instance-type"], *_parsed(node["capacity"])]
+            group: [node.get("labels", {}).get(LABEL_MACHINE, ""), *_parsed(node)]
             for group, node in case.expected["nodes"].items()
         },
     }
 
 
-def _amounts(resources: Resources) -> list[int]:
-    return [resources.cpu.value, resources.mem.value]
+def _amounts(found: Needs) -> list[int]:
+    return [found.resources.cpu.value, found.resources.mem.value, found.gpus]
 
 
-def _parsed(amounts: dict[str, str]) -> list[int]:
-    return _amounts(Resources.parse(amounts["cpu"], amounts["memory"]) if amounts else ZERO)
+def _parsed(thing: Mapping[str, Any]) -> list[int]:
+    """The amounts of a pod or node, as ``_amounts``."""
+    amounts = thing.get("requests") or thing.get("capacity") or thing.get("allocatable") or {}
+    resources = Resources.parse(amounts.get("cpu", 0), amounts.get("memory", 0))
+    return _amounts(Needs(resources, sum(int(amounts[name]) for name in amounts if name.endswith(GPU_SUFFIX))))
 
+
+_NOT_FOR_A_DECISION: Final = {
+    "expected.options.*.debug": "the autoscaler's own words",
+    "expected.options.*.annotations.*": "a pod is ranked by its requests",
+    "expected.nodes.*.name": "a node is ranked by its group",
+    "expected.nodes.*.labels.*": "only the machine type among the labels has a price",
+    "expected.nodes.*.allocatable.*": "a price is for what the node has",
+}
 
 FAMILY: Final = Family(
     "ranking",
@@ -136,14 +167,14 @@ FAMILY: Final = Family(
         "preferred_cpu": Check(
             lambda case: preferred_vcpus(case.input["cluster_nodes"], DEFAULTS),
             expected=lambda case: case.expected["seed"],
+            ignores={"expected.code": "the seed's table is binding, not the original's (S2.6)"},
         ),
-        "preferred_memory_mib": lambda case: preferred_mem_mib(case.input["cluster_nodes"], DEFAULTS),
+        "preferred_memory_mib": preferred_memory,
         "pod_price": pod_price,
-        "grpc_wire_request": Check(read_request, expected=expected_request),
+        "grpc_wire_request": Check(read_request, expected=expected_request, ignores=_NOT_FOR_A_DECISION),
         "grpc_wire_response": lambda case: {"hex": encode_groups([(g, 0, "") for g in case.input["options"]]).hex()},
     },
     declined={
-        "preferred-mem-243": "the seed's sizes change at 80 and 300 nodes, the original's at 60 and 200 (S2.6)",
         "linear_combination_w2": "the seed document rejects its own linear combination (S2)",
         "billing_hours": "rates per hour are compared; nothing is billed, so nothing is rounded to minutes (S2.1)",
         "priority_filter": "the autoscaler's own priority expander, which can stand in front of ours (S2.8a)",

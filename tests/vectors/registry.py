@@ -1,18 +1,21 @@
-"""What the project answers to each group of cases, what it declines, and how answers are compared.
+"""How groups of cases are answered, which are declined, and how answers are compared.
 
-A family module holds one ``Family``: a table from group to a function ``Case -> answer``. The answer is compared with
-``case.expected``; a check whose expected value needs reading (a range, one key of several) says so with ``expected=``.
-``declined`` maps a group or a case id to the reason why an upstream rule is deliberately not followed.
+- A family holds a table from group to a function ``Case -> answer``, which is compared with ``case.expected``.
+- Every value of a case must be read while it is answered and compared. One that is not fails the case, because the
+  answer would be the same without it; ``Check.ignores`` names the exceptions with their reasons.
+- ``declined`` maps a group or a case id to the reason why an upstream rule is deliberately not followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from math import isclose, isnan
 from typing import Any
 
 from tests.vectors.case import Case
+from tests.vectors.reading import plain
 
 Answer = Callable[[Case], Any]
 
@@ -27,19 +30,27 @@ def _as_written(case: Case) -> Any:
 
 @dataclass(frozen=True)
 class Check:
-    """How one group is answered, and which part of the expected value binds us."""
+    """How one group is answered, and which part of the expected value binds us.
+
+    ``ignores`` maps patterns of paths (``expected.code``) to the reason why these values need not be read.
+    """
 
     answer: Answer
     expected: Callable[[Case], Any] = _as_written
+    ignores: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Family:
-    """The groups that the project answers and the groups or cases that it declines, each with its reason."""
+    """The groups that the project answers and the groups or cases that it declines, each with its reason.
+
+    ``not_built`` is the reason to decline every group of a family that is not built yet.
+    """
 
     name: str
     groups: Mapping[str, Check | Answer]
     declined: Mapping[str, str] = field(default_factory=dict)
+    not_built: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,22 +72,27 @@ def run_case(case: Case, families: Mapping[str, Family]) -> Outcome:
     family = families.get(case.family)
     if family is None:
         return Outcome(case, failure=f"unknown family {case.family!r}")
-    reason = family.declined.get(case.id) or family.declined.get(case.group)
-    if reason is not None:
+    reason = family.not_built or family.declined.get(case.id) or family.declined.get(case.group)
+    if reason:
         return Outcome(case, declined=reason)
     entry = family.groups.get(case.group)
     if entry is None:
         return Outcome(case, failure=f"unknown group {case.group!r}")
-    check = entry if isinstance(entry, Check) else Check(entry)
+    return _checked(case.fresh(), entry if isinstance(entry, Check) else Check(entry))
+
+
+def _checked(case: Case, check: Check) -> Outcome:
     try:
         expected, actual = check.expected(case), check.answer(case)
     except Declined as declined:
         return Outcome(case, declined=str(declined))
     except Exception as error:  # noqa: BLE001 - whatever the code under test raises is this case's failure
         return Outcome(case, failure=f"raised {type(error).__name__}: {error}")
-    return Outcome(
-        case, failure=None if same(expected, actual, case.tolerance) else f"expected {expected}, got {actual}"
-    )
+    expected, actual = plain(expected), plain(actual)
+    if not same(expected, actual, case.tolerance):
+        return Outcome(case, failure=f"expected {expected}, got {actual}")
+    unused = [path for path in case.unread() if not any(fnmatchcase(path, ignored) for ignored in check.ignores)]
+    return Outcome(case, failure=f"the case does not use {', '.join(unused)}" if unused else None)
 
 
 def same(expected: Any, actual: Any, tolerance: float) -> bool:

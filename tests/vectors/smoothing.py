@@ -1,10 +1,16 @@
-"""The family smoothing: what the stages of ``protocol.smoothing`` answer, and what they decline (S0)."""
+"""The family smoothing: what the stages of ``protocol.smoothing`` answer, and what they decline (S0).
+
+A key that ends in ``_m`` is in thousandths. Curves are written as in a policy: ``segments`` round the input, then
+``base``, ``slope``, ``per`` and ``max`` make a value of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import ceil, inf
 from typing import Any, Final
 
-from protocol.smoothing.curves import Model, Segments
+from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import Percentile, Thresholds, percentile_index
@@ -12,40 +18,61 @@ from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 from tests.vectors.case import Case
-from tests.vectors.registry import Family
+from tests.vectors.registry import Declined, Family
+
+OLD_CAP: Final = "a coarse segment ends at the start of the next: more input never means less (S0.2)"
 
 
-def segments(case: Case) -> Segments:
-    return Segments([(step["at"], step["every"]) for step in case.input["segments"]])
+def _segments(case: Case) -> Segments:
+    """The segments of a case. Declines an upstream case whose input a coarse segment would lift over the next one."""
+    steps = [(step["at"], step["every"]) for step in case.input.get("segments", ())]
+    given = case.input["input"] or 0.0
+    if case.semantics == "upstream" and _passes_the_next(sorted(steps), given):
+        raise Declined(OLD_CAP)
+    return Segments(steps)
+
+
+def _passes_the_next(steps: list[tuple[float, float]], given: float) -> bool:
+    below = [number for number, (at, _) in enumerate(steps) if at <= given]
+    if not below or below[-1] + 1 == len(steps):
+        return False
+    every, following = steps[below[-1]][1], steps[below[-1] + 1][0]
+    return ceil(given / every - INPUT_SLACK) * every > following
+
+
+def _model(given: Mapping[str, Any]) -> Model:
+    def amount(name: str, default: float) -> float:
+        found = given.get(f"{name}_m") if f"{name}_m" in given else given.get(name)
+        return default if found is None else float(found)
+
+    return Model(amount("base", 0.0), amount("slope", 1.0), given.get("per", 1), amount("max", inf))
 
 
 def segment_round(case: Case) -> float:
-    return segments(case).at(case.input["input"])
+    return _segments(case).at(case.input["input"])
 
 
 def segment_linear(case: Case) -> dict[str, float]:
-    given, milli = case.input, "base_m" in case.input
-    rounded = segments(case).at(given["input"])
-    model = Model(given["base_m" if milli else "base"], given["slope_m" if milli else "slope"])
-    return {"rounded": rounded, "milli" if milli else "value": model.at(rounded)}
+    rounded = _segments(case).at(case.input["input"])
+    name = "milli" if "base_m" in case.input or "slope_m" in case.input else "value"
+    return {"rounded": rounded, name: _model(case.input).at(rounded)}
 
 
 def linear(case: Case) -> float:
-    given = case.input
-    return Model(given["base"], given["slope"], given.get("per", 1)).at(given["input"] or 0.0)
+    return _model(case.input).at(_segments(case).at(case.input["input"] or 0.0))
 
 
 def hysteresis_offset(case: Case) -> dict[str, Any]:
-    given = case.input
-    model, current = Model(given["base_m"], given["slope_m"]), given["current_m"]
-    stage, target = Hysteresis.by_inputs(model.at, given["offset"]), model.at(given["input"])
-    new = stage.step(Instant(0.0), target, Sample(given["input"], current))
-    return {
-        "target": target,
-        "threshold": model.at(given["input"] + given["offset"]),
-        "action": direction(current, new),
-        "new": new,
-    }
+    given, segments, model = case.input, _segments(case), _model(case.input)
+    current = given["current_m"] if "current_m" in given else given["current"]
+    need = given["input"] or 0.0
+
+    def curve(value: float) -> float:
+        return model.at(segments.at(value))
+
+    stage, target = Hysteresis.by_inputs(curve, given["offset"]), curve(need)
+    new = stage.step(Instant(0.0), target, Sample(need, current))
+    return {"target": target, "threshold": curve(need + given["offset"]), "action": direction(current, new), "new": new}
 
 
 def direction(current: float | None, new: float) -> str:
@@ -55,31 +82,49 @@ def direction(current: float | None, new: float) -> str:
 
 
 def delay_scale_down_window(case: Case) -> list[Any]:
-    given, now = case.input, case.input["now"]
+    """Every observation is a step of the stage. The window begins with a need of nothing, which proves nothing."""
+    given, current, last = case.input, case.input["current"], case.input["last_scale_down"]
     hold = Hold(Seconds(given["delay_s"]), pause=Seconds(given["delay_s"]))
-    fell = None if given["last_scale_down"] is None else -given["last_scale_down"]
-    start = {"entries": [], "seen_for": -given["window_start"], "fell": fell, "last": given["current"]}
-    hold.restore(start, Instant(0.0))
-    new = given["current"]
-    for at, value in [*given["observations"], (now, given["observations"][-1][1])]:
-        new = hold.step(Instant(at), value, Sample(value, given["current"]))
-    return [direction(given["current"], new), new]
+    needs = [(given["window_start"], 0.0), *((at, need) for at, need in given["observations"])]
+    moments = {at: need for at, need in needs if at <= given["now"]}
+    latest = moments[max(moments)]
+    if last is not None and last > given["window_start"]:
+        moments.setdefault(last, max((at, need) for at, need in moments.items() if at <= last)[1])
+    for at in sorted(moments):
+        had = current if last is None or at >= last or current is None else current + 1
+        hold.step(Instant(float(at)), moments[at], Sample(moments[at], had))
+    new = hold.step(Instant(float(given["now"])), latest, Sample(latest, current))
+    return [direction(current, new), new]
 
 
 def percentile_smoothing(case: Case) -> list[Any]:
-    given, current = case.input, case.input["current"]
-    stage = Percentile(Seconds(300.0), Thresholds(given["target"], given["lowThreshold"], given["highThreshold"]))
-    new = 0.0
-    for at, value in enumerate(given["observations"]):
+    given, current, observations = case.input, case.input["current"], list(case.input["observations"])
+    defaults, least = Thresholds(), given.get("min_observations", 3)
+    thresholds = Thresholds(
+        given.get("target", defaults.target),
+        given.get("lowThreshold", defaults.low),
+        given.get("highThreshold", defaults.high),
+    )
+    stage, new = Percentile(Seconds(max(300.0, len(observations))), thresholds, least), current
+    for at, value in enumerate(observations):
         new = stage.step(Instant(float(at)), value, Sample(value, current))
-    if len(given["observations"]) < given["min_observations"]:
+    if len(observations) < least and current is not None:
         return ["insufficient", new]
     return [direction(current, new), new]
 
 
 def quantize_up(case: Case) -> float:
     given = case.input
-    ladder = Quantize(given.get("base"), given.get("step"), given.get("ratio", 1.0), given.get("maxstep", float("inf")))
+    if "segments" in given:
+        return Segments([(step["at"], step["every"]) for step in given["segments"]]).at(given["value"])
+    ladder = Quantize(given.get("base"), given.get("step"), given.get("ratio", 1.0), given.get("maxstep", inf))
+    if (
+        case.semantics == "upstream"
+        and given.get("base")
+        and given.get("step") is None
+        and given["value"] > given["base"]
+    ):
+        raise Declined("a base alone is also the step: that is how the seed document writes its ladder (S0.6)")
     return ladder.at(given["value"])
 
 
@@ -97,7 +142,6 @@ FAMILY: Final = Family(
         "quantize_up_seed": quantize_up,
     },
     declined={
-        "seg-nonmono-11": "a coarse segment ends at the start of the next: more input never means less (S0.2)",
         "hysteresis_offset_first_code": "the seed's text holds on equality; its first code did not (S0.3)",
         "percentile_defaults": "the seed's .80/.60/.95 are the defaults, each by itself (S0.5)",
     },

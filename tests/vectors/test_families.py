@@ -27,8 +27,12 @@ def test_every_entry_is_for_a_group_or_case_of_the_file(family: str) -> None:
     assert known.groups.keys() | known.declined.keys() <= {case.group for case in cases} | {case.id for case in cases}
 
 
+def made(family: str, group: str, given: object, expected: object, text: str = "", **more: object) -> Case:
+    return Case(family, group, "c1", {"input": given, "expected": expected, **more}, text).fresh()
+
+
 def case(group: str = "double", given: object = 2, expected: object = 4) -> Case:
-    return Case("math", group, "c1", given, expected, {})
+    return made("math", group, given, expected)
 
 
 def decline(_: Case) -> None:
@@ -40,7 +44,8 @@ MATH = {
         "math",
         {
             "double": lambda c: c.input * 2,
-            "even": Check(lambda c: c.input % 2 == 0, expected=lambda c: c.expected["even"]),
+            "even": Check(lambda c: c.input % 2 == 0, lambda c: c.expected["even"], {"expected.of": "only documents"}),
+            "first": lambda c: c.input["values"][0],
             "refused": decline,
         },
         {"odd": "evens only"},
@@ -54,16 +59,25 @@ MATH = {
         (case(), None, None),
         (case(expected=5), "expected 5, got 4", None),
         (case(given=None), "raised TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'", None),
-        (case("even", 2, {"even": True, "other": 1}), None, None),
+        (case("even", 2, {"even": True, "of": 2}), None, None),
+        (case("even", 2, {"even": True, "odd": False}), "the case does not use expected.odd", None),
+        (case("first", {"values": [4, 5], "unit": {}}), "the case does not use input.unit, input.values.1", None),
+        (case("first", {"values": [4]}), None, None),
         (case("odd"), None, "evens only"),
         (case("refused"), None, "not ours"),
         (case("triple"), "unknown group 'triple'", None),
-        (Case("art", "double", "c1", 1, 1, {}), "unknown family 'art'", None),
+        (made("art", "double", 1, 1), "unknown family 'art'", None),
     ],
 )
 def test_a_case_passes_fails_or_is_declined(asked: Case, failure: str | None, declined: str | None) -> None:
     outcome = run_case(asked, MATH)
     assert (outcome.failure, outcome.declined) == (failure, declined)
+
+
+def test_a_family_that_is_not_built_yet_is_declined_as_a_whole() -> None:
+    outcomes = run_files([HERE / "hvpa_vectors.json", HERE / "tortoise_vectors.json"])
+    assert {outcome.case.family for outcome in outcomes} == {"hvpa", "tortoise"}
+    assert all("not built yet" in (outcome.declined or "") for outcome in outcomes)
 
 
 def test_the_report_names_failures_and_counts_everything() -> None:

@@ -1,6 +1,4 @@
-"""One node, one VM and the pods around it in the real ledger, with amounts as plain numbers for both resources.
-
-Rules that hold here:
+"""The real ledger with one node, one VM and the pods around it; amounts are plain numbers for both resources.
 
 - A number ``n`` stands for ``n`` thousandths of a CPU and ``n`` bytes: the ledger's rules do not depend on the unit.
 - Every effect is carried out at once and every write succeeds: what a case asks about is where things settle.
@@ -43,8 +41,8 @@ def vm_name(name: str) -> ObjectName:
     return ObjectName("default", name)
 
 
-class Bench:
-    """A ledger that has just been rebuilt, and the agent of the VM ``vm``."""
+class LedgerFixture:
+    """A ledger that has just been rebuilt, and the agents of its VMs."""
 
     def __init__(self, total: int, system: int = 0) -> None:
         self.ledger = Ledger()
@@ -61,7 +59,7 @@ class Bench:
         self.pods[name] = PodFacts(name, vm_name(name), size(use), vm=vm_name(name), node=NODE)
 
     def add_foreign(self, needs: int) -> None:
-        """A pod of somebody else on the node; called again it changes the pod."""
+        """Another scheduler's pod on the node; called again it changes the pod."""
         self.pods["foreign"] = PodFacts("foreign", vm_name("foreign"), size(needs), node=NODE)
         if self.ledger.is_ready:
             self.ledger.see_pod(self.pods["foreign"])
@@ -96,7 +94,8 @@ class Bench:
 
     def migrate(self, name: str) -> None:
         """The VM is told to leave the node."""
-        order = MigrationFacts(vm_name("m"), "uid-m", 1, vm_name(name), source_pod=vm_name(name))
+        move = vm_name(f"move-{name}")
+        order = MigrationFacts(move, f"uid-move-{name}", 1, vm_name(name), source_pod=vm_name(name))
         self.ledger.see_migration(order, Instant(self.now))
         self._check()
 

@@ -1,0 +1,237 @@
+"""Other cases of the same form are understood: by their keys and phrases, not by the given files' numbers and texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.vectors.case import Case
+from tests.vectors.families import families
+from tests.vectors.registry import Outcome, run_case
+
+CURVE = {"base_m": 100, "slope_m": 10, "segments": [{"at": 0, "every": 1}, {"at": 16, "every": 4}]}
+OPTION = {"cpu": 2, "count": 1, "pods": ["p1"]}
+FULL = {"total": 10, "reserved": 9, "pressure": 0}
+EMPTY_BUFFER = {"reserved": 3, "pressure": 0, "accounted": 0}
+
+
+def run(family: str, group: str, given: Any, expected: Any, text: str = "", **more: Any) -> Outcome:
+    semantics = more.pop("semantics", "both")
+    content = {"input": given, "expected": expected, **more}
+    return run_case(Case(family, group, f"{group}/1", content, text, semantics=semantics), families([family]))
+
+
+def options(*groups: str, **given: Any) -> dict[str, Any]:
+    return {
+        "options": dict.fromkeys(groups, OPTION),
+        "preferred_cpu": 2,
+        "pod_prices": {"p1": 0.04},
+        "node_prices": dict.fromkeys(groups, 0.08),
+        **given,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "group", "given", "expected"),
+    [
+        (
+            "smoothing",
+            "hysteresis_offset",
+            {"current_m": 300, "input": 15, "offset": 2, **CURVE},
+            {"target": 250, "threshold": 300, "action": "hold", "new": 300},
+        ),
+        (
+            "smoothing",
+            "hysteresis_offset",
+            {"current_m": 301, "input": 15, "offset": 2, **CURVE},
+            {"target": 250, "threshold": 300, "action": "down", "new": 250},
+        ),
+        (
+            "smoothing",
+            "hysteresis_offset",
+            {"current_m": None, "input": 15, "offset": 2, "base_m": 0, "slope_m": 10, "max_m": 120},
+            {"target": 120, "threshold": 120, "action": "set", "new": 120},
+        ),
+        ("smoothing", "linear", {"base": 200, "slope": 10, "input": 50, "max": 400}, 400),
+        ("smoothing", "segment_linear", {"input": 18, "per": 2, **CURVE}, {"rounded": 20, "milli": 200}),
+        (
+            "smoothing",
+            "percentile_smoothing",
+            {"observations": [5, 6, 7, 8], "current": 1, "target": 0.5, "min_observations": 5},
+            ["insufficient", 1],
+        ),
+        ("smoothing", "percentile_smoothing", {"observations": [5, 6, 7, 8], "current": 1, "target": 0.5}, ["up", 7]),
+        ("smoothing", "quantize_up", {"value": 17, "segments": [{"at": 16, "every": 4}]}, 20),
+        (
+            "smoothing",
+            "delay_scale_down_window",
+            {
+                "current": 1000,
+                "now": 1000,
+                "window_start": 0,
+                "observations": [[0, 800], [700, 900]],
+                "delay_s": 600,
+                "last_scale_down": 399,
+            },
+            ["down", 900],
+        ),
+        (
+            "ranking",
+            "rank_options",
+            options("plain", "gpu", options={"plain": OPTION, "gpu": {**OPTION, "gpu": 1}}),
+            {"winner": "plain", "scores": {"plain": 1.6807595, "gpu": 1680.75954}},
+        ),
+        (
+            "ranking",
+            "rank_options",
+            options("a", "b", node_prices={"a": 0.08}),
+            {"winner": "a", "scores": {"a": 1.6807595}},
+        ),
+        ("ranking", "rank_options", options("a", pod_prices={}), {"winner": None, "scores": {}}),
+        ("ranking", "pod_price", {"cpu": 1, "mem_gib": 0, "gpu": 2, "gpu_price": 0.5, "cpu_price": 1}, 2.0),
+        (
+            "neon",
+            "seed_plugin_request",
+            {"node": {**FULL, "system": 2, "pressure": 3}, "pod": {"reserved": 2, "pressure": 1}, "requested": 2},
+            {"permit": 2, "pod": {"reserved": 2, "pressure": 0}, "node": {"reserved": 9, "pressure": 2}},
+        ),
+        (
+            "neon",
+            "agent_request_2024",
+            {"node": {**FULL, "total": 13}, "pod": {"reserved": 2}, "requested": 6, "last_permit": 2, "factor": 2},
+            {"permit": 6, "pod": {"reserved": 6}, "node": {"reserved": 13}},
+        ),
+        (
+            "neon",
+            "wire_quantities",
+            "999999999999999999999Gi",
+            "error",
+        ),
+        ("neon", "version_range", {"a": [1, 2], "b": [3, 5]}, None),
+        (
+            "neon",
+            "node_score",
+            {
+                "min_usage_score": 0.2,
+                "max_usage_score": 0.1,
+                "peak": 0.5,
+                "cpu_with_pod": {"reserved": 5, "total": 10, "max_seen": 10},
+                "mem_with_pod": {"reserved": 10, "total": 10, "max_seen": 10},
+            },
+            {"score": 10, "mem_fraction": 0.1, "cpu_fraction": 1.0, "over_budget": False},
+        ),
+    ],
+)
+def test_a_case_is_answered_by_what_it_gives(family: str, group: str, given: Any, expected: Any) -> None:
+    outcome = run(family, group, given, expected)
+    assert (outcome.failure, outcome.declined) == (None, None)
+
+
+def test_a_deletion_leaves_what_others_are_giving_back() -> None:
+    given = {
+        "node": {"reserved": 9, "pressure": 0, "accounted": 5},
+        "pod": {"reserved": 3, "pressure": 0},
+        "migrating": True,
+    }
+    expected = {"node": {"reserved": 6, "pressure": 0, "accounted": 2}}
+    outcome = run("neon", "migration_accounting_2023", given, expected, op="delete")
+    assert (outcome.failure, outcome.declined) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("protocol version too old", 400),
+        ("the body is not JSON", 400),
+        ("GET instead of POST", 405),
+        ("no such pod", 404),
+        ("pod without a VM", 400),
+        ("no token at all", 401),
+        ("the token of another pod", 403),
+        ("unchanged resources during a migration", 200),
+        ("an ordinary request", 200),
+    ],
+)
+def test_a_text_tells_a_request_by_its_phrases(text: str, status: int) -> None:
+    assert run("neon", "http_status", None, status, text).failure is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "never patch beyond what the permit says",
+        "an agent never asks for less than the VM uses",
+        "the sum of permits stays below the total of a node",
+        "a request at least every tick (5 s)",
+        "the scheduler is asked again only after its retry wait (scheduler 2 s, VM API 5 s)",
+    ],
+)
+def test_a_text_tells_a_rule_of_order_by_its_phrases(text: str) -> None:
+    outcome = run("neon", "ordering_invariants", None, None, text)
+    assert (outcome.failure, outcome.declined) == (None, None)
+
+
+def test_a_rule_of_order_with_other_numbers_fails_where_ours_do_not_keep_it() -> None:
+    told = "no request within its retry wait after a failure (scheduler 4 s)"
+    assert (
+        run("neon", "ordering_invariants", None, None, told).failure
+        == "expected None, got scheduler is asked again after 3 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "failure"),
+    [
+        ("http_status", "the moon is full", "raised ValueError: no request for the text: the moon is full"),
+        ("ordering_invariants", "all is well", "raised ValueError: no check for the rule: all is well"),
+    ],
+)
+def test_a_text_that_is_not_understood_is_a_failure(group: str, text: str, failure: str) -> None:
+    assert run("neon", group, None, None, text).failure == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        ("all two report use 3, last permit 3", None, {"reserved": 6, "buffer": 0}),
+        ("4 report use 1, last permit 1", {"total": 8}, {"reserved": 4, "buffer": 0}),
+        ("no buffer", {"vms": [[2, 2], [3, 3]], "total": 6}, {"reserved": 5, "buffer": 0, "new_pods_admitted": True}),
+    ],
+)
+def test_a_restart_is_told_by_its_counts(text: str, given: Any, expected: Any) -> None:
+    outcome = run("neon", "restart_recovery", given, expected, text)
+    assert (outcome.failure, outcome.declined) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "failure"),
+    [
+        (["filter(X,700)=ok", "bind(X)=ok", "filter(Y,301)=node rejected", "filter(Z,300)=ok"], None),
+        (["bind(Q,n2): API conflict, pod.spec.nodeName==n2 -> ok; ==n1 -> error, move the reservation to it"], None),
+        (["unbind(X)=ok"], "raised ValueError: no step: unbind(X)=ok"),
+    ],
+)
+def test_steps_of_a_bind_are_carried_out_as_they_are_written(steps: list[str], failure: str | None) -> None:
+    assert run("neon", "extender_bind_proposal", {"free_cpu": 1000}, None, steps=steps).failure in (
+        failure,
+        "the case does not use input.free_cpu",
+    )
+
+
+def test_a_pod_that_appears_elsewhere_takes_its_reservation_along() -> None:
+    steps = ["reserve(q,n1)", "pod_event(q,node=n2)"]
+    expected = {"reserved_on": "n2", "reserved_once": True, "tentative": False}
+    assert run("neon", "tentative_reserve", None, expected, steps=steps).failure is None
+
+
+@pytest.mark.parametrize(
+    ("family", "group", "given", "expected"),
+    [
+        ("smoothing", "segment_round", {"input": 11, "segments": [{"at": 0, "every": 10}, {"at": 12, "every": 1}]}, 20),
+        ("smoothing", "quantize_up", {"value": 230, "base": 100}, 230),
+        ("ranking", "preferred_memory_mib", {"cluster_nodes": 70}, 60000),
+    ],
+)
+def test_what_only_the_original_says_is_declined_by_rule(family: str, group: str, given: Any, expected: Any) -> None:
+    assert run(family, group, given, expected, semantics="upstream").declined
