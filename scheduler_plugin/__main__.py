@@ -17,10 +17,10 @@ from typing import Final
 import httpx
 import prometheus_client
 
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.clock import SystemClock
-from scheduler_plugin.cluster.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
@@ -134,8 +134,8 @@ def _client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
 
 def _credentials(options: argparse.Namespace, clock: SystemClock) -> Credentials:
     if options.kubeconfig is None:
-        return from_pod(os.environ, clock.now)
-    return from_kubeconfig(Path(options.kubeconfig), clock.now)
+        return from_pod(os.environ, clock)
+    return from_kubeconfig(Path(options.kubeconfig), clock)
 
 
 def _listeners(options: argparse.Namespace, parts: Parts) -> list[Listener]:

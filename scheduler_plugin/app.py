@@ -21,10 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
@@ -137,7 +137,7 @@ def _guarded(handler: Handler, service: Service) -> Handler:
 
     async def guarded(request: Request) -> Response:
         path = context.feed.settings.extender_token_file
-        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), context.clock.now))):
+        if path is not None and not _shows(request, tokens.setdefault(path, FileToken(Path(path), context.clock))):
             return Response(_ENCODER.encode({"error": "a bearer token is needed"}), 401, media_type="application/json")
         return await handler(request)
 

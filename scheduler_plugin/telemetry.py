@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.cluster.api import ApiError
@@ -44,11 +45,11 @@ class Telemetry:
         self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
         self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
         self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
-        self.unreadable = self._counter("unreadable_objects", "Objects that broke a rule and were ignored", "kind")
+        self.unreadable = self._gauge("unreadable_objects", "Objects that count as the most that they may be", "kind")
         self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
         self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
         self.persist_seconds = Histogram(
-            "autoscale_permit_persist_seconds",
+            "autoscale_scheduler_permit_persist_seconds",
             "Time to persist a permit before it is answered",
             registry=self.registry,
             buckets=SECONDS,
@@ -61,10 +62,10 @@ class Telemetry:
         self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"autoscale_{name}", text, labels, registry=self.registry)
+        return Counter(f"autoscale_scheduler_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"autoscale_{name}", text, labels, registry=self.registry)
+        return Gauge(f"autoscale_scheduler_{name}", text, labels, registry=self.registry)
 
     async def page(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
@@ -95,10 +96,14 @@ class Telemetry:
         self.missing.labels(kind).set(1)
         LOG.warning("the cluster lacks this kind, doing without until it is there kind=%s", kind)
 
-    def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
-        self.unreadable.labels(kind).inc()
-        LOG.error("object ignored kind=%s name=%s reason=%s", kind, name, reason)
+        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        LOG.error("object cannot be read, it counts as the most that it may be", extra=what)
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        """See ``WatchReport``."""
+        self.unreadable.labels(kind).set(count)
 
     def settings_accepted(self, generation: int) -> None:
         """See ``SettingsReport``."""
@@ -148,19 +153,21 @@ class _Sums(Collector):
         """One family per amount, with labels node and resource (``cpu`` in vCPUs, ``memory`` in bytes)."""
         nodes = self._nodes
         families = [
-            GaugeMetricFamily(f"autoscale_node_{name}", text, labels=("node", "resource"))
+            GaugeMetricFamily(f"autoscale_scheduler_node_{name}", text, labels=("node", "resource"))
             for name, text in _AMOUNTS.items()
         ]
-        claims = GaugeMetricFamily("autoscale_node_claims", "Pods with a claim", labels=("node",))
+        claims = GaugeMetricFamily("autoscale_scheduler_node_claims", "Pods with a claim", labels=("node",))
         for node, count, amounts in nodes:
             claims.add_metric((node,), count)
             for family, amount in zip(families, amounts, strict=True):
                 family.add_metric((node, "cpu"), amount.cpu.as_cores)
                 family.add_metric((node, "memory"), amount.mem.value)
-        ages = GaugeMetricFamily("autoscale_watch_age_seconds", "Since a watch was last heard", labels=("kind",))
+        ages = GaugeMetricFamily(
+            "autoscale_scheduler_watch_age_seconds", "Since a watch was last heard", labels=("kind",)
+        )
         for kind, age in self._watch_ages.items():
             ages.add_metric((kind,), age)
-        waiting = GaugeMetricFamily("autoscale_waiting_pods", "Pods that no node had room for", self._waiting)
+        waiting = GaugeMetricFamily("autoscale_scheduler_waiting_pods", "Pods that no node had room for", self._waiting)
         return (*families, claims, waiting, ages)
 
 

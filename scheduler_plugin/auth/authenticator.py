@@ -18,11 +18,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
+from protocol.kubernetes.objects import JsonObject
+from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.auth.token_shape import bearer_token, is_plausible
-from scheduler_plugin.clock import Clock
-from scheduler_plugin.cluster.api import ApiError, JsonObject
+from scheduler_plugin.cluster.api import ApiError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)

@@ -1,9 +1,9 @@
-"""What the scheduler needs of the Kubernetes API: one call, one stream, and errors that say what is known.
+"""What the scheduler needs of the Kubernetes API: one call, one page, one stream, and errors that say what is known.
 
 Rules that hold here:
 
 - A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing was changed), or unknown
-  (``ApiUnknownError``: it may have happened, or may yet happen). Whoever writes must treat the three differently.
+  (``ApiUnknownError``: it may have happened, or may yet happen). Every writer must treat the three differently.
 - Every call has a time-out; nothing in this project waits for the API without one.
 """
 
@@ -14,10 +14,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page
+from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
-
-JsonObject = Mapping[str, object]
-"""A JSON object as it was decoded; only ``translate`` looks inside those of the cluster."""
 
 
 class ApiError(Exception):
@@ -25,15 +25,24 @@ class ApiError(Exception):
 
 
 class ApiRefusedError(ApiError):
-    """The API answered that it did not do it; nothing was changed. ``status`` is the HTTP status."""
+    """The API answered that it did not do it; nothing was changed."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"{status}: {message}")
-        self.status = status
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+    @property
+    def kind(self) -> RefusalKind:
+        """What the server says is wrong."""
+        return self.refusal.kind
 
 
 class ApiUnknownError(ApiError):
     """No usable answer: a time-out, a broken connection or a fault of the server. A write may have happened."""
+
+
+class PageTooLargeError(ApiUnknownError):
+    """A page of a list has more bytes than are read at once: ask for fewer objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +58,13 @@ class ApiCall:
 
 
 class KubernetesApi(Protocol):
-    """The API of one cluster; faults are injected here."""
+    """The API of one cluster; faults are injected here. Each method raises one of the two kinds of ``ApiError``."""
 
     async def call(self, call: ApiCall) -> JsonObject:
-        """The decoded answer. Raises ``ApiRefusedError`` or ``ApiUnknownError``."""
+        """The decoded answer."""
+
+    async def page(self, call: ApiCall) -> Page:
+        """One page of a list, decoded object by object; also raises ``PageTooLargeError``."""
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The lines of a watch; ``timeout`` is how long it may stay silent. Raises as ``call`` does, also later."""
+        """The lines of a watch; ``timeout`` is how long it may stay silent. Raises also while it is read."""

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.ranking.prices import Needs, node_price
+from protocol.runtime.clock import Clock
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.clock import Clock
-from scheduler_plugin.cluster.api import JsonObject, KubernetesApi
+from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.informer import Change, Informer
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, read_pod, vm_facts

@@ -5,6 +5,7 @@ Rules that hold here:
 - A status of 5xx is *unknown*: a proxy may answer for a server that still works. Any other failure status is a
   refusal: the server says so before it changes anything.
 - The token is asked for on each call: projected tokens change on disk.
+- A page has a bounded size, so that taking it apart never holds the event loop for long.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Final
 import httpx
 import msgspec
 
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
+from protocol.kubernetes.refusals import SHOWN, read_refusal
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, JsonObject
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, PageTooLargeError
 
-LONGEST_MESSAGE: Final = 300
-"""At most so many characters of a server's complaint are kept."""
-
-_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
+LONGEST_PAGE: Final = 8 * 1024 * 1024
+"""Bytes of one page of a list. 500 ordinary pods have half of that."""
 
 
 class HttpApi:
@@ -41,11 +43,29 @@ class HttpApi:
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unknown(call, error) from error
         if not response.is_success:
-            raise _complaint(response.status_code, response.content)
+            raise _complaint(response, response.content)
         try:
-            return _OBJECT.decode(response.content)
-        except msgspec.DecodeError as error:
+            return read_object(response.content)
+        except UnreadableAnswerError as error:
             raise _unknown(call, error) from error
+
+    async def page(self, call: ApiCall) -> Page:
+        """See ``KubernetesApi.page``."""
+        try:
+            async with asyncio.timeout(call.timeout):
+                return await asyncio.to_thread(read_page, await self._page(call))
+        except (httpx.HTTPError, TimeoutError, UnreadableAnswerError) as error:
+            raise _unknown(call, error) from error
+
+    async def _page(self, call: ApiCall) -> bytes:
+        pieces, size = [], 0
+        async with self._opened(call) as response:
+            async for piece in response.aiter_bytes():
+                pieces.append(piece)
+                size += len(piece)
+                if size > LONGEST_PAGE:
+                    raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
+        return b"".join(pieces)
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """See ``KubernetesApi.stream``."""
@@ -54,15 +74,18 @@ class HttpApi:
     @asynccontextmanager
     async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
         try:
-            response = await self._client.send(self._request(call, call.timeout), stream=True)
+            async with self._opened(call) as response:
+                yield _lines(call, response.aiter_bytes())
         except httpx.HTTPError as error:
             raise _unknown(call, error) from error
+
+    @asynccontextmanager
+    async def _opened(self, call: ApiCall) -> AsyncIterator[httpx.Response]:
+        response = await self._client.send(self._request(call, call.timeout), stream=True)
         try:
             if not response.is_success:
-                raise _complaint(response.status_code, await response.aread())
-            yield _lines(call, response.aiter_bytes())
-        except httpx.HTTPError as error:
-            raise _unknown(call, error) from error
+                raise _complaint(response, await response.aread())
+            yield response
         finally:
             await response.aclose()
 
@@ -78,29 +101,19 @@ class HttpApi:
 
 
 async def _lines(call: ApiCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines, however the bytes were cut; a last line without its end is dropped: it is incomplete."""
-    rest: list[bytes] = []
+    splitter = LineSplitter()
     try:
         async for chunk in chunks:
-            first, *others = chunk.split(b"\n")
-            rest.append(first)
-            for following in others:
-                line, rest = b"".join(rest), [following]
-                if line:
-                    yield line
-    except httpx.HTTPError as error:
+            for line in splitter.feed(chunk):
+                yield line
+    except (httpx.HTTPError, UnreadableAnswerError) as error:
         raise _unknown(call, error) from error
 
 
 def _unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:LONGEST_MESSAGE])
+    return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
 
-def _complaint(status: int, body: bytes) -> ApiError:
-    try:
-        message = str(_OBJECT.decode(body).get("message", ""))
-    except msgspec.DecodeError:
-        message = body[:LONGEST_MESSAGE].decode(errors="replace")
-    if status >= 500:
-        return ApiUnknownError(f"{status}: {message}"[:LONGEST_MESSAGE])
-    return ApiRefusedError(status, message[:LONGEST_MESSAGE])
+def _complaint(response: httpx.Response, body: bytes) -> ApiError:
+    refusal = read_refusal(response.status_code, body, response.headers.get("Retry-After", ""))
+    return ApiUnknownError(str(refusal)) if refusal.is_unknown else ApiRefusedError(refusal)

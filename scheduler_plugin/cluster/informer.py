@@ -2,56 +2,61 @@
 
 Rules that hold here:
 
-- Objects are turned into facts at the door and only facts are kept. An object that cannot be read is reported and kept
-  as it was known before, never guessed and never a reason to stop.
+- Objects are turned into facts at the door, one by one, and only facts are kept. An object that cannot be read is
+  reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
+  what was known before. It is never a reason to stop.
 - What a watch missed, the next list tells: the difference between what was known and what is listed goes to the
   handler as if it had been watched. Losing an event therefore only delays.
 - What was read on its own may be newer than what a watch or list says next: an older version of an object never
   replaces a newer one, and a list never removes what is younger than itself.
-- After 410 the resource version is worthless: list again. After anything else, resume from the last version.
+- After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume.
 - A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
 - No failure ends ``run``; consecutive failures wait longer, spread by chance.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Never, Protocol, TypeVar
 
-import msgspec
-
+from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
+from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
+from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.backoff import Backoff
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.cluster.api import (
     ApiCall,
     ApiError,
     ApiRefusedError,
     ApiUnknownError,
-    JsonObject,
     KubernetesApi,
+    PageTooLargeError,
 )
 
 F = TypeVar("F")
 
-GONE: Final = 410
-NOT_FOUND: Final = 404
 PAGE: Final = 500
-"""Objects per page of a list."""
+"""Objects per page of a list; fewer where objects are so large that a page of them is not read at once."""
+
+AT_ONCE: Final = 64
+"""So many objects of a page are taken in before others get their turn."""
+
+LONG_LINE: Final = 16 * 1024
+"""Bytes. A longer line of a watch is taken apart in a thread: at worst it costs milliseconds."""
 
 LIST_TIMEOUT: Final = Seconds(30.0)
-WATCH_LENGTH: Final = Seconds(240.0)
-"""How long the server may keep one watch; a new one resumes where it ended."""
+WATCH_SPAN: Final = Seconds(45.0)
+"""A watch is asked to end after this long, or up to twice as long, so that a dead connection is noticed soon."""
 
 SHORTEST_WATCH: Final = Seconds(1.0)
 """A server that ends watches sooner than this is not asked again at once."""
 
-WATCH_SILENCE: Final = Seconds(90.0)
-"""Servers send a bookmark about once a minute; a watch that is silent for longer is taken for dead."""
-
-BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
+BACKOFF: Final = Backoff(Seconds(0.1), Seconds(2.5), spread=1.0)
 MISSING_RETRY: Final = Seconds(60.0)
 """How often a kind that the cluster lacks is looked for."""
 
@@ -80,92 +85,117 @@ class WatchReport(Protocol):
     def watch_missing(self, kind: str) -> None:
         """The cluster lacks this kind, which it may; it will be looked for again."""
 
-    def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
-        """An object breaks a rule and is ignored as it is now."""
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        """This version of an object cannot be read."""
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        """So many objects cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[F]):
     """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``).
 
-    A cluster may lack a kind that ``is_optional``.
+    A cluster may lack a kind that ``is_optional``. ``at_most`` makes the fact of an object that cannot be read: the
+    most that it may be, from what is left of it (at least its ``metadata``) and the reason. It never raises.
     """
 
     name: str
     path: str
     read: Callable[[JsonObject], F]
     is_optional: bool = False
-
-
-class _Event(msgspec.Struct, frozen=True):
-    type: str
-    subject: dict[str, object] = msgspec.field(name="object")
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
+    at_most: Callable[[JsonObject, str], F] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Informer(Generic[F]):
     """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
 
-    ``is_missing`` while the cluster lacks the kind.
+    ``is_missing`` while the cluster lacks the kind; ``unreadable`` has the objects that cannot be read, and why.
     """
 
     kind: Kind[F]
     on_change: Callable[[Change[F]], None]
     report: WatchReport
     facts: dict[ObjectName, F] = field(default_factory=dict)
+    unreadable: dict[ObjectName, Unreadable] = field(default_factory=dict)
     is_missing: bool = False
     _versions: dict[ObjectName, int] = field(default_factory=dict)
-    _version: str | None = None
-    _failures: int = 0
+    _cursor: Cursor = field(default_factory=Cursor)
+    _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
+    _page_size: int = PAGE
 
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
         """Lists and watches for ever; ``on_synced`` is called after each complete list."""
         while True:
             try:
-                if self._version is None:
+                if self._cursor.must_list:
                     await self._list(api)
                     on_synced()
                 await self._watch(api, clock)
             except ApiError as error:
-                status = error.status if isinstance(error, ApiRefusedError) else None
-                if status == NOT_FOUND and self._version is None and self.kind.is_optional:
-                    self._go_missing(on_synced)
-                    await clock.sleep(MISSING_RETRY)
-                    continue
-                if status in (GONE, NOT_FOUND):
-                    self._version = None
-                self._failures += 1
+                if isinstance(error, ApiRefusedError):
+                    if self.kind.is_optional and self._cursor.must_list and error.kind is RefusalKind.NOT_FOUND:
+                        self._go_missing(on_synced)
+                        await clock.sleep(MISSING_RETRY)
+                        continue
+                    self._cursor.refused(error.refusal)
                 self.report.watch_failed(self.kind.name, error)
-                await clock.sleep(BACKOFF.delay(self._failures, clock.jitter()))
+                await clock.sleep(self._retries.failed(clock.jitter()))
 
     def learn(self, obj: JsonObject) -> F | None:
-        """Takes an object that was read on its own, as if it had been watched; None where it cannot be read."""
-        name, version = object_name(obj), number(_mapping(obj, "metadata").get("resourceVersion"))
+        """Takes an object that was read on its own, as if it had been watched.
+
+        Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
+        """
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
-            self.report.object_unreadable(self.kind.name, name, str(error))
-            return None
-        if version >= self._versions.get(name, 0):
-            self._versions[name] = version
+            return self._learn_unreadable(Unreadable(name_of(obj), uid_of(obj), version_of(obj), str(error)), obj)
+        name = name_of(obj)
+        if self._is_news(name, version_of(obj)):
+            self._now_readable(name)
             self._put(name, fact)
         return fact
 
     def forget(self, name: ObjectName) -> None:
         """Takes note that the object is gone."""
         self._versions.pop(name, None)
+        self._now_readable(name)
         before = self.facts.pop(name, None)
         if before is not None:
             self.on_change(Change(name, before, None))
+
+    def _learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
+        at_most = self.kind.at_most
+        fact = None if at_most is None else at_most(obj, found.reason)
+        if self._is_news(found.name, found.version):
+            before = self.unreadable.get(found.name)
+            self.unreadable[found.name] = found
+            if before is None or (before.uid, before.version) != (found.uid, found.version):
+                self.report.object_unreadable(self.kind.name, found)
+                self.report.unreadable_objects(self.kind.name, len(self.unreadable))
+            if fact is not None:
+                self._put(found.name, fact)
+        return fact
+
+    def _is_news(self, name: ObjectName, version: str) -> bool:
+        """Whether nothing newer is known; remembers the version."""
+        age = number(version)
+        if age < self._versions.get(name, 0):
+            return False
+        self._versions[name] = age
+        return True
+
+    def _now_readable(self, name: ObjectName) -> None:
+        if self.unreadable.pop(name, None) is not None:
+            self.report.unreadable_objects(self.kind.name, len(self.unreadable))
 
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
         if self.is_missing:
             return
         self.is_missing = True
-        for name in list(self.facts):
+        for name in self.facts.keys() | self.unreadable.keys():
             self.forget(name)
         self.report.watch_missing(self.kind.name)
         on_synced()
@@ -179,75 +209,74 @@ class Informer(Generic[F]):
 
     async def _list(self, api: KubernetesApi) -> None:
         seen: set[ObjectName] = set()
-        query = {"limit": str(PAGE)}
+        rest = ""
         while True:
-            page = await api.call(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query=query))
-            for obj in _items(page):
-                seen.add(object_name(obj))
-                self.learn(obj)
-            metadata = _mapping(page, "metadata")
-            if not metadata.get("continue"):
+            page = await self._page(api, {"continue": rest} if rest else {})
+            seen |= await self._take(page)
+            rest = page.rest
+            if not rest:
                 break
-            query = {"limit": str(PAGE), "continue": str(metadata["continue"])}
-        self._version = str(metadata.get("resourceVersion", ""))
-        for name in self.facts.keys() - seen:
-            if self._versions.get(name, 0) <= number(self._version):
+        self._cursor.listed(page.version)
+        for name in (self.facts.keys() | self.unreadable.keys()) - seen:
+            if self._versions.get(name, 0) <= number(page.version):
                 self.forget(name)
         self.is_missing = False
         self.report.watch_listed(self.kind.name, len(seen))
 
+    async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
+        while True:
+            limit = {"limit": str(self._page_size)}
+            try:
+                return await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={**limit, **query}))
+            except PageTooLargeError:
+                if self._page_size == 1:
+                    raise
+                self._page_size = max(1, self._page_size // 4)
+
+    async def _take(self, page: Page) -> set[ObjectName]:
+        for count, obj in enumerate(page.objects, start=1):
+            self.learn(obj)
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for found in page.unreadable:
+            self._learn_unreadable(found, _identity(found))
+        return {*map(name_of, page.objects), *(found.name for found in page.unreadable)}
+
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
-        query = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": self._version or "",
-            "timeoutSeconds": str(int(WATCH_LENGTH * (1 + clock.jitter()))),
-        }
+        times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
+        query = watch_query(self._cursor.version or "", times)
         began = clock.now()
         self.report.watch_heard(self.kind.name)
-        async with api.stream(ApiCall("GET", self.kind.path, WATCH_SILENCE, query=query)) as lines:
+        async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:
             async for line in lines:
-                self._event(line)
-                self._failures = 0
+                await self._line(line)
+                self._retries.succeeded()
                 self.report.watch_heard(self.kind.name)
         if clock.now() - began < SHORTEST_WATCH:
             raise ApiUnknownError(f"the server ended the watch of {self.kind.name} at once")
 
-    def _event(self, line: bytes) -> None:
+    async def _line(self, line: bytes) -> None:
         try:
-            event = _EVENT.decode(line)
-        except msgspec.DecodeError as error:
+            event = read_event(line) if len(line) < LONG_LINE else await asyncio.to_thread(read_event, line)
+        except UnreadableAnswerError as error:
+            self._cursor = Cursor()
             raise ApiUnknownError(f"watch of {self.kind.name}: {error}") from error
-        if event.type == "ERROR":
-            code = event.subject.get("code")
-            message = str(event.subject.get("message", "watch failed"))
-            raise ApiRefusedError(code if isinstance(code, int) else 500, message)
-        version = _mapping(event.subject, "metadata").get("resourceVersion", self._version)
+        if event.refusal is not None:
+            raise ApiRefusedError(event.refusal)
+        self._event(event)
+        self._cursor.take(event)
+
+    def _event(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
-            if self._versions.get(object_name(event.subject), 0) <= number(version):
-                self.forget(object_name(event.subject))
+            if self._versions.get(event.name, 0) <= number(event.version or self._cursor.version):
+                self.forget(event.name)
+        elif event.unreadable is not None:
+            self._learn_unreadable(event.unreadable, _identity(event.unreadable))
         elif event.type != "BOOKMARK":
-            self.learn(event.subject)
-        self._version = str(version)
+            self.learn(event.object)
 
 
-def object_name(obj: JsonObject) -> ObjectName:
-    """The namespace (empty for objects of the whole cluster) and name of any object."""
-    metadata = _mapping(obj, "metadata")
-    return ObjectName(str(metadata.get("namespace", "")), str(metadata.get("name", "")))
-
-
-def number(version: object) -> int:
-    """A resourceVersion in its order of age; 0 where it is no number, so that everything counts as new."""
-    text = str(version)
-    return int(text) if text.isascii() and text.isdigit() else 0
-
-
-def _items(page: JsonObject) -> list[JsonObject]:
-    items = page.get("items")
-    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
-
-
-def _mapping(obj: JsonObject, key: str) -> JsonObject:
-    found = obj.get(key)
-    return found if isinstance(found, Mapping) else {}
+def _identity(found: Unreadable) -> Json:
+    """What is left of an object that could not be decoded."""
+    name = {"namespace": found.name.namespace, "name": found.name.name}
+    return {"metadata": name | {"uid": found.uid, "resourceVersion": found.version}}

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from protocol.field_errors import field_message, shown
+from protocol.kubernetes.objects import JsonObject, number
 from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_REASON,
@@ -28,8 +29,7 @@ from protocol.names import (
     VM_VERSION,
 )
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.cluster.api import JsonObject
-from scheduler_plugin.cluster.informer import Kind, number
+from scheduler_plugin.cluster.informer import Kind
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from protocol.field_errors import field_message
+from protocol.kubernetes.objects import JsonObject, number
 from protocol.messages import ObjectName
 from protocol.names import (
     GPU_SUFFIX,
@@ -33,8 +34,7 @@ from protocol.names import (
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.api import JsonObject
-from scheduler_plugin.cluster.informer import Kind, number
+from scheduler_plugin.cluster.informer import Kind
 from scheduler_plugin.ledger import NodeFacts, NodePolicy, PodFacts, VmFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})

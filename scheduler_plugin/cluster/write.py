@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED
 from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiCall, JsonObject, KubernetesApi
+from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
 

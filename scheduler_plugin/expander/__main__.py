@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from scheduler_plugin.clock import SystemClock
+from protocol.runtime.clock import SystemClock
 from scheduler_plugin.expander.app import run
 from scheduler_plugin.expander.settings import SettingsError
 from scheduler_plugin.expander.tls import TlsError

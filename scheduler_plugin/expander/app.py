@@ -20,7 +20,7 @@ from typing import Final
 import grpc
 import httpx
 
-from scheduler_plugin.clock import Clock
+from protocol.runtime.clock import Clock
 from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge

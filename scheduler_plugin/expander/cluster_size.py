@@ -16,8 +16,8 @@ from typing import Annotated, Final
 import httpx
 import msgspec
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 
 INTERVAL: Final = Seconds(60.0)
 RETRY: Final = Seconds(10.0)

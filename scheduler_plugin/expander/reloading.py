@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Never
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsError, parse_settings
 from scheduler_plugin.expander.telemetry import Telemetry
 

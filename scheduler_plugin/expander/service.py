@@ -13,8 +13,8 @@ from typing import Final
 
 import grpc
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.expander.choice import Judgement, choose
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.messages import SERVICE

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Never
 
+from protocol.backoff import Backoff
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.backoff import Backoff
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.context import SchedulerContext
@@ -26,9 +27,7 @@ READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
 """A creation that was sent so long ago has landed or never will."""
 
-REFUSED_WAIT: Final = Backoff(Seconds(2.0), Seconds(60.0))
-NOT_FOUND: Final = 404
-CONFLICT: Final = 409
+REFUSED_WAIT: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
 
 
 class MigrationCreator:
@@ -83,7 +82,7 @@ class MigrationCreator:
             self._context.feed.migrations.learn(made)
 
     def _refused(self, name: ObjectName, error: ApiRefusedError) -> None:
-        if error.status == CONFLICT:
+        if error.kind in (RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS):
             self._doubt(name, error)
             return
         self._refusals += 1
@@ -118,7 +117,7 @@ class MigrationCreator:
             self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
             self._sent_at.pop(name, None)
         except ApiError as error:
-            is_absent = isinstance(error, ApiRefusedError) and error.status == NOT_FOUND
+            is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
             if is_absent and not self._may_land(name):
                 self._undo(name, "the API has no such object")
             else:

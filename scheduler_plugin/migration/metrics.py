@@ -15,26 +15,32 @@ class MigrationMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.orders = Counter(
-            "autoscale_migration_orders",
+            "autoscale_scheduler_migration_orders",
             "Migrations that were to be created, by what came of it",
             ("outcome",),
             registry=registry,
         )
         self.ended = Counter(
-            "autoscale_migrations", "Migrations that have ended, by how", ("outcome",), registry=registry
+            "autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",), registry=registry
         )
         self.active = Gauge(
-            "autoscale_migrations_active", "Migrations that have not ended, by phase", ("phase",), registry=registry
+            "autoscale_scheduler_migrations_active",
+            "Migrations that have not ended, by phase",
+            ("phase",),
+            registry=registry,
         )
-        self.enabled = Gauge("autoscale_migrations_enabled", "1 while VMs may be moved", registry=registry)
+        self.enabled = Gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved", registry=registry)
         self.stuck = Gauge(
-            "autoscale_migration_stuck_nodes", "Nodes that VMs should leave and none can", registry=registry
+            "autoscale_scheduler_migration_stuck_nodes", "Nodes that VMs should leave and none can", registry=registry
         )
         self.total = Histogram(
-            "autoscale_migration_seconds", "How long successful migrations took", registry=registry, buckets=TOTAL
+            "autoscale_scheduler_migration_seconds",
+            "How long successful migrations took",
+            registry=registry,
+            buckets=TOTAL,
         )
         self.downtime = Histogram(
-            "autoscale_migration_downtime_seconds",
+            "autoscale_scheduler_migration_downtime_seconds",
             "How long VMs stood still in successful migrations",
             registry=registry,
             buckets=DOWNTIME,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Never
 
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
@@ -13,7 +14,6 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
 
 DELETE_RETRY: Final = Seconds(5.0)
-NOT_FOUND: Final = 404
 
 
 class MigrationRemover:
@@ -47,6 +47,6 @@ class MigrationRemover:
         try:
             await self._context.writer.delete_migration(name, found.facts.uid)
         except ApiError as error:
-            if not (isinstance(error, ApiRefusedError) and error.status == NOT_FOUND):
+            if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
                 LOG.warning("migration not deleted, trying again migration=%s why=%s error=%s", name, why, error)
                 await self._context.clock.sleep(DELETE_RETRY)

@@ -14,8 +14,8 @@ import gc
 from collections.abc import Callable
 from typing import Final
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 
 INTERVAL: Final = Seconds(0.5)
 

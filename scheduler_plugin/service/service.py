@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.codec import MalformedRequestError, WireRequest
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
@@ -31,7 +32,6 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
-CONFLICT: Final = 409
 
 
 class RefusedError(Exception):
@@ -172,7 +172,7 @@ class Service:
             self.context.order(self.context.ledger.bind_done(pod.uid, node))
         except ApiRefusedError as error:
             is_settled = True
-            if error.status == CONFLICT:
+            if error.kind is RefusalKind.CONFLICT:
                 return await self._conflict(pod, node, error)
             self.context.order(self.context.ledger.bind_refused(pod.uid, node))
             return f"the API refused the binding: {error}"

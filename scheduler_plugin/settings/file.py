@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Never, Protocol
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.settings.document import SchedulerSettings, SettingsError, parse_settings
 
 INTERVAL: Final = Seconds(2.0)

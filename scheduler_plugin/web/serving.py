@@ -19,8 +19,8 @@ from typing import Final, Never
 import uvicorn
 from fastapi import FastAPI
 
+from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.clock import Clock
 from scheduler_plugin.telemetry import LOG
 
 GRACE: Final = 1

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Never
 
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
@@ -24,8 +26,6 @@ BIND_SETTLE: Final = Seconds(10.0)
 
 READ_INTERVAL: Final = Seconds(1.0)
 """Between two rounds of reading pods whose fate is still unknown."""
-
-NOT_FOUND: Final = 404
 
 
 class BackgroundTasks:
@@ -58,7 +58,7 @@ class BackgroundTasks:
         try:
             found = self._context.feed.pods.learn(await self._context.writer.read_pod(pod))
         except ApiRefusedError as error:
-            if error.status != NOT_FOUND:
+            if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             self._context.feed.pods.forget(pod)
             return None
@@ -77,7 +77,7 @@ class BackgroundTasks:
 
     async def _touch(self, order: RoomFreed) -> None:
         try:
-            await self._context.writer.touch_node(order.node, self._context.clock.timestamp())
+            await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
             self._context.telemetry.wakes.labels("done").inc()
         except ApiRefusedError as error:
             self._context.telemetry.wakes.labels("refused").inc()

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final, Never
 
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -23,7 +25,6 @@ from scheduler_plugin.workqueue import WorkQueue
 
 QUIET: Final = Seconds(300.0)
 PAUSE: Final = Seconds(0.2)
-ALREADY_TOLD: Final = 409
 REMEMBERED: Final = 10_000
 """Of at most so many VMs it is known when they last got an event; the oldest are forgotten first."""
 
@@ -58,7 +59,7 @@ class EventRecorder:
         while True:
             notice = await self._pile.take()
             try:
-                await self._context.writer.tell(notice, self._context.clock.timestamp())
+                await self._context.writer.tell(notice, micro_timestamp(self._context.clock.wall()))
             except ApiError as error:
                 self._failed(notice, error)
             await self._context.clock.sleep(PAUSE)
@@ -66,5 +67,5 @@ class EventRecorder:
     def _failed(self, notice: EventRecord, error: ApiError) -> None:
         if notice.name is not None and isinstance(error, ApiUnknownError):
             self._pile.put(notice.name, notice)
-        elif not (notice.name is not None and isinstance(error, ApiRefusedError) and error.status == ALREADY_TOLD):
+        elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
             LOG.warning("event dropped vm=%s reason=%s error=%s", notice.vm.name, notice.reason, error)

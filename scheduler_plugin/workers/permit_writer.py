@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, Never
+from typing import Never
 
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -24,8 +25,6 @@ from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit
 from scheduler_plugin.telemetry import LOG
-
-CONFLICT: Final = 409
 
 
 class PermitWriter:
@@ -76,7 +75,7 @@ class PermitWriter:
             try:
                 return self._context.feed.vms.learn(await self._context.writer.store_permit(vm, order.permit))
             except ApiRefusedError as error:
-                if error.status != CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
+                if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
             found = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
             vm = found if found is not None and found.uid == vm.uid else None

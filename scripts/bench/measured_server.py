@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from protocol.runtime.clock import SystemClock
 from scheduler_plugin.app import agents_app, assemble, extender_app
-from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.service.heap import set_aside

@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page
 from protocol.names import LABEL_VM_NAME, TOKEN_AUDIENCE
-from scheduler_plugin.cluster.api import ApiCall, JsonObject
+from scheduler_plugin.cluster.api import ApiCall
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
@@ -84,10 +86,12 @@ class StaticCluster:
             PODS: [*running, *waiting],
         }
 
+    async def page(self, call: ApiCall) -> Page:
+        """Returns a prepared list."""
+        return Page("1", "", [dict(each) for each in self._lists.get(call.path, [])], [])
+
     async def call(self, call: ApiCall) -> JsonObject:
-        """Returns the prepared lists; every write succeeds at once."""
-        if call.path in self._lists:
-            return {"metadata": {"resourceVersion": "1"}, "items": self._lists[call.path]}
+        """Every write succeeds at once."""
         if call.path.endswith("/tokenreviews"):
             return _review(call)
         if call.method == "PATCH" and call.path.startswith("/apis/vm.neon.tech"):

@@ -20,19 +20,23 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.token import NoToken
 from agent.ports import PortError
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page
+from protocol.kubernetes.refusals import classify
 from protocol.messages import ObjectName
 from protocol.names import MIGRATION_PLURAL, VM_GROUP
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, JsonObject
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
 from scheduler_plugin.cluster.informer import Informer, Kind
+from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.telemetry import Telemetry
 from tests.agent.adapters.answering import client
 from tests.deploy.manifests import one
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.objects import vm
 
 Right = tuple[str, str, str]
@@ -82,7 +86,7 @@ class Refused(AbstractAsyncContextManager[AsyncIterator[bytes]]):
     """A watch from a version that the server has forgotten."""
 
     async def __aenter__(self) -> AsyncIterator[bytes]:
-        raise ApiRefusedError(GONE, "too old")
+        raise ApiRefusedError(classify(GONE))
 
     async def __aexit__(self, *_: object) -> None:
         """Nothing was opened."""
@@ -96,7 +100,11 @@ class Recorder:
 
     async def call(self, call: ApiCall) -> JsonObject:
         self.rights.add(right(call.method, call.path, call.query))
-        return {"metadata": {"resourceVersion": "1"}, "items": []}
+        return {}
+
+    async def page(self, call: ApiCall) -> Page:
+        await self.call(call)
+        return Page("1", "", [], [])
 
     def stream(self, call: ApiCall) -> Refused:
         self.rights.add(right(call.method, call.path, call.query))
@@ -155,6 +163,7 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
     for method in public(ClusterWriter).values():
         wanted = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
         await method(ClusterWriter(api, "test"), **{name: sample(kind) for name, kind in wanted.items()})
+    await TokenReviews(api).review("token", "audience")
     for kind in kinds():
         informer: Informer[Any] = Informer(kind, lambda _: None, Telemetry(clock.now))
         with pytest.raises((StopWaitingError, ApiError)):

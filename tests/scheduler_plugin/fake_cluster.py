@@ -12,10 +12,13 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, JsonObject
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page, read_page
+from protocol.kubernetes.refusals import classify
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError
 from tests.scheduler_plugin.objects import label_of
 
 Obj = dict[str, Any]
@@ -114,6 +117,9 @@ class FakeCluster:
 
     # KubernetesApi ----------------------------------------------------------------------------------------------
 
+    async def page(self, call: ApiCall) -> Page:
+        return read_page(json.dumps(await self.call(call)).encode())
+
     async def call(self, call: ApiCall) -> JsonObject:
         self.calls.append(call)
         fault = next((one for one in self.faults if one.times > 0 and one.matches(call)), None)
@@ -125,7 +131,7 @@ class FakeCluster:
             if stale is not None:
                 return stale
             if fault.refuse is not None:
-                raise ApiRefusedError(fault.refuse, "refused by a fault")
+                raise refused(fault.refuse, "refused by a fault")
             if fault.is_applied:
                 self._apply(call)
             if fault.hold is None:
@@ -180,14 +186,14 @@ class FakeCluster:
         path, key = _address(call.path)
         found = self.collections[path].objects.get(key)
         if found is None:
-            raise ApiRefusedError(404, "not found")
+            raise refused(404, "not found")
         if call.method == "DELETE":
             return self._delete(path, found, body)
         return found if call.method == "GET" else self._patch(path, found, body)
 
     def _told(self, event: Obj) -> Obj:
         if any(told["metadata"] == event["metadata"] for told in self.notices):
-            raise ApiRefusedError(409, "already exists")
+            raise refused(409, "already exists", "AlreadyExists")
         self.notices.append(event)
         return dict(event)
 
@@ -195,7 +201,7 @@ class FakeCluster:
         namespace = path.split("/")[-2]
         path = _address(f"{path}/new")[0]
         if (namespace, body["metadata"]["name"]) in self.collections[path].objects:
-            raise ApiRefusedError(409, "already exists")
+            raise refused(409, "already exists", "AlreadyExists")
         made = copy.deepcopy(body)
         made["metadata"] |= {"namespace": namespace, "uid": f"uid-{self.revision}", "creationTimestamp": self.stamp()}
         return self.put(path, made)
@@ -203,7 +209,7 @@ class FakeCluster:
     def _delete(self, path: str, found: Obj, body: Obj) -> Obj:
         wanted = body["preconditions"]["uid"]
         if wanted != found["metadata"]["uid"]:
-            raise ApiRefusedError(409, "the uid differs")
+            raise refused(409, "the uid differs")
         if not found["metadata"].get("finalizers"):
             self.remove(path, found["metadata"]["namespace"], found["metadata"]["name"])
             return found
@@ -218,9 +224,9 @@ class FakeCluster:
         path, key = _address(call.path.removesuffix("/binding"))
         pod = self.collections[path].objects.get(key)
         if pod is None:
-            raise ApiRefusedError(404, "not found")
+            raise refused(404, "not found")
         if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
-            raise ApiRefusedError(409, "the pod is bound, or is another one")
+            raise refused(409, "the pod is bound, or is another one")
         bound = copy.deepcopy(pod)
         bound["spec"]["nodeName"] = body["target"]["name"]
         self.put(PODS, bound)
@@ -230,7 +236,7 @@ class FakeCluster:
         wanted = body["metadata"]
         for guard in ("uid", "resourceVersion"):
             if guard in wanted and wanted[guard] != found["metadata"][guard]:
-                raise ApiRefusedError(409, f"the {guard} differs")
+                raise refused(409, f"the {guard} differs")
         changed = copy.deepcopy(found)
         changed["metadata"].setdefault("annotations", {}).update(wanted.get("annotations", {}))
         return self.put(path, changed)
@@ -247,6 +253,11 @@ def _address(path: str) -> tuple[str, tuple[str, str]]:
         return "/".join(parts[:-1]), ("", parts[-1])
     at = parts.index("namespaces")
     return "/".join([*parts[:at], parts[at + 2]]), (parts[at + 1], parts[at + 3])
+
+
+def refused(status: int, message: str, reason: str = "") -> ApiRefusedError:
+    """An answer of the API server's that is no success."""
+    return ApiRefusedError(replace(classify(status, reason), message=message))
 
 
 def always(_: ApiCall) -> bool:

@@ -17,7 +17,7 @@ from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import Obj, token_of, token_text
 

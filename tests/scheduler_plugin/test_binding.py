@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import running

@@ -73,7 +73,7 @@ async def answered(client: httpx.AsyncClient, path: str) -> int:
     ("spoilt", "said"),
     [
         ({"config.yaml": "nodeDefaults: 3"}, "autoscale-scheduler: nodeDefaults: expected a mapping"),
-        ({"kubeconfig": "{}"}, "expected a value, the field is missing"),
+        ({"kubeconfig": "{}"}, "there is no current-context: name one"),
     ],
 )
 def test_it_says_why_it_cannot_start(

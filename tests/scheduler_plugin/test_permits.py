@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler_plugin.settings.document import parse_settings
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, said, settled, with_permit
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
@@ -236,9 +236,9 @@ async def test_a_second_scheduler_is_seen(cluster: FakeCluster, clock: FakeClock
             line
             for one in (scheduler, rival)
             for line in (await one.probe("metrics")).text.splitlines()
-            if line.startswith("autoscale_rival_permit_writes_total")
+            if line.startswith("autoscale_scheduler_rival_permit_writes_total")
         ]
-        assert seen == ["autoscale_rival_permit_writes_total 1.0"] * 2
+        assert seen == ["autoscale_scheduler_rival_permit_writes_total 1.0"] * 2
 
 
 async def test_a_pod_whose_vm_is_not_known_yet_is_asked_to_come_again(cluster: FakeCluster, clock: FakeClock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.granted import POD, granted, said, settled
 from tests.scheduler_plugin.objects import Obj, token_of, token_text, vm_pod

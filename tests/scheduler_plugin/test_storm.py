@@ -17,7 +17,7 @@ from protocol.units import ZERO, Resources
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.invariants import VmTruth, violations
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import from_kubeconfig
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import agents_app, assemble, extender_app, probes_app
-from scheduler_plugin.clock import SystemClock
 from scheduler_plugin.cluster.api import ApiRefusedError
-from scheduler_plugin.cluster.credentials import from_kubeconfig
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
 from scheduler_plugin.cluster.token_reviews import TokenReviews
@@ -50,7 +50,7 @@ async def made(client: httpx.AsyncClient, path: str, obj: Obj) -> Any:
 async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]:
     """A scheduler connected through the kubeconfig, spoken to as agents, extender and probes."""
     clock = SystemClock()
-    found = from_kubeconfig(handle.kubeconfig_path, clock.now)
+    found = from_kubeconfig(handle.kubeconfig_path, clock)
     async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
         api = HttpApi(way, found.token)
         parts = assemble(
@@ -139,7 +139,7 @@ async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: P
 async def test_migrations_are_created_read_and_deleted_as_orders_of_ours(tmp_path: Path) -> None:
     async with running_api_server(tmp_path) as handle, admin(handle) as api:
         await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text()))
-        found = from_kubeconfig(handle.kubeconfig_path, SystemClock().now)
+        found = from_kubeconfig(handle.kubeconfig_path, SystemClock())
         async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
             writer = ClusterWriter(HttpApi(way, found.token), "test")
             name = ObjectName("default", "db-1")

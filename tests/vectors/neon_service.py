@@ -13,7 +13,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import MigrationFacts
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running

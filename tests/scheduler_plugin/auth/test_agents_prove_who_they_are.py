@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.settings.document import parse_settings
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
+from protocol.kubernetes.pages import Page
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
+from scheduler_plugin.cluster import http_api
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.cluster.http_api import HttpApi
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -64,7 +66,7 @@ async def test_without_a_token_none_is_shown() -> None:
         (httpx.Response(404, content=b"<html>"), ApiRefusedError, "404: <html>"),
         (httpx.Response(429, json={"message": "slow down"}), ApiRefusedError, "429: slow down"),
         (httpx.Response(500, json={"message": "broken"}), ApiUnknownError, "500: broken"),
-        (httpx.Response(200, content=b"[1]"), ApiUnknownError, "PATCH /api/v1/nodes/n1: ValidationError"),
+        (httpx.Response(200, content=b"[1]"), ApiUnknownError, "PATCH /api/v1/nodes/n1: UnreadableAnswerError"),
     ],
 )
 async def test_failures_say_what_is_known(response: httpx.Response, kind: type[Exception], said: str) -> None:
@@ -126,3 +128,42 @@ async def test_a_refused_stream_says_why() -> None:
     with pytest.raises(ApiRefusedError, match="410: too old"):
         async with api(lambda _: httpx.Response(410, json={"message": "too old"})).stream(CALL):
             pass
+
+
+async def page_of(*chunks: bytes | Exception, status: int = 200) -> Page:
+    return await api(lambda _: httpx.Response(status, stream=Chunks(*chunks))).page(CALL)
+
+
+async def test_a_page_is_taken_apart_object_by_object() -> None:
+    deep = b'{"metadata":{"name":"a"},"spec":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    body = b'{"metadata":{"resourceVersion":"9","continue":"more"},"items":[%s,{"kind":"Node"}]}' % deep
+    page = await page_of(body[:100], body[100:])
+    assert (page.version, page.rest, page.objects) == ("9", "more", [{"kind": "Node"}])
+    assert [str(each.name) for each in page.unreadable] == ["/a"]
+
+
+async def test_a_page_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_api, "LONGEST_PAGE", 10)
+    with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
+        await page_of(b"123456", b"789012", AssertionError("must not be read"))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "status", "kind", "said"),
+    [
+        ((b"[]",), 200, ApiUnknownError, "document: expected an object"),
+        ((b"{", httpx.ReadError("cut")), 200, ApiUnknownError, "ReadError: cut"),
+        ((b'{"message": "no"}',), 403, ApiRefusedError, "403: no"),
+    ],
+)
+async def test_a_page_that_cannot_be_had_says_why(
+    chunks: tuple[bytes | Exception, ...], status: int, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        await page_of(*chunks, status=status)
+
+
+async def test_an_object_nested_too_deeply_is_no_answer() -> None:
+    body = b'{"a":' * 3000 + b"1" + b"}" * 3000
+    with pytest.raises(ApiUnknownError, match="fewer levels of nesting"):
+        await api(lambda _: httpx.Response(200, content=body)).call(CALL)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page, Unreadable, read_page
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiError, JsonObject
+from scheduler_plugin.cluster.api import ApiCall, ApiError, PageTooLargeError
 from scheduler_plugin.cluster.informer import Change, Informer, Kind
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node
 
@@ -32,6 +35,7 @@ class Story:
     """What an informer did, in order: changes, reports and complete lists."""
 
     told: list[object] = field(default_factory=list)
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def changed(self, change: Change[str]) -> None:
         self.told.append((change.name.name, change.before, change.after))
@@ -44,12 +48,16 @@ class Story:
 
     def watch_failed(self, kind: str, error: ApiError) -> None:
         self.told.append(str(error))
+        self.failed.set()
 
     def watch_missing(self, kind: str) -> None:
         self.told.append("missing")
 
-    def object_unreadable(self, kind: str, name: ObjectName, reason: str) -> None:
-        self.told.append(f"{name.name} unreadable: {reason}")
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        self.told.append(f"{found.name.name} unreadable: {found.reason}")
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        self.told.append(f"{count} unreadable")
 
     def take(self) -> list[object]:
         told, self.told = self.told, []
@@ -143,6 +151,7 @@ async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(clust
         await settle()
         assert story.take() == [
             "a unreadable: status.allocatable.cpu: expected a quantity",
+            "1 unreadable",
             ("b", None, "2"),
         ]
         assert informer.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
@@ -170,10 +179,13 @@ class Pages:
         self.lines = lines
 
     async def call(self, call: ApiCall) -> JsonObject:
+        raise AssertionError(call)
+
+    async def page(self, call: ApiCall) -> Page:
         self.queries.append(dict(call.query))
         if "continue" in call.query:
-            return {"metadata": {"resourceVersion": "9"}, "items": [node("b", "2")]}
-        return {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [node("a", "1"), "no object"]}
+            return Page("9", "", [node("b", "2")], [])
+        return Page("9", "more", [node("a", "1")], [])
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         self.queries.append(dict(call.query))
@@ -215,9 +227,10 @@ async def test_a_bookmark_moves_the_version_and_a_server_that_hangs_up_at_once_i
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"{", "watch of nodes: Input data was truncated"),
+        (b"{", "watch of nodes: document: expected a JSON object or array that is closed"),
+        (b"[]", "watch of nodes: document: expected an object"),
         (b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}', "500: broken"),
-        (b'{"type": "ERROR", "object": {}}', "500: watch failed"),
+        (b'{"type": "ERROR", "object": {}}', "500: unavailable"),
     ],
 )
 async def test_what_a_watch_may_not_say_is_reported_and_tried_again(line: bytes, said: str) -> None:
@@ -294,3 +307,142 @@ async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> 
     async with informed(cluster, clock) as (_, story):
         await clock.advance(1)
         assert story.take() == ["404: refused by a fault", ("a", None, "1"), "listed 1", "synced"]
+
+
+# Objects that cannot be read ------------------------------------------------------------------------------------------
+
+
+def at_most(obj: JsonObject, reason: str) -> str:
+    return f"at most: {reason.partition(':')[0]}"
+
+
+def deep(name: str, version: int = 7) -> bytes:
+    """A node whose JSON is nested a thousand times deeper than any decoder follows."""
+    return (
+        b'{"metadata":{"name":"%s","uid":"u","resourceVersion":"%d"},"spec":%s1%s,"status":{"allocatable":{"cpu":"1"}}}'
+    ) % (name.encode(), version, b'{"a":' * 100_000, b"}" * 100_000)
+
+
+class Bodies(Pages):
+    """An API that says JSON text."""
+
+    def __init__(self, body: bytes, *lines: bytes) -> None:
+        super().__init__(*lines)
+        self.body = body
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        return read_page(self.body)
+
+
+async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[Informer[str], list[object]]:
+    story = Story()
+    kind = Kind("nodes", NODES, cpu_of, at_most=at_most if knows_most else None)
+    informer, clock = Informer(kind, story.changed, story), FakeClock()
+    task = asyncio.create_task(informer.run(api, clock, lambda: None))
+    async with asyncio.timeout(20):
+        await story.failed.wait()  # a long line is read in a thread
+    task.cancel()
+    await asyncio.wait([task])
+    return informer, [each for each in story.told if "the server ended" not in str(each)]
+
+
+async def test_one_object_nested_too_deeply_spoils_no_other_of_its_page() -> None:
+    good = json.dumps(node("b", "2")).encode()
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (deep("a"), good)
+    informer, told = await told_of(Bodies(body))
+    assert told == [
+        ("b", None, "2"),
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        "listed 2",
+    ]
+    assert informer.unreadable[ObjectName("", "a")].uid == "u"
+
+
+async def test_one_object_nested_too_deeply_does_not_end_a_watch() -> None:
+    empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
+    lines = (b'{"type":"ADDED","object":%s}' % deep("a"), b'{"type":"DELETED","object":%s}' % deep("a", 8))
+    informer, told = await told_of(Bodies(empty, *lines))
+    assert told == [
+        "listed 0",
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        "0 unreadable",
+        ("a", "at most: document", None),
+    ]
+    assert (informer.unreadable, informer.facts) == ({}, {})
+
+
+async def test_an_object_is_reported_once_per_version_and_readable_again_when_it_is_mended(
+    cluster: FakeCluster,
+) -> None:
+    clock, story = FakeClock(), Story()
+    informer = Informer(Kind("nodes", NODES, cpu_of, at_most=at_most), story.changed, story)
+    task = asyncio.create_task(informer.run(cluster, clock, lambda: None))
+    await settle()
+    story.take()
+    cluster.put(NODES, node("a", "bad"))
+    await settle()
+    cluster.forget_history()
+    await clock.advance(5)
+    assert [one for one in story.take() if "unreadable" in str(one)] == [
+        "a unreadable: status.allocatable.cpu: expected a quantity",
+        "1 unreadable",
+    ]
+    cluster.put(NODES, node("a", "3"))
+    await settle()
+    assert story.take() == ["0 unreadable", ("a", "at most: status.allocatable.cpu", "3")]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_an_unreadable_object_that_is_gone_from_the_list_is_forgotten(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    cluster.put(NODES, node("b", "bad"))
+    async with informed(cluster, clock) as (informer, story):
+        assert list(informer.unreadable) == [ObjectName("", "b")]
+        cluster.cut_watches()
+        await settle()
+        cluster.remove(NODES, "", "b")
+        cluster.forget_history()
+        story.take()
+        await clock.advance(5)
+        assert story.take() == ["410: too old", "0 unreadable", "listed 1", "synced"]
+        assert informer.unreadable == {}
+
+
+async def test_a_line_that_is_no_event_is_not_met_again_because_everything_is_listed_anew() -> None:
+    api = Pages(b"no event")
+    await story_of(api, FakeClock(), 0.3)
+    assert [query for query in api.queries if "watch" not in query][2:4] == [
+        {"limit": "500"},
+        {"limit": "500", "continue": "more"},
+    ]
+
+
+class LargeObjects(Pages):
+    """An API whose pages are read only where they hold few objects."""
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        if int(call.query["limit"]) > self.most:
+            raise PageTooLargeError("too large")
+        return Page("9", "", [node("a", "1")], [])
+
+    most = 10
+
+
+async def test_where_objects_are_large_fewer_are_asked_for_at_a_time() -> None:
+    api = LargeObjects()
+    told = await story_of(api, FakeClock(), 0)
+    assert [query["limit"] for query in api.queries if "watch" not in query] == ["500", "125", "31", "7"]
+    assert told[:2] == [("a", None, "1"), "listed 1"]
+
+
+async def test_an_object_too_large_to_be_read_alone_is_a_failure_that_is_reported() -> None:
+    api = LargeObjects()
+    api.most = 0
+    assert (await story_of(api, FakeClock(), 0))[0] == "too large"

@@ -19,9 +19,9 @@ from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.reloading import SettingsFile
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsError
 from scheduler_plugin.expander.telemetry import Telemetry
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, groups_of, machine, option, pod, question
-from tests.scheduler_plugin.fake_clock import FakeClock
 
 LOOPBACK = "{listen: '127.0.0.1:0', metricsListen: '127.0.0.1:0', clusterNodes: 4}\n"
 PODS = [pod("p", container(cpu="1500m", memory="1Gi"))]

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.units import Seconds
 from scheduler_plugin.expander.cluster_size import ClusterSize
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 
 PAGE = {"kind": "NodeList", "metadata": {"remainingItemCount": 41}, "items": [{"metadata": {"name": "n1"}}]}
 

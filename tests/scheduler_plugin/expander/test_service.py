@@ -22,9 +22,9 @@ from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander, Judge
 from scheduler_plugin.expander.telemetry import Telemetry
 from scheduler_plugin.expander.tls import Certificates, TlsError, TlsFiles
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, fields_of, groups_of, machine, option, pod, question
-from tests.scheduler_plugin.fake_clock import FakeClock
 
 PODS = [pod(f"p{number}", container(cpu="500m", memory="1Gi")) for number in range(3)]
 

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.settings.document import parse_settings
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
@@ -44,7 +45,7 @@ class MovingCluster:
     def __init__(self, cluster: FakeCluster, more: str) -> None:
         self.cluster = cluster
         self.clock = FakeClock()
-        cluster.stamp = self.clock.timestamp
+        cluster.stamp = lambda: micro_timestamp(self.clock.wall())
         self.controller = FakeController(cluster, "db")
         self._settings = parse_settings(SETTINGS + more)
         self._stack = AsyncExitStack()
@@ -132,7 +133,8 @@ class MovingCluster:
 
     def order_by_hand(self, uid: str = "m-hand") -> None:
         """A person has the VM moved, anywhere."""
-        meta = {"name": "by-hand", "namespace": "default", "uid": uid, "creationTimestamp": self.clock.timestamp()}
+        now = micro_timestamp(self.clock.wall())
+        meta = {"name": "by-hand", "namespace": "default", "uid": uid, "creationTimestamp": now}
         self.cluster.put(MIGRATIONS, {"metadata": meta, "spec": {"vmName": "db"}})
 
     def deletion(self, name: str) -> ApiCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.scheduler_plugin.fake_clock import settle
+from tests.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import FULL, POD, SETTLED, STARTED, full_cluster, moving_cluster
 from tests.scheduler_plugin.objects import node, vm, vm_pod
@@ -23,7 +23,7 @@ async def test_a_refused_order_is_undone_and_given_again_later_and_later() -> No
         assert (s.created(), s.migrations) == (3, [])
         await s.passes(8)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (4, ORDERED, [STARTED])
-        assert 'autoscale_migration_orders_total{outcome="refused"} 3.0' in await s.metrics()
+        assert 'autoscale_scheduler_migration_orders_total{outcome="refused"} 3.0' in await s.metrics()
 
 
 async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_name() -> None:
@@ -31,7 +31,7 @@ async def test_an_order_without_answer_that_was_carried_out_is_found_under_its_n
         s.cluster.faults.append(Fault(CREATION, is_applied=True))
         await s.passes(60)
         assert (s.created(), (s.migrations, s.reserved), s.events) == (1, ORDERED, [STARTED])
-        assert 'autoscale_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
+        assert 'autoscale_scheduler_migration_orders_total{outcome="unknown"} 1.0' in await s.metrics()
 
 
 async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_more() -> None:
@@ -75,7 +75,7 @@ async def test_an_order_that_was_called_off_and_never_made_is_forgotten_and_a_la
         s.controller.fail("no luck")
         await s.passes(1)
         assert s.events[-1] == ("db", "MigrationFailed", "did not move from n1 to n2: no luck")
-        assert 'autoscale_migrations_total{outcome="failed"} 1.0' in await s.metrics()
+        assert 'autoscale_scheduler_migrations_total{outcome="failed"} 1.0' in await s.metrics()
 
 
 async def test_a_scheduler_that_dies_before_it_hears_the_answer_leaves_one_order() -> None:

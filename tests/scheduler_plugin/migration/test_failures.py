@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.scheduler_plugin.fake_clock import settle
+from tests.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
     FULL,

@@ -140,7 +140,7 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
         await s.passes(60)
         view = await s.view("explain/default/db")
         assert (s.created(), view["mayMove"], view["stuck"]) == (0, False, {"n1": "no VM may move: 1 exempt"})
-        assert "autoscale_migration_stuck_nodes 1.0" in await s.metrics()
+        assert "autoscale_scheduler_migration_stuck_nodes 1.0" in await s.metrics()
 
 
 async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> None:
@@ -148,7 +148,7 @@ async def test_switched_off_by_the_settings_nobody_moves_until_they_change() -> 
         await s.passes(60)
         idle = "migration.enabled is false in the settings"
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
-        assert "autoscale_migrations_enabled 0.0" in await s.metrics()
+        assert "autoscale_scheduler_migrations_enabled 0.0" in await s.metrics()
         s.scheduler.parts.context.feed.use(
             parse_settings(SETTINGS + "migration: {maxBandwidth: 64Mi, timeoutSeconds: 60}")
         )
@@ -165,10 +165,10 @@ async def test_a_cluster_without_migrations_is_served_without_them_until_it_has_
         assert ((await s.scheduler.probe("readyz")).text, await s.told(POD)) == ("ok\n", (200, False, 2))
         idle = "the cluster has no VirtualMachineMigrations (its CRD is missing)"
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
-        assert 'autoscale_watch_missing{kind="virtualmachinemigrations"} 1.0' in await s.metrics()
+        assert 'autoscale_scheduler_watch_missing{kind="virtualmachinemigrations"} 1.0' in await s.metrics()
         await s.passes(32)
         assert (s.migrations, (await s.view("nodes"))["migrationsIdle"]) == ([("db", "n2", "")], None)
-        assert 'autoscale_watch_missing{kind="virtualmachinemigrations"} 0.0' in await s.metrics()
+        assert 'autoscale_scheduler_watch_missing{kind="virtualmachinemigrations"} 0.0' in await s.metrics()
 
 
 async def test_a_persons_migration_is_followed_like_ours_but_goes_where_there_is_room() -> None:
@@ -225,22 +225,22 @@ async def test_people_see_who_moves_where_and_why() -> None:
 async def test_metrics_count_each_migration_once() -> None:
     async with moving_cluster() as s:
         await s.started()
-        assert 'autoscale_migrations_active{phase="pending"} 1.0' in await s.metrics()
+        assert 'autoscale_scheduler_migrations_active{phase="pending"} 1.0' in await s.metrics()
         await s.finished()
         page = await s.metrics()
         for line in (
-            'autoscale_migration_orders_total{outcome="created"} 1.0',
-            'autoscale_migrations_total{outcome="succeeded"} 1.0',
-            'autoscale_migrations_active{phase="pending"} 0.0',
-            "autoscale_migration_seconds_sum 1.5",
-            "autoscale_migration_downtime_seconds_sum 0.031",
-            "autoscale_migrations_enabled 1.0",
-            "autoscale_migration_stuck_nodes 0.0",
+            'autoscale_scheduler_migration_orders_total{outcome="created"} 1.0',
+            'autoscale_scheduler_migrations_total{outcome="succeeded"} 1.0',
+            'autoscale_scheduler_migrations_active{phase="pending"} 0.0',
+            "autoscale_scheduler_migration_seconds_sum 1.5",
+            "autoscale_scheduler_migration_downtime_seconds_sum 0.031",
+            "autoscale_scheduler_migrations_enabled 1.0",
+            "autoscale_scheduler_migration_stuck_nodes 0.0",
         ):
             assert line in page
         await s.start()
         await s.passes(5)
-        assert 'autoscale_migrations_total{outcome="succeeded"}' not in await s.metrics()
+        assert 'autoscale_scheduler_migrations_total{outcome="succeeded"}' not in await s.metrics()
         assert s.events == [STARTED, SUCCEEDED], "an event that was told is not told again"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler_plugin.fake_clock import settle
+from tests.fake_clock import settle
 from tests.scheduler_plugin.fake_cluster import NODES
 from tests.scheduler_plugin.migration.moving_cluster import (
     POD,

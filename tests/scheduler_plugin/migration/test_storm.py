@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.kubernetes.timestamps import micro_timestamp
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, to
 from tests.scheduler_plugin.migration.fake_controller import FakeController
 from tests.scheduler_plugin.test_storm import STEPS, WRITES, Doing, Storm
@@ -19,7 +20,7 @@ class MovingStorm(Storm):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.cluster.stamp = self.clock.timestamp
+        self.cluster.stamp = lambda: micro_timestamp(self.clock.wall())
         self.outcomes: set[str] = set()
 
     def doings(self) -> tuple[tuple[Doing, int], ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler_plugin.service.heap import INTERVAL, THRESHOLDS, set_aside
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_plugin.settings.document import SchedulerSettings, SettingsError, parse_settings
 from scheduler_plugin.settings.file import SettingsFile
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 
 GOOD = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
 BETTER = "nodeDefaults: {computeUnit: {vCPUs: 2, mem: 1Gi}}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler_plugin.fake_clock import FakeClock
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scheduler_plugin.fake_clock import FakeClock, settle
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import running
@@ -24,7 +24,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
         assert (await scheduler.probe("nodes")).json() == {
             "ready": True,
             "waitingPods": 0,
-            "migrationsIdle": "nobody has looked yet",
+            "migrationsIdle": "no planning round has run yet",
             "migrations": [],
             "nodes": [
                 {
@@ -90,18 +90,18 @@ async def test_metrics_follow_the_ledger_and_forget_nodes_that_are_gone() -> Non
         await clock.advance(3)
         page = (await scheduler.probe("metrics")).text.splitlines()
         for line in (
-            'autoscale_node_reserved{node="n1",resource="cpu"} 2.0',
-            'autoscale_node_total{node="n1",resource="cpu"} 10.0',
-            'autoscale_node_watermark{node="n1",resource="cpu"} 9.0',
-            'autoscale_node_claims{node="n1"} 1.0',
-            'autoscale_permits_total{outcome="whole"} 2.0',
-            'autoscale_permit_writes_total{outcome="stored"} 1.0',
-            'autoscale_permit_writes_total{outcome="unknown"} 1.0',
-            'autoscale_agent_refusals_total{status="401"} 1.0',
-            'autoscale_agent_refusals_total{status="503"} 1.0',
-            'autoscale_extender_calls_total{outcome="refused",verb="bind"} 1.0',
-            "autoscale_ready 1.0",
-            'autoscale_watch_age_seconds{kind="nodes"} 3.0',
+            'autoscale_scheduler_node_reserved{node="n1",resource="cpu"} 2.0',
+            'autoscale_scheduler_node_total{node="n1",resource="cpu"} 10.0',
+            'autoscale_scheduler_node_watermark{node="n1",resource="cpu"} 9.0',
+            'autoscale_scheduler_node_claims{node="n1"} 1.0',
+            'autoscale_scheduler_permits_total{outcome="whole"} 2.0',
+            'autoscale_scheduler_permit_writes_total{outcome="stored"} 1.0',
+            'autoscale_scheduler_permit_writes_total{outcome="unknown"} 1.0',
+            'autoscale_scheduler_agent_refusals_total{status="401"} 1.0',
+            'autoscale_scheduler_agent_refusals_total{status="503"} 1.0',
+            'autoscale_scheduler_extender_calls_total{outcome="refused",verb="bind"} 1.0',
+            "autoscale_scheduler_ready 1.0",
+            'autoscale_scheduler_watch_age_seconds{kind="nodes"} 3.0',
         ):
             assert line in page
         cluster.remove(PODS, "default", "db-pod")

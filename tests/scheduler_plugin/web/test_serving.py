@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from scheduler_plugin.web.serving import Listener, ListenError, Tls, serve, split_address
+from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.certificates import files
-from tests.scheduler_plugin.fake_clock import FakeClock
 
 
 def free_address() -> str:
