@@ -1,30 +1,32 @@
-"""Names of objects that need a look, each once however often it was said, and again later where a look failed.
+"""Names of objects that need to be reconciled, each once however often it was added, and again later after a failure.
 
 Rules that hold here:
 
-- A name in work is not handed out a second time; said again meanwhile, it comes back when the work is done.
-- Failed looks are repeated after 0.25 s, doubled each time, at most 10 s; a good look forgets the failures.
+- A name in work is not handed out a second time; added meanwhile, it comes back when the work is done.
+- A failed name is repeated after 0.25 s, doubled each time, at most 10 s; a success forgets the failures.
+- One object is the unit of failure: an error that nobody expected is logged with its object, which is then repeated
+  like any other; the controller goes on with the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
-FIRST_PAUSE: Final = 0.25
-LONGEST_PAUSE: Final = 10.0
+BACKOFF: Final = Backoff(Seconds(0.25), Seconds(10.0))
 _AT_ONCE: Final = Seconds(0.0)
-_IDLE: Final = Seconds(3600.0)
 
+Reconcile = Callable[[ObjectName], Awaitable[None]]
+"""Brings one object to where it should be. Whatever it raises makes the queue repeat it."""
 
-def pause(failures: int) -> Seconds:
-    """How long to wait after so many failures in a row (>= 1)."""
-    return Seconds(min(FIRST_PAUSE * 2.0 ** min(failures - 1, 16), LONGEST_PAUSE))
+_log = logging.getLogger(__name__)
 
 
 class WorkQueue:
@@ -38,13 +40,13 @@ class WorkQueue:
         self._stir = asyncio.Event()
 
     def add(self, name: ObjectName, after: Seconds = _AT_ONCE) -> None:
-        """``name`` needs a look, not before ``after`` has passed; the earliest wish counts."""
+        """``name`` is to be reconciled, not before ``after`` has passed; the earliest moment counts."""
         due = Instant(self._clock.now() + after)
         self._due[name] = min(due, self._due.get(name, due))
         self._stir.set()
 
     async def take(self) -> ObjectName:
-        """The next name to look at; waits for one. Say ``done`` or ``failed`` afterwards."""
+        """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
         while True:
             self._stir.clear()
             now = self._clock.now()
@@ -54,36 +56,34 @@ class WorkQueue:
                 del self._due[name]
                 self._working.add(name)
                 return name
-            await self._wait(Seconds(min(free.values()) - now) if free else _IDLE)
+            await self._clock.wait(self._stir, min(free.values()) if free else None)
 
-    async def serve(self, look: Callable[[ObjectName], Awaitable[None]], failures: tuple[type[Exception], ...]) -> None:
-        """Looks at one name after the other until cancelled; a look that raises one of ``failures`` is repeated."""
+    async def serve(
+        self, reconcile: Callable[[ObjectName], Awaitable[None]], expected: tuple[type[Exception], ...]
+    ) -> None:
+        """Reconciles one name after the other until cancelled; what fails is repeated, with a log line unless it raised
+        one of the ``expected`` errors.
+        """
         while True:
             name = await self.take()
             try:
-                await look(name)
-            except failures:
+                await reconcile(name)
+            except expected:
+                self.failed(name)
+            except Exception:  # noqa: BLE001 - one object must not end the controller of all others
+                _log.exception("an object could not be reconciled", extra={"object": str(name)})
                 self.failed(name)
             else:
                 self.done(name)
 
     def done(self, name: ObjectName) -> None:
-        """The look at ``name`` went well."""
+        """``name`` has been reconciled."""
         self._failures.pop(name, None)
         self._working.discard(name)
         self._stir.set()
 
     def failed(self, name: ObjectName) -> None:
-        """The look at ``name`` failed; it is repeated after a pause."""
+        """``name`` could not be reconciled; it is repeated after a pause."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1
         self._working.discard(name)
-        self.add(name, pause(failures))
-
-    async def _wait(self, span: Seconds) -> None:
-        sleep = asyncio.ensure_future(self._clock.sleep(span))
-        stir = asyncio.ensure_future(self._stir.wait())
-        try:
-            await asyncio.wait((sleep, stir), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleep.cancel()
-            stir.cancel()
+        self.add(name, BACKOFF.delay(failures, self._clock.jitter()))

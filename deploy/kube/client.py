@@ -4,44 +4,56 @@ Rules that hold here:
 
 - Every call has a deadline; a watch has one for silence. Nothing is retried here: callers are level-triggered.
 - Two errors leave this module: ``ApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
-  answer; what was asked may or may not have happened).
+  answer, 5xx included; what was asked may or may not have happened).
+- Objects in lists and watches are read one by one (``protocol.kubernetes.pages``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Final, cast
+from collections.abc import AsyncIterator, Generator, Mapping
+from pathlib import Path
+from typing import Final
 
 import httpx
 import msgspec
 
-from protocol.kubernetes.objects import Json, text, whole
+from protocol.kubernetes.cursor import WatchTimes, watch_query
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.pages import (
+    LineSplitter,
+    Page,
+    UnreadableAnswerError,
+    WatchEvent,
+    read_event,
+    read_object,
+    read_page,
+)
+from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+_WATCH_CONNECT: Final = 10.0
 
 
 class ApiError(Exception):
-    """The API server refused: ``status`` is the HTTP code, ``reason`` its one-word reason."""
+    """The API server refused; ``refusal`` says what it said."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{message or reason} ({status})")
-        self.status = status
-        self.reason = reason
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
+        self.refusal = refusal
+
+    @property
+    def kind(self) -> RefusalKind:
+        """What is wrong."""
+        return self.refusal.kind
 
 
 class ApiUnavailableError(Exception):
     """No usable answer came from the API server; the request may have been carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object."""
-
-    type: str
-    object: Json
 
 
 class ApiClient:
@@ -57,26 +69,30 @@ class ApiClient:
         await self._http.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
-        """One object. Raises ``ApiError`` with status 404 where there is none."""
+        """One object. Raises ``ApiError`` of kind ``NOT_FOUND`` where there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
-    async def list(self, kind: Resource, namespace: str = "", label_selector: str = "") -> Json:
-        """The whole list object: ``items`` and ``metadata.resourceVersion``."""
+    async def list(self, kind: Resource, namespace: str = "", label_selector: str = "") -> Page:
+        """All objects of a kind, in one page."""
         query = {"labelSelector": label_selector} if label_selector else {}
-        return await self._call("GET", kind.path(namespace), query=query)
+        path = kind.path(namespace)
+        response = await self._send("GET", path, query=query)
+        try:
+            return read_page(response.content)
+        except UnreadableAnswerError as error:
+            raise ApiUnavailableError(f"GET {path}: {error}") from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
-        return await self._call("POST", kind.path(namespace), body=body)
+        return await self._call("POST", kind.path(namespace), body)
 
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
         """Merges ``body`` into the object, or into its subresource. Returns the object as stored."""
-        path = kind.path(name.namespace, name.name, subresource)
-        return await self._call("PATCH", path, body=body, content_type=MERGE_PATCH)
+        return await self._call("PATCH", kind.path(name.namespace, name.name, subresource), body, MERGE_PATCH)
 
     async def post_subresource(self, kind: Resource, name: ObjectName, subresource: str, body: Json) -> Json:
         """Posts to a subresource such as ``token`` or ``binding``."""
-        return await self._call("POST", kind.path(name.namespace, name.name, subresource), body=body)
+        return await self._call("POST", kind.path(name.namespace, name.name, subresource), body)
 
     async def delete(self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None) -> None:
         """Deletes the object, with ``uid`` only where it is still that one; ``grace`` in seconds, 0 removes it now."""
@@ -85,72 +101,99 @@ class ApiClient:
             options["preconditions"] = {"uid": uid}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        await self._call("DELETE", kind.path(name.namespace, name.name), body=options)
+        await self._call("DELETE", kind.path(name.namespace, name.name), options)
 
     async def raw_get(self, path: str) -> bytes:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
-        return (await self._send("GET", path, {}, None, "")).content
+        return (await self._send("GET", path)).content
 
-    async def watch(self, kind: Resource, resource_version: str) -> AsyncIterator[WatchEvent]:
-        """Changes after ``resource_version``, until the server ends the watch. Raises ``ApiError`` 410 when too old."""
-        query = {
-            "watch": "true",
-            "resourceVersion": resource_version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": "240",
-        }
+    async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
+        """Changes after ``version``, until the server ends the watch. Raises ``ApiError`` of kind ``GONE`` when that is
+        too long ago.
+        """
+        timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
+        query = watch_query(version, times)
+        lines = LineSplitter()
         try:
-            timeout = httpx.Timeout(10.0, read=300.0)
             async with self._http.stream("GET", kind.path(), params=query, timeout=timeout) as response:
-                if response.status_code != httpx.codes.OK:
-                    raise _refusal(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    if line:
-                        yield _watch_event(line)
-        except httpx.HTTPError as error:
-            raise ApiUnavailableError(f"watch of {kind.plural} broke: {error!r}") from error
+                if not response.is_success:
+                    raise _refused(response, await response.aread())
+                async for chunk in response.aiter_bytes():
+                    for line in lines.feed(chunk):
+                        yield _event(line)
+        except (httpx.HTTPError, UnreadableAnswerError) as error:
+            raise ApiUnavailableError(f"the watch of {kind.plural} broke: {error!r}") from error
 
     async def _call(
+        self, method: str, path: str, body: Json | None = None, content_type: str = "application/json"
+    ) -> Json:
+        response = await self._send(method, path, body=body, content_type=content_type)
+        try:
+            return read_object(response.content) if response.content else {}
+        except UnreadableAnswerError as error:
+            raise ApiUnavailableError(f"{method} {path}: {error}") from error
+
+    async def _send(
         self,
         method: str,
         path: str,
         *,
-        body: Json | None = None,
         query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
-    ) -> Json:
-        response = await self._send(method, path, query or {}, body, content_type)
-        try:
-            return msgspec.json.decode(response.content, type=Json) if response.content else {}
-        except msgspec.DecodeError as error:
-            raise ApiUnavailableError(f"{method} {path}: the answer is not JSON: {error}") from error
-
-    async def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Json | None, content_type: str
+        body: Json | None = None,
+        content_type: str = "",
     ) -> httpx.Response:
         content = msgspec.json.encode(body) if body is not None else None
         headers = {"Content-Type": content_type} if content is not None else {}
         try:
-            response = await self._http.request(method, path, params=dict(query), content=content, headers=headers)
-        except httpx.HTTPError as error:
+            response = await self._http.request(method, path, params=query, content=content, headers=headers)
+        except (httpx.HTTPError, CredentialsError) as error:
             raise ApiUnavailableError(f"{method} {path}: {error!r}") from error
         if response.is_success:
             return response
-        raise _refusal(response.status_code, response.content)
+        raise _refused(response, response.content)
 
 
-def _watch_event(line: str) -> WatchEvent:
-    event = msgspec.json.decode(line, type=Json)
-    found = cast("Json", event.get("object") or {})
-    kind = text(event, "type")
-    if kind == "ERROR":
-        raise ApiError(whole(found, "code") or 500, text(found, "reason"), text(found, "message"))
-    return WatchEvent(kind, found)
+def _event(line: bytes) -> WatchEvent:
+    event = read_event(line)
+    if (refusal := event.refusal) is not None:
+        raise _error(refusal)
+    return event
 
 
-def _refusal(status: int, body: bytes) -> ApiError:
-    try:
-        said = msgspec.json.decode(body, type=Json)
-    except msgspec.DecodeError:
-        said = {"message": body[:200].decode(errors="replace")}
-    return ApiError(status, text(said, "reason"), text(said, "message"))
+def _refused(response: httpx.Response, body: bytes) -> ApiError | ApiUnavailableError:
+    return _error(read_refusal(response.status_code, body, response.headers.get("retry-after", "")))
+
+
+def _error(refusal: Refusal) -> ApiError | ApiUnavailableError:
+    return ApiUnavailableError(str(refusal)) if refusal.is_unknown else ApiError(refusal)
+
+
+def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
+    """A client for ``context`` (the current one where empty) of a kubeconfig. Raises ``CredentialsError``.
+
+    Credential plug-ins are run: only commands that a person started, and tests, read kubeconfigs here.
+    """
+    credentials = from_kubeconfig(path, SystemClock(), context=context, plugins=True)
+    return ApiClient(
+        httpx.AsyncClient(
+            base_url=credentials.server,
+            auth=_Bearer(credentials),
+            verify=credentials.tls,
+            timeout=_TIMEOUT,
+            limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
+            trust_env=False,
+        )
+    )
+
+
+class _Bearer(httpx.Auth):
+    """Shows the token as it is now: tokens in files are replaced."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._token = credentials.token
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Adds the token to one request. Raises ``CredentialsError`` where there is none any more."""
+        if (token := self._token()) is not None:
+            request.headers["Authorization"] = f"Bearer {token}"
+        yield request

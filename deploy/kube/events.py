@@ -1,7 +1,7 @@
 """Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
 
-An event that cannot be written is dropped: it is a courtesy, and the facts are in the object's status. What must be
-heard is told: whoever tells it hears that it may be lost, and tells it again.
+An event that cannot be written is dropped (``record``): the facts are in the object's status. The caller of
+``record_or_raise`` learns that an event may be lost, and records it again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 REMEMBERED: Final = 512
 """So many objects' last events are known; one of an object that is not known is written anew instead of counted."""
-_SERVER_IN_TROUBLE: Final = 500
-"""This status and those above say nothing about the event itself."""
 
 _Last = tuple[tuple[str, str], str, int]
 """Reason and message of an object's last event, the event's name, and how often it was said."""
 
 
-class Events:
+class EventRecorder:
     """Writes events in the name of one component. An event equal to an object's last one only raises its count."""
 
     def __init__(self, client: ApiClient, component: str, clock: Clock) -> None:
@@ -35,12 +33,12 @@ class Events:
         self._clock = clock
         self._last: dict[str, _Last] = {}  # the object that was spoken of last comes last
 
-    async def say(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+    async def record(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
         with suppress(ApiUnavailableError):
-            await self.tell(about, reason, message, kind)
+            await self.record_or_raise(about, reason, message, kind)
 
-    async def tell(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
+    async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """The same. Raises ``ApiUnavailableError`` where it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
         said, written, count = self._last.get(uid, (("", ""), "", 0))
@@ -51,10 +49,8 @@ class Events:
             else:
                 written = await self._write(about, reason, message, kind)
                 self._remember(uid, ((reason, message), written, 1))
-        except ApiError as error:
+        except ApiError:
             self._last.pop(uid, None)
-            if error.status >= _SERVER_IN_TROUBLE:
-                raise ApiUnavailableError(f"the event may not have been written: {error}") from error
         except ApiUnavailableError:
             self._last.pop(uid, None)
             raise

@@ -5,25 +5,34 @@ Rules that hold here:
 - Listeners hear differences between what the cache held and what it holds now, also across a broken watch: a re-list
   reports what appeared, changed and vanished in between. They are called in order, never concurrently.
 - Listeners only take notes (mark a key as dirty); work happens elsewhere.
+- An object that cannot be read stays as it was last read, or out of the cache; it is counted in ``unreadable`` and
+  logged once for each of its versions. Only a deletion, or a version that can be read, ends that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.cursor import Cursor, WatchTimes
+from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.pages import Unreadable, WatchEvent
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-_FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 5.0
-_GONE: Final = 410
+_log = logging.getLogger(__name__)
+
+_BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
+_HEALTHY: Final = Seconds(30.0)
+_FAILURES_UNTIL_LISTED: Final = 3
+"""A watch that fails so often in a row may stumble over what it is resumed from: the next one begins with a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,9 @@ class Informer:
         self._client = client
         self._kind = kind
         self._clock = clock
+        self._cursor = Cursor()
         self._objects: dict[ObjectName, Json] = {}
+        self._unreadable: dict[ObjectName, Unreadable] = {}
         self._listeners: list[Listener] = []
         self.synced = asyncio.Event()
 
@@ -53,6 +64,11 @@ class Informer:
     def objects(self) -> Mapping[ObjectName, Json]:
         """What the cache holds now. Do not change it."""
         return self._objects
+
+    @property
+    def unreadable(self) -> Mapping[ObjectName, Unreadable]:
+        """The objects whose present state cannot be read."""
+        return self._unreadable
 
     def get(self, name: ObjectName) -> Json | None:
         """The object of that name, or None."""
@@ -64,41 +80,62 @@ class Informer:
 
     async def run(self) -> None:
         """Lists and watches until cancelled; an API server that is away is waited for."""
-        pause = _FIRST_PAUSE
+        retries = Retries(_BACKOFF, _HEALTHY)
         while True:
+            began = self._clock.now()
             try:
-                version = await self.refresh()
-                pause = _FIRST_PAUSE
-                await self._follow(version)
-            except (ApiError, ApiUnavailableError):
-                await self._clock.sleep(Seconds(pause))
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await self._list_and_watch()
+            except ApiError as error:
+                self._cursor.refused(error.refusal)
+            except ApiUnavailableError as error:
+                _log.info("the watch is resumed", extra={"resource": self._kind.plural, "reason": str(error)})
+            pause = retries.failed(self._clock.jitter(), ran=Seconds(self._clock.now() - began))
+            if retries.failures >= _FAILURES_UNTIL_LISTED:
+                self._cursor = Cursor()
+            await self._clock.sleep(pause)
+
+    async def _list_and_watch(self) -> None:
+        if self._cursor.must_list:
+            await self.refresh()
+        times = WatchTimes.spread(self._clock.jitter())
+        async for event in self._client.watch(self._kind, self._cursor.version or "", times):
+            self._take(event)
+            self._cursor.take(event)
 
     async def refresh(self) -> str:
         """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""
-        listed = await self._client.list(self._kind)
-        found = {name_of(each): each for each in items(listed, "items")}
-        for gone in self._objects.keys() - found.keys():
+        page = await self._client.list(self._kind)
+        found = {name_of(each): each for each in page.objects}
+        unreadable = {each.name: each for each in page.unreadable}
+        for gone in (self._objects.keys() | self._unreadable.keys()) - found.keys() - unreadable.keys():
             self._store(gone, None)
         for name, each in found.items():
             self._store(name, each)
+        for bad in unreadable.values():
+            self._leave_out(bad)
+        self._cursor.listed(page.version)
         self.synced.set()
-        return text(listed, "metadata", "resourceVersion")
+        return page.version
 
-    async def _follow(self, version: str) -> None:
-        """Watches, and watches on from where a watch ended; returns only when the server says: too old."""
-        while True:
-            try:
-                async for event in self._client.watch(self._kind, version):
-                    version = text(event.object, "metadata", "resourceVersion") or version
-                    if event.type != "BOOKMARK":
-                        self._store(name_of(event.object), None if event.type == "DELETED" else event.object)
-            except ApiError as error:
-                if error.status == _GONE:
-                    return
-                raise
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "BOOKMARK":
+            return
+        if event.type == "DELETED":
+            self._store(event.name, None)
+        elif event.unreadable is not None:
+            self._leave_out(event.unreadable)
+        else:
+            self._store(event.name, event.object)
+
+    def _leave_out(self, bad: Unreadable) -> None:
+        before = self._unreadable.get(bad.name)
+        self._unreadable[bad.name] = bad
+        if before is None or before.version != bad.version:
+            told = {"resource": self._kind.plural, "object": str(bad.name), "uid": bad.uid, "reason": bad.reason}
+            _log.warning("an object cannot be read and is left as it was", extra=told)
 
     def _store(self, name: ObjectName, new: Json | None) -> None:
+        self._unreadable.pop(name, None)
         old = self._objects.get(name)
         if new is None:
             self._objects.pop(name, None)

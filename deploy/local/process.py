@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _PATIENCE: Final = 4.0
-_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 15.0
-_STEADY: Final = 30.0
+_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
+_STEADY: Final = Seconds(30.0)
 _CANNOT_START: Final = 127
 
 
@@ -89,13 +89,13 @@ class ProcessSupervisor:
 
     async def run(self) -> None:
         """Runs the program until cancelled, which ends it. One that cannot be started counts as ended."""
-        pause = _FIRST_PAUSE
+        retries = Retries(_BACKOFF, _STEADY)
         while True:
             began = self._clock.now()
             self._on_end(await self._once())
             self.restarts += 1
-            pause = _FIRST_PAUSE if self._clock.now() - began >= _STEADY else min(pause * 2, _LONGEST_PAUSE)
-            await self._clock.sleep(Seconds(pause))
+            ran = Seconds(self._clock.now() - began)
+            await self._clock.sleep(retries.failed(self._clock.jitter(), ran))
 
     async def _once(self) -> int:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import Events
+from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.neonvm.ports import PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
@@ -45,7 +45,7 @@ class ControllerDependencies:
     pods: Informer
     migrations: Informer
     guest_host: GuestHost
-    events: Events
+    events: EventRecorder
     clock: Clock
     suffix: Callable[[], str]
     sidecars: bool

@@ -42,7 +42,7 @@ async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> 
             raise SiteError(str(error)) from error
         listed = await site.client.list(PODS, name_of(vm).namespace)
         system = await site.client.list(PODS, "kube-system")
-        pods = {text(each, "metadata", "name"): each for each in (*items(listed, "items"), *items(system, "items"))}
+        pods = {text(each, "metadata", "name"): each for each in (*listed.objects, *system.objects)}
         agent = await explanation(site, vm, pods)
         scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     if as_json:

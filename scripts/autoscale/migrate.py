@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
@@ -76,7 +76,7 @@ def _doing(move: Move | None) -> str:
 
 
 async def _cancel(site: Site, vm: ObjectName) -> int:
-    found = [each for each in items(await site.client.list(MIGRATIONS), "items") if is_under_way(each, vm)]
+    found = [each for each in (await site.client.list(MIGRATIONS)).objects if is_under_way(each, vm)]
     for each in found:
         await site.client.delete(MIGRATIONS, name_of(each))
         print(f"called off {name_of(each)}")

@@ -11,13 +11,13 @@ from typing import Final
 import typer
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.kube.kubeconfig import KubeconfigError
 from deploy.local.cluster.control import NoAnswerError
+from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 
 INTERRUPTED: Final = 130
-_SAID: Final = (KubeconfigError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, PgbenchError)
+_SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, PgbenchError)
 """Errors whose message is all that a person needs."""
 
 

@@ -20,8 +20,7 @@ from typing import Final, Protocol
 import httpx
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import Json, child, name_of, text

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from deploy.kube.client import ApiError
 from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, Instant
 from scripts.autoscale.demonstration.fleet import node_row
@@ -27,7 +28,6 @@ from scripts.autoscale.site import Site, explanation, open_site
 _AT_ONCE: Final = 16
 """So many agents are asked at the same time."""
 _LEAST_WIDTH: Final = 132
-_NOT_FOUND: Final = 404
 
 
 def top(
@@ -59,8 +59,8 @@ async def _top(every: float, name: str, kubeconfig: str, *, once: bool, as_json:
 
 async def look(site: Site) -> Json:
     """Everything that is shown: ``nodes`` as the scheduler has them, and ``vms`` with their agents' accounts."""
-    vms = items(await site.client.list(VIRTUAL_MACHINES), "items")
-    pods = {text(each, "metadata", "name"): each for each in items(await site.client.list(PODS), "items")}
+    vms = (await site.client.list(VIRTUAL_MACHINES)).objects
+    pods = {text(each, "metadata", "name"): each for each in (await site.client.list(PODS)).objects}
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(vm: Json) -> Json:
@@ -75,9 +75,9 @@ async def look(site: Site) -> Json:
 async def _migrations(site: Site) -> list[Json]:
     """All that are under way; none where the cluster does not know the kind."""
     try:
-        found = items(await site.client.list(MIGRATIONS), "items")
+        found = (await site.client.list(MIGRATIONS)).objects
     except ApiError as error:
-        if error.status == _NOT_FOUND:
+        if error.kind is RefusalKind.NOT_FOUND:
             return []
         raise
     return [each for each in found if text(each, "status", "phase") not in ENDED]

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from deploy.kube.client import ApiError
-from deploy.kube.kubeconfig import client_from_kubeconfig
-from protocol.kubernetes.objects import Json, child, items, name_of, text
+from deploy.kube.client import ApiError, client_from_kubeconfig
+from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 
@@ -37,7 +36,7 @@ async def vm_table(kubeconfig: Path) -> Table:
     async with client_from_kubeconfig(kubeconfig) as client:
         listed = await client.list(VIRTUAL_MACHINES)
     table = Table("VM", "phase", "node", "CPU", "memory", "wanted", box=None)
-    for vm in items(listed, "items"):
+    for vm in listed.objects:
         table.add_row(*_row(vm))
     return table
 

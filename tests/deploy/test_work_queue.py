@@ -1,10 +1,10 @@
-"""The work queue: one look at a time for each name, and patience with what fails."""
+"""The work queue: one worker at a time for each name, and longer and longer pauses for what fails."""
 
 import asyncio
 
 import pytest
 
-from deploy.work_queue import WorkQueue, pause
+from deploy.work_queue import WorkQueue
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.fake_clock import FakeClock, settle
@@ -27,7 +27,7 @@ class Taker:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    return FakeClock()
+    return FakeClock(jitter=0.0)
 
 
 @pytest.fixture
@@ -41,12 +41,7 @@ async def taking(queue: WorkQueue) -> Taker:
     return taker
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 0.25), (2, 0.5), (6, 8.0), (7, 10.0), (999, 10.0)])
-def test_the_pause_doubles_up_to_ten_seconds(failures: int, seconds: float) -> None:
-    assert pause(failures) == seconds
-
-
-async def test_a_name_said_twice_is_looked_at_once(queue: WorkQueue) -> None:
+async def test_a_name_added_twice_is_reconciled_once(queue: WorkQueue) -> None:
     for name in (A, B, A):
         queue.add(name)
     taker = await taking(queue)
@@ -66,7 +61,7 @@ async def test_a_name_in_work_comes_back_only_when_the_work_is_done(queue: WorkQ
     taker.task.cancel()
 
 
-async def test_a_failed_look_is_repeated_after_longer_and_longer_pauses(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_a_failed_name_is_repeated_after_longer_and_longer_pauses(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A)
     taker = await taking(queue)
     queue.failed(A)
@@ -80,7 +75,7 @@ async def test_a_failed_look_is_repeated_after_longer_and_longer_pauses(queue: W
     taker.task.cancel()
 
 
-async def test_a_good_look_forgets_the_failures(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_a_success_forgets_the_failures(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A)
     taker = await taking(queue)
     queue.failed(A)
@@ -94,7 +89,7 @@ async def test_a_good_look_forgets_the_failures(queue: WorkQueue, clock: FakeClo
     taker.task.cancel()
 
 
-async def test_of_two_wishes_for_later_the_earlier_counts(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_of_two_later_moments_the_earlier_counts(queue: WorkQueue, clock: FakeClock) -> None:
     queue.add(A, Seconds(5.0))
     queue.add(A, Seconds(2.0))
     queue.add(A, Seconds(9.0))
@@ -104,3 +99,40 @@ async def test_of_two_wishes_for_later_the_earlier_counts(queue: WorkQueue, cloc
     await clock.advance(0.2)
     assert taker.taken == [A]
     taker.task.cancel()
+
+
+async def test_one_object_that_breaks_the_controller_is_named_and_repeated_while_the_others_go_on(
+    queue: WorkQueue, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[ObjectName] = []
+
+    async def reconcile(name: ObjectName) -> None:
+        seen.append(name)
+        if name == A:
+            raise ArithmeticError("a quantity with a thousand digits")
+
+    queue.add(A)
+    queue.add(B)
+    serving = asyncio.ensure_future(queue.serve(reconcile, (LookupError,)))
+    await settle()
+    assert (seen, serving.done()) == ([A, B], False)
+    await clock.advance(0.25)
+    assert seen == [A, B, A]
+    assert [(record.getMessage(), vars(record)["object"]) for record in caplog.records] == [
+        ("an object could not be reconciled", "default/a"),
+        ("an object could not be reconciled", "default/a"),
+    ]
+    serving.cancel()
+
+
+async def test_an_expected_error_is_repeated_without_a_word(
+    queue: WorkQueue, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def reconcile(name: ObjectName) -> None:
+        raise LookupError(name)
+
+    queue.add(A)
+    serving = asyncio.ensure_future(queue.serve(reconcile, (LookupError,)))
+    await clock.advance(1.0)
+    assert (serving.done(), caplog.records) == (False, [])
+    serving.cancel()

@@ -115,7 +115,7 @@ class RuntimeFixture:
         return child(await self.vm(), "status")
 
     async def migration(self, name: ObjectName = MOVE) -> Json | None:
-        found = items(await self.client.list(MIGRATIONS), "items")
+        found = (await self.client.list(MIGRATIONS)).objects
         return next((each for each in found if name_of(each) == name), None)
 
     async def outcome(self, name: ObjectName = MOVE) -> tuple[str, str]:
@@ -126,11 +126,11 @@ class RuntimeFixture:
         return text(found, "status", "phase"), text(said, "reason")
 
     async def pods(self) -> dict[str, Json]:
-        return {name_of(each).name: each for each in items(await self.client.list(PODS), "items")}
+        return {name_of(each).name: each for each in (await self.client.list(PODS)).objects}
 
     async def said(self, name: str = "db") -> list[tuple[str, str]]:
         """Every event on the object: its reason and message."""
-        events = items(await self.client.list(EVENTS), "items")
+        events = (await self.client.list(EVENTS)).objects
         return [
             (text(each, "reason"), text(each, "message"))
             for each in events
@@ -178,7 +178,7 @@ class RuntimeFixture:
         assert (status["node"], status["podIP"]) == (node_of(found), text(found, "status", "podIP"))
         assert [text(each, "kind") for each in items(found, "metadata", "ownerReferences")] == ["VirtualMachine"]
         assert (list(self.network.plugged), self.network.released) == ([name_of(found)], [])
-        for each in items(await self.client.list(MIGRATIONS), "items"):
+        for each in (await self.client.list(MIGRATIONS)).objects:
             assert text(each, "status", "phase") in {"Succeeded", "Failed"}
             assert "finalizers" not in child(each, "metadata")
         await self.resize(4)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from protocol.kubernetes.objects import Json, items, name_of
+from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS
 from protocol.messages import ObjectName
 from scripts.autoscale.migrate import migration_of, move_and_watch
@@ -58,7 +58,7 @@ class Person:
         await settle()
 
     async def ordered(self) -> ObjectName:
-        found = [each for each in items(await self.client.list(MIGRATIONS), "items") if not each.get("status")]
+        found = [each for each in (await self.client.list(MIGRATIONS)).objects if not each.get("status")]
         return name_of(found[-1])
 
     async def goes(self, **status: object) -> None:

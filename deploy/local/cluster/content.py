@@ -10,6 +10,7 @@ import yaml
 from deploy.kube.client import ApiClient, ApiError
 from deploy.local.kubelet.node_object import NodeSpec, node_object
 from protocol.kubernetes.objects import Json, items, name_of, node_of, text
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -18,7 +19,6 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 CRD_FOLDER: Final = Path(__file__).resolve().parents[2] / "kubernetes" / "crds"
-_CONFLICT: Final = 409
 _PAUSE: Final = Seconds(0.05)
 
 
@@ -53,10 +53,10 @@ async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None
 
 async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
     """Removes nodes that an earlier cluster of this folder had, and the pods on them."""
-    for node in items(await client.list(NODES), "items"):
+    for node in (await client.list(NODES)).objects:
         if name_of(node).name not in kept:
             await client.delete(NODES, name_of(node))
-    for pod in items(await client.list(PODS), "items"):
+    for pod in (await client.list(PODS)).objects:
         if node_of(pod) and node_of(pod) not in kept:
             await client.delete(PODS, name_of(pod), grace=0)
 
@@ -66,7 +66,7 @@ async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) 
     try:
         await client.create(kind, namespace, body)
     except ApiError as error:
-        if error.status != _CONFLICT:
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise
 
 

@@ -18,8 +18,7 @@ from typing import Final
 
 import httpx
 
-from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings

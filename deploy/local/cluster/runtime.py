@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import Events
+from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kubelet.kubelet import Kubelet
@@ -64,7 +64,7 @@ class Runtime:
             pods=pods,
             migrations=migrations,
             guest_host=self._kubelet,
-            events=Events(client, "neonvm-controller", clock),
+            events=EventRecorder(client, "neonvm-controller", clock),
             clock=clock,
             suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
             sidecars=deps.sidecars,
@@ -74,7 +74,7 @@ class Runtime:
         self._loop = SchedulingLoop(
             SchedulerInformers(pods, nodes),
             Extender(deps.extender),
-            Events(client, "autoscale-scheduler", clock),
+            EventRecorder(client, "autoscale-scheduler", clock),
             Randomness(clock, random.random, random.choice),
         )
 

@@ -24,6 +24,7 @@ from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault,
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -31,7 +32,6 @@ from protocol.names import LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
-_NOT_FOUND: Final = 404
 
 
 class Kubelet:
@@ -150,7 +150,7 @@ class Kubelet:
         try:
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
     def _pod_changed(self, change: Change) -> None:

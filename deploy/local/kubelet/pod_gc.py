@@ -9,11 +9,10 @@ from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
 from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import is_leaving, name_of, node_of, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-
-_NOT_FOUND = 404
 
 
 class PodGarbageCollector:
@@ -43,7 +42,7 @@ class PodGarbageCollector:
         try:
             await self._client.delete(PODS, pod, uid_of(found))
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
     def _node_changed(self, change: Change) -> None:

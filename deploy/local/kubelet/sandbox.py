@@ -43,6 +43,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -239,7 +240,7 @@ async def report(deps: NodeDependencies, pod: ObjectName, status: Json) -> None:
         except ApiUnavailableError:
             await deps.clock.sleep(Seconds(1.0))
         except ApiError as error:
-            if error.status == 404:
+            if error.kind is RefusalKind.NOT_FOUND:
                 return
             raise
         else:

@@ -9,6 +9,7 @@ from typing import Final
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.private_file import write_private
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -17,7 +18,6 @@ from protocol.units import Seconds
 _LIFETIME: Final = 3600
 _RENEW: Final = Seconds(_LIFETIME * 0.8)
 _RETRY: Final = Seconds(2.0)
-_CONFLICT: Final = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     try:
         await client.create(SERVICE_ACCOUNTS, account.namespace, body)
     except ApiError as error:
-        if error.status != _CONFLICT:
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.events import WARNING, Events
+from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Change, Informer
 from deploy.local.scheduling.choice import no_node_message, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
@@ -61,7 +61,9 @@ class SchedulerInformers:
 class SchedulingLoop:
     """Gives nodes to the pods that name our scheduler."""
 
-    def __init__(self, watched: SchedulerInformers, extender: Extender, events: Events, randomness: Randomness) -> None:
+    def __init__(
+        self, watched: SchedulerInformers, extender: Extender, events: EventRecorder, randomness: Randomness
+    ) -> None:
         self._pods = watched.pods
         self._nodes = watched.nodes
         self._extender = extender
@@ -132,12 +134,12 @@ class SchedulingLoop:
         except ExtenderError as error:
             await self._failed(name, pod, Failure.ERROR, f"binding rejected: {error}")
             return
-        await self._events.say(pod, "Scheduled", f"Successfully assigned {name} to {node}")
+        await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
 
     async def _failed(self, name: ObjectName, pod: Json, failure: Failure, message: str) -> None:
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
         self._stir.set()
-        await self._events.say(pod, "FailedScheduling", message, WARNING)
+        await self._events.record(pod, "FailedScheduling", message, WARNING)
 
     def _pod_changed(self, change: Change) -> None:
         if change.new is not None and _wants_node(change.new):

@@ -24,6 +24,7 @@ from deploy.neonvm.ports import GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
@@ -31,9 +32,10 @@ from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
+_PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+"""Refusals that only say that the cache was behind."""
+
 _WORKERS: Final = 4
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 _SOON: Final = Seconds(0.25)
 _FIRST_RESTART: Final = 1.0
 _LONGEST_RESTART: Final = 30.0
@@ -72,20 +74,18 @@ class NeonVmController:
         await self._deps.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._work())
+                workers.create_task(self._queue.serve(self._reconcile_or_say_why_not, (ApiError, ApiUnavailableError)))
 
-    async def _work(self) -> None:
-        while True:
-            name = await self._queue.take()
-            try:
-                await self.reconcile(name)
-            except (ApiError, ApiUnavailableError) as error:
-                self._queue.failed(name)
-                vm = self._deps.vms.get(name)
-                if vm is not None and isinstance(error, ApiError) and error.status not in {_CONFLICT, _NOT_FOUND}:
-                    await self._deps.events.say(vm, "FailedReconcile", str(error), WARNING)
-            else:
-                self._queue.done(name)
+    async def _reconcile_or_say_why_not(self, name: ObjectName) -> None:
+        try:
+            await self.reconcile(name)
+        except ApiUnavailableError:
+            raise
+        except Exception as error:
+            vm = self._deps.vms.get(name)
+            if vm is not None and not (isinstance(error, ApiError) and error.kind in _PASSING):
+                await self._deps.events.record(vm, "FailedReconcile", str(error) or repr(error), WARNING)
+            raise
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one VM and does what is to be done now. Raises ``ApiError`` and ``ApiUnavailableError``."""
@@ -104,7 +104,7 @@ class NeonVmController:
             machine = machine_of(vm)
         except InvalidObjectError as error:
             fault = str(error)
-            await self._deps.events.say(vm, "InvalidSpec", fault, WARNING)
+            await self._deps.events.record(vm, "InvalidSpec", fault, WARNING)
         return Facts(
             vm=vm,
             machine=machine,
@@ -193,7 +193,7 @@ class NeonVmController:
     async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
         if changed.get("phase") in {"Failed", "Succeeded"}:
             why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
-            await self._deps.events.say(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
+            await self._deps.events.record(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
 
     async def _annotate(self, pod: Json, guest: Resizer) -> None:
         usage = usage_annotation(Resources(guest.state.cpu, guest.state.mem))
@@ -208,7 +208,7 @@ class NeonVmController:
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 
     async def _delete_strays(self, vm: Json, pods: Sequence[ObjectName]) -> None:

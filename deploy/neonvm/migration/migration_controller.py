@@ -23,7 +23,8 @@ from deploy.neonvm.objects.phases import has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
 from deploy.work_queue import WorkQueue
-from protocol.kubernetes.objects import Json, items, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -31,7 +32,6 @@ from protocol.units import Instant, QuantityError, Seconds
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
-_NOT_FOUND: Final = 404
 _NEXT: Final = Seconds(0.1)
 
 
@@ -86,14 +86,14 @@ class MigrationController:
     async def _afresh(self, vm: ObjectName) -> _Known:
         """The same from the API itself: a stale cache must not let a second migration begin."""
         client = self._deps.client
-        listed = items(await client.list(MIGRATIONS, vm.namespace), "items")
+        listed = (await client.list(MIGRATIONS, vm.namespace)).objects
         order = {uid_of(each): place for place, each in enumerate(self._of.of(vm))}
         found = [each for each in listed if text(each, "spec", "vmName") == vm.name]
         found.sort(key=lambda each: (order.get(uid_of(each), len(order)), name_of(each).name))
         try:
             return _Known(await client.get(VIRTUAL_MACHINES, vm), found)
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             return _Known(None, found)
 

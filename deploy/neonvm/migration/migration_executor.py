@@ -22,13 +22,12 @@ from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import TransferInfo, TransferLimits
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 _DOWNTIME: Final = Seconds(0.02)
 """How long a guest may stand still at first, as far as the hypervisor can foresee it."""
 _DEFAULT_BANDWIDTH: Final = "1Gi"
@@ -99,14 +98,14 @@ class MigrationExecutor:
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:
-            if error.status != _CONFLICT:
+            if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 
     async def _delete_target(self, target: Json) -> None:
         try:
             await self._deps.client.delete(PODS, name_of(target), uid_of(target))
         except ApiError as error:
-            if error.status != _NOT_FOUND:
+            if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
     async def _begin(self, facts: MigrationFacts, remaining: Seconds) -> None:
@@ -123,7 +122,7 @@ class MigrationExecutor:
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)))
         ends = f"pod {source.name} on {node_of(facts.source)} to pod {target.name} on {node_of(facts.target)}"
         for about in _both(facts):
-            await self._deps.events.say(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
+            await self._deps.events.record(about, "Migrating", _named(migration, f"the guest moves from {ends}"))
 
     async def _tell(self, facts: MigrationFacts) -> None:
         """Says on both objects how it ended."""
@@ -132,7 +131,7 @@ class MigrationExecutor:
         word = reason if reason == "Migrated" else f"Migration{reason}"
         for about in _both(facts):
             kind = NORMAL if reason in _EXPECTED else WARNING
-            await self._deps.events.tell(about, word, _named(facts.migration, story), kind)
+            await self._deps.events.record_or_raise(about, word, _named(facts.migration, story), kind)
 
 
 def _both(facts: MigrationFacts) -> list[Json]:

@@ -105,7 +105,7 @@ class Watcher:
             listed = await self.site.client.list(PODS)
         except (ApiError, ApiUnavailableError):
             return None
-        pods = {text(each, "metadata", "name"): each for each in items(listed, "items")}
+        pods = {text(each, "metadata", "name"): each for each in listed.objects}
         return await explanation(self.site, self.found, pods)
 
 

@@ -6,12 +6,14 @@ import httpx
 import pytest
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
-from deploy.kube.informer import Change, Informer
-from protocol.kubernetes.objects import Json, flag, items, text, texts, whole
+from protocol.kubernetes.cursor import WatchTimes
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from tests.fake_clock import FakeClock
+from protocol.units import Seconds
 
+TIMES = WatchTimes(240, Seconds(270.0))
 POD = ObjectName("default", "a")
 
 
@@ -28,7 +30,7 @@ def client(answer: httpx.Response | Exception, sent: list[httpx.Request] | None 
 
 async def test_every_call_goes_where_kubernetes_expects_it() -> None:
     sent: list[httpx.Request] = []
-    api = client(httpx.Response(200, json={}), sent)
+    api = client(httpx.Response(200, json={"items": []}), sent)
     await api.get(PODS, POD)
     await api.list(VIRTUAL_MACHINES)
     await api.list(PODS, "default", "app=x")
@@ -51,12 +53,17 @@ async def test_every_call_goes_where_kubernetes_expects_it() -> None:
 async def test_a_refusal_carries_the_servers_reason() -> None:
     with pytest.raises(ApiError, match=r"no such pod \(404\)") as refused:
         await client(httpx.Response(404, json={"reason": "NotFound", "message": "no such pod"})).get(PODS, POD)
-    assert (refused.value.status, refused.value.reason) == (404, "NotFound")
+    assert (refused.value.kind, refused.value.refusal.reason) == (RefusalKind.NOT_FOUND, "NotFound")
 
 
 async def test_a_refusal_that_is_not_json_is_shown_as_it_is() -> None:
-    with pytest.raises(ApiError, match=r"proxy says no \(502\)"):
-        await client(httpx.Response(502, text="proxy says no")).get(PODS, POD)
+    with pytest.raises(ApiError, match=r"proxy says no \(403\)"):
+        await client(httpx.Response(403, text="proxy says no")).get(PODS, POD)
+
+
+async def test_a_server_in_trouble_gave_no_usable_answer() -> None:
+    with pytest.raises(ApiUnavailableError, match="502: bad gateway"):
+        await client(httpx.Response(502, text="bad gateway")).get(PODS, POD)
 
 
 @pytest.mark.parametrize("answer", [httpx.ConnectError("refused"), httpx.Response(200, text="nonsense")])
@@ -71,48 +78,12 @@ def lines(*events: Json) -> httpx.Response:
 
 async def test_a_watch_yields_every_event() -> None:
     pod: Json = {"metadata": {"name": "a", "resourceVersion": "7"}}
-    got = [each async for each in client(lines({"type": "ADDED", "object": pod})).watch(PODS, "5")]
+    got = [each async for each in client(lines({"type": "ADDED", "object": pod})).watch(PODS, "5", TIMES)]
     assert [(each.type, each.object) for each in got] == [("ADDED", pod)]
 
 
 async def test_a_watch_that_is_too_old_is_a_410() -> None:
     gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     with pytest.raises(ApiError) as expired:
-        _ = [each async for each in client(lines(gone)).watch(PODS, "5")]
-    assert expired.value.status == 410
-
-
-def test_accessors_never_surprise() -> None:
-    strange: Json = {"a": None, "b": [1, {"c": "d"}], "n": True, "labels": {"x": "y", "z": 1}}
-    assert (text(strange, "a", "b"), items(strange, "b"), whole(strange, "n")) == ("", [{"c": "d"}], 0)
-    assert (flag(strange, "n"), texts(strange, "labels"), items(strange, "a")) == (True, {"x": "y"}, [])
-
-
-class Lists:
-    """An API that lists what a test says."""
-
-    def __init__(self) -> None:
-        self.pods: dict[str, str] = {}
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        found = [{"metadata": {"name": name, "namespace": "d", "resourceVersion": v}} for name, v in self.pods.items()]
-        return httpx.Response(200, json={"metadata": {"resourceVersion": "9"}, "items": found})
-
-
-async def test_a_relist_reports_what_came_changed_and_went_and_nothing_else() -> None:
-    lists, heard = Lists(), list[tuple[str, bool, bool]]()
-
-    def note(change: Change) -> None:
-        heard.append((change.name.name, change.old is not None, change.new is not None))
-
-    api = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(lists), base_url="http://api"))
-    informer = Informer(api, PODS, FakeClock())
-    informer.listen(note)
-    lists.pods = {"stays": "1", "changes": "1", "goes": "1"}
-    assert await informer.refresh() == "9"
-    heard.clear()
-    lists.pods = {"stays": "1", "changes": "2", "comes": "1"}
-    await informer.refresh()
-    assert sorted(heard) == [("changes", True, True), ("comes", False, True), ("goes", True, False)]
-    assert sorted(name.name for name in informer.objects) == ["changes", "comes", "stays"]
-    assert informer.synced.is_set()
+        _ = [each async for each in client(lines(gone)).watch(PODS, "5", TIMES)]
+    assert expired.value.kind is RefusalKind.GONE

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.kube.kubeconfig import client_from_kubeconfig
+from deploy.kube.client import client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
@@ -34,7 +34,7 @@ async def ask_to_move(folder: ClusterFolder, name: str, **spec: object) -> None:
 async def endings(folder: ClusterFolder) -> dict[str, str]:
     """Why each migration ended as it did."""
     async with client_from_kubeconfig(folder.kubeconfig) as client:
-        found = items(await client.list(MIGRATIONS), "items")
+        found = (await client.list(MIGRATIONS)).objects
     return {name_of(each).name: text(said, "reason") for each in found for said in items(each, "status", "conditions")}
 
 

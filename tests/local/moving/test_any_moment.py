@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from deploy.kube.client import ApiError
-from protocol.kubernetes.objects import Json, items, labels_of, name_of, text
+from protocol.kubernetes.objects import Json, labels_of, name_of, text
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -205,7 +205,7 @@ async def test_a_vm_that_is_deleted_leaves_nothing(tmp_path: Path, turns: int, h
             await strike
         await world.vacate()
         await world.passes(3)
-        while items(await world.client.list(VIRTUAL_MACHINES), "items"):
+        while (await world.client.list(VIRTUAL_MACHINES)).objects:
             await world.settle()  # its folder is removed by a thread, which takes its own time
         await world.passes(3)
         assert (world.guests.running, world.network.plugged, set(world.network.released)) == ([], {}, {DB})

@@ -181,10 +181,10 @@ class World:
         return child(await self.client.get(VIRTUAL_MACHINES, DB), "status")
 
     async def pods(self) -> list[Json]:
-        return items(await self.client.list(PODS), "items")
+        return (await self.client.list(PODS)).objects
 
     async def migrations(self) -> list[Json]:
-        return items(await self.client.list(MIGRATIONS), "items")
+        return (await self.client.list(MIGRATIONS)).objects
 
     async def the_migration(self) -> ObjectName:
         """The only one that has not ended."""
@@ -202,7 +202,7 @@ class World:
 
     async def said(self) -> set[str]:
         """The reasons of all events on the VM about migrations."""
-        events = [each for each in items(await self.client.list(EVENTS), "items") if _is_about_db(each)]
+        events = [each for each in (await self.client.list(EVENTS)).objects if _is_about_db(each)]
         return {text(each, "reason") for each in events if text(each, "reason").startswith("Migrat")}
 
     # What people and others do --------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import Events
+from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
@@ -100,7 +100,7 @@ async def running(world: World) -> AsyncIterator[Stage]:
     ):
         pods, nodes = Informer(client, PODS, world.clock), Informer(client, NODES, world.clock)
         randomness = Randomness(world.clock, lambda: 0.0, lambda best: best[0])
-        events = Events(client, "test", world.clock)
+        events = EventRecorder(client, "test", world.clock)
         loop = SchedulingLoop(SchedulerInformers(pods, nodes), Extender(http), events, randomness)
         task = asyncio.ensure_future(loop.run())
         try:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from deploy.kube.client import ApiClient, ApiError
-from deploy.kube.events import Events
+from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
@@ -19,6 +19,7 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
@@ -79,7 +80,7 @@ class Site:
                 pods=self._pods,
                 migrations=self._migrations,
                 guest_host=self.host,
-                events=Events(client, "test", self.clock),
+                events=EventRecorder(client, "test", self.clock),
                 clock=self.clock,
                 suffix=lambda: next(names),
                 sidecars=True,
@@ -99,7 +100,7 @@ class Site:
         return await self.client.get(VIRTUAL_MACHINES, DB)
 
     async def pods(self) -> list[Json]:
-        return items(await self.client.list(PODS), "items")
+        return (await self.client.list(PODS)).objects
 
     async def run_pod(self, cpu: str = "2", mem: str = "2Gi") -> ObjectName:
         """The pod of the VM runs, and its guest has that size."""
@@ -149,7 +150,7 @@ async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
     await site._controller.reconcile(DB)
     with pytest.raises(ApiError) as stale:
         await site._controller.reconcile(DB)
-    assert stale.value.status == 409
+    assert stale.value.kind is RefusalKind.CONFLICT
     assert text(await site.vm(), "status", "podName") == "db-a"
 
 
@@ -191,10 +192,10 @@ async def test_a_deleted_vm_takes_its_pod_with_it_and_gives_everything_back(site
     await site._controller.reconcile(DB)
     with pytest.raises(ApiError) as gone:
         await site.vm()
-    assert (gone.value.status, site.host.released) == (404, ["default/db"])
+    assert (gone.value.kind, site.host.released) == (RefusalKind.NOT_FOUND, ["default/db"])
 
 
 async def test_a_use_outside_of_its_bounds_is_refused_by_the_api(site: Site) -> None:
     with pytest.raises(ApiError) as refused:
         await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})
-    assert refused.value.status == 422
+    assert refused.value.kind is RefusalKind.INVALID

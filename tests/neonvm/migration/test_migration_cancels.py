@@ -1,6 +1,5 @@
 """A migration, or its VM, is deleted: while it waits, while the guest is sent, and too late."""
 
-from protocol.kubernetes.objects import items
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from tests.neonvm.runtime_fixture import DB, MOVE, RuntimeFixture
 
@@ -82,7 +81,7 @@ async def test_deleting_the_vm_takes_everything_with_it(runtime: RuntimeFixture)
 async def _gone(runtime: RuntimeFixture) -> None:
     """Returns when the VM is gone; its folder is removed by a thread, which takes its own time."""
     for _ in range(1000):
-        if not items(await runtime.client.list(VIRTUAL_MACHINES), "items"):
+        if not (await runtime.client.list(VIRTUAL_MACHINES)).objects:
             break
         await runtime.settle()
     await runtime.settle()

@@ -1,0 +1,184 @@
+"""The informer: a cache that survives broken watches, expired versions and objects that cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from deploy.kube.client import ApiClient
+from deploy.kube.informer import Change, Informer
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import PODS
+from tests.fake_clock import FakeClock, settle
+
+DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
+"""JSON that no decoder of Python's follows to its end."""
+
+
+def pod(name: str, version: str) -> bytes:
+    return json.dumps({"metadata": {"name": name, "namespace": "d", "resourceVersion": version}}).encode()
+
+
+def unreadable(name: str, version: str) -> bytes:
+    return b'{"metadata":{"name":"%s","namespace":"d","resourceVersion":"%s"},"spec":%s}' % (
+        name.encode(),
+        version.encode(),
+        DEEP,
+    )
+
+
+def event(kind: str, raw: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (kind.encode(), raw)
+
+
+EXPIRED = event("ERROR", b'{"code":410,"reason":"Expired","message":"too old"}')
+
+
+class ScriptedApi:
+    """Lists what it holds; each watch delivers the lines of one script and stays open, or ends after ``None``."""
+
+    def __init__(self) -> None:
+        self.pods: list[bytes] = []
+        self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.asked: list[str] = []
+        self.refuse = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        query = request.url.params
+        self.asked.append(f"watch {query['resourceVersion']}" if "watch" in query else "list")
+        if self.refuse:
+            return httpx.Response(self.refuse, json={"message": "no"})
+        if "watch" in query:
+            return httpx.Response(200, content=self._stream())
+        return httpx.Response(200, content=b'{"metadata":{"resourceVersion":"9"},"items":[%s]}' % b",".join(self.pods))
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        while (line := await self.lines.get()) is not None:
+            yield line
+
+
+class Watched:
+    """An informer under test, the API that it follows, and what its listeners heard."""
+
+    def __init__(self) -> None:
+        self.api, self.clock = ScriptedApi(), FakeClock(jitter=0.0)
+        self.heard: list[tuple[str, str, str]] = []
+        client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self.api), base_url="http://api"))
+        self.informer = Informer(client, PODS, self.clock)
+        self.informer.listen(self._note)
+
+    def _note(self, change: Change) -> None:
+        def version(found: Json | None) -> str:
+            metadata = (found or {}).get("metadata")
+            return str(metadata["resourceVersion"]) if isinstance(metadata, dict) else "-"
+
+        self.heard.append((change.name.name, version(change.old), version(change.new)))
+
+    async def gets(self, *lines: bytes | None) -> None:
+        for line in lines:
+            self.api.lines.put_nowait(line)
+        await settle()
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(name.name for name in self.informer.objects)
+
+    @property
+    def unreadable(self) -> list[str]:
+        return sorted(name.name for name in self.informer.unreadable)
+
+
+@asynccontextmanager
+async def following(*pods: bytes) -> AsyncIterator[Watched]:
+    watched = Watched()
+    watched.api.pods = list(pods)
+    running = asyncio.ensure_future(watched.informer.run())
+    await settle()
+    try:
+        yield watched
+        assert not running.done()
+    finally:
+        running.cancel()
+
+
+async def test_a_relist_reports_what_came_changed_and_went_and_nothing_else() -> None:
+    watched = Watched()
+    watched.api.pods = [pod("stays", "1"), pod("changes", "1"), pod("goes", "1")]
+    assert await watched.informer.refresh() == "9"
+    watched.heard.clear()
+    watched.api.pods = [pod("stays", "1"), pod("changes", "2"), pod("comes", "1")]
+    await watched.informer.refresh()
+    assert sorted(watched.heard) == [("changes", "1", "2"), ("comes", "-", "1"), ("goes", "1", "-")]
+    assert (watched.names, watched.informer.synced.is_set()) == (["changes", "comes", "stays"], True)
+
+
+async def test_a_watch_that_ends_goes_on_from_its_last_event() -> None:
+    async with following(pod("a", "1")) as watched:
+        await watched.gets(event("MODIFIED", pod("a", "12")), event("BOOKMARK", pod("", "15")), None)
+        await watched.clock.advance(0.2)
+        assert watched.api.asked == ["list", "watch 9", "watch 15"]
+        assert watched.heard == [("a", "-", "1"), ("a", "1", "12")]
+
+
+async def test_a_version_that_is_too_old_leads_to_a_list() -> None:
+    async with following(pod("a", "1"), pod("b", "1")) as watched:
+        watched.api.pods = [pod("b", "1")]
+        await watched.gets(EXPIRED)
+        await watched.clock.advance(0.2)
+        assert watched.api.asked == ["list", "watch 9", "list", "watch 9"]
+        assert watched.heard[-1] == ("a", "1", "-")
+
+
+async def test_a_server_that_refuses_is_asked_with_longer_and_longer_pauses() -> None:
+    async with following() as watched:
+        watched.api.refuse = 404
+        await watched.gets(None)
+        watched.api.asked.clear()
+        await watched.clock.advance(60.0)
+        assert 10 <= len(watched.api.asked) <= 20
+        watched.api.refuse = 0
+        watched.api.pods = [pod("a", "1")]
+        await watched.clock.advance(5.0)
+        assert watched.names == ["a"]
+
+
+async def test_one_object_of_a_list_that_cannot_be_read_is_left_out_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with following(pod("good", "1"), unreadable("bad", "2")) as watched:
+        assert (watched.names, watched.unreadable) == (["good"], ["bad"])
+        (line,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert (vars(line)["resource"], vars(line)["object"]) == ("pods", "d/bad")
+
+
+async def test_an_object_that_becomes_unreadable_stays_as_it_was_and_the_watch_goes_on() -> None:
+    async with following(pod("a", "1")) as watched:
+        await watched.gets(event("MODIFIED", unreadable("a", "11")), event("ADDED", pod("b", "12")))
+        assert (watched.names, watched.unreadable) == (["a", "b"], ["a"])
+        watched.api.pods = [unreadable("a", "11"), pod("b", "12")]
+        await watched.gets(EXPIRED)
+        await watched.clock.advance(0.2)
+        assert (watched.names, watched.unreadable) == (["a", "b"], ["a"])
+        assert watched.heard == [("a", "-", "1"), ("b", "-", "12")]
+
+
+async def test_an_unreadable_object_is_known_again_once_it_can_be_read_and_gone_once_it_is_deleted() -> None:
+    async with following(unreadable("a", "1"), unreadable("b", "1")) as watched:
+        await watched.gets(event("MODIFIED", pod("a", "11")), event("DELETED", unreadable("b", "12")))
+        assert (watched.names, watched.unreadable) == (["a"], [])
+        assert watched.heard == [("a", "-", "11")]
+
+
+async def test_a_line_that_is_no_event_is_overcome_by_a_list() -> None:
+    async with following() as watched:
+        watched.api.pods = [pod("a", "1")]
+        for _ in range(3):
+            await watched.gets(b"[]\n")
+            await watched.clock.advance(5.0)
+        assert watched.api.asked == ["list", "watch 9", "watch 9", "watch 9", "list", "watch 9"]
+        assert watched.names == ["a"]
