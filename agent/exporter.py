@@ -40,6 +40,8 @@ class AgentCollector(Collector):
         crashes = CounterMetricFamily("autoscale_agent_crashes", "Agents of a VM that ended by a bug.")
         crashes.add_metric((), self._supervisor.crashes)
         yield crashes
+        unreadable = len(self._supervisor.source.unreadable)
+        yield _gauge("autoscale_agent_unreadable_pods", "Pods of this node that cannot be read.", unreadable)
         yield from _sizes(runners)
         yield from _counts(runners)
 
@@ -72,7 +74,8 @@ def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) ->
     runners = {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
     wanted = rest.removeprefix("/")
     if not wanted and not alone:
-        return _json({"vms": sorted(runners)})
+        unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
+        return _json({"vms": sorted(runners), "unreadable": unreadable})
     runner = next(iter(runners.values()), None) if not wanted else runners.get(wanted)
     if runner is None:
         return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)

@@ -48,6 +48,10 @@ class GoneError(PortError):
     """The object does not exist."""
 
 
+class ExpiredError(PortError):
+    """The version to watch from is too old: what there is must be listed anew, at once."""
+
+
 class MetricsSource(Protocol):
     """The guest's node_exporter."""
 
@@ -68,8 +72,8 @@ class VmApi(Protocol):
     async def get(self) -> VirtualMachine:
         """The object now. Raises ``GoneError`` or ``PortError``."""
 
-    def watch(self, version: str) -> AsyncIterator[VirtualMachine]:
-        """The object after each change since ``version``, until the server ends the watch. Raises like ``get``."""
+    def watch(self) -> AsyncIterator[VirtualMachine]:
+        """The object as it is and after each change, until the server ends the watch. Raises like ``get``."""
 
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.

@@ -35,7 +35,7 @@ from agent.core.events import (
 from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import State, begin
-from agent.core.vm import view
+from agent.core.vm import Vm, view
 from agent.ports import (
     ConflictError,
     GoneError,
@@ -123,7 +123,7 @@ class Runner:
     async def _patch(self, action: PatchVm) -> None:
         try:
             patched = await self._ports.vm_api.patch(action.target, action.slot_size, action.base)
-            self._take(Patched(view(patched, self.assignment.pod.name)))
+            self._take(Patched(self._view(patched)))
         except ConflictError:
             self._take(PatchConflicted())
             await self._look()
@@ -144,9 +144,9 @@ class Runner:
         failures = 0
         while True:
             try:
-                found = await self._ports.vm_api.get()
-                self._see(found)
-                async for changed in self._ports.vm_api.watch(found.resource_version):
+                self._see(await self._ports.vm_api.get())
+                async for changed in self._ports.vm_api.watch():
+                    failures = 0
                     self._see(changed)
                 failures = 0
             except PortError as error:
@@ -156,11 +156,14 @@ class Runner:
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
     def _see(self, found: VirtualMachine) -> None:
-        self._take(VmSeen(view(self._with_old_bounds(found), self.assignment.pod.name)))
+        self._take(VmSeen(self._view(found)))
         annotation = found.annotations.get(ANNOTATION_CONFIG)
         if (annotation, found.problems) != (self._annotation, self._problems):
             self._annotation, self._problems = annotation, found.problems
             self._read_policy()
+
+    def _view(self, found: VirtualMachine) -> Vm:
+        return view(self._with_old_bounds(found), self.assignment.pod.name)
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
         """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""

@@ -19,12 +19,18 @@ from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.telemetry import Level, Log
-from protocol.backoff import Backoff
+from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
 """Between the end of something that should not have ended, and its next beginning."""
+
+HEALTHY = Seconds(600.0)
+"""An agent that ran for so long before it ended by a bug is begun anew as after a first failure."""
+
+STEADY_WATCH = Seconds(1.0)
+"""A watch that ends in peace after at least this is continued at once, a shorter one is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +52,29 @@ class Supervisor:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
         self.is_listed = False
-        self._source = source
+        self.source = source
         self._make = make
         self._policy = policy
         self._dependencies = dependencies
-        self._never = asyncio.Event()
 
     async def run(self) -> None:
         """Looks after the set. Returns only by being cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tended: dict[Assignment, asyncio.Task[None]] = {}
-            failures = 0
+            retries, now = Retries(BACKOFF, STEADY_WATCH), self._dependencies.clock.now
             while True:
+                began = now()
                 try:
-                    async for wanted in self._source.sets():
+                    async for wanted in self.source.sets():
                         self._adjust(tasks, tended, wanted)
-                        failures = 0
                 except PortError as error:
                     fields = {"fault": error.fault.value, "reason": error.reason}
                     self._dependencies.log.line(Level.WARNING, "the pods of this node cannot be read", fields)
-                failures += 1
-                await self._pause(failures)
+                else:
+                    if now() - began >= STEADY_WATCH:
+                        retries.succeeded()
+                        continue
+                await self._pause(retries, Seconds(now() - began))
 
     def use_policy(self, policy: Policy) -> None:
         """Puts another policy in force for all VMs, present and future."""
@@ -90,21 +98,21 @@ class Supervisor:
             tended[assignment] = tasks.create_task(self._tend(assignment))
 
     async def _tend(self, assignment: Assignment) -> None:
-        failures = 0
+        retries, now = Retries(BACKOFF, HEALTHY), self._dependencies.clock.now
         try:
             while True:
                 self.runners[assignment] = self._make(assignment, self._policy)
+                began = now()
                 try:
                     await self.runners[assignment].run()
                 except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: written down, counted, begun anew
                     self.crashes += 1
-                    failures += 1
-                    fields = {"vm": str(assignment.vm), "trace": "".join(traceback.format_exception(bugs))}
+                    fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
                     self._dependencies.log.line(Level.ERROR, "an agent ended by a bug and begins anew", fields)
-                await self._pause(failures)
+                await self._pause(retries, Seconds(now() - began))
         finally:
             self.runners.pop(assignment, None)
 
-    async def _pause(self, failures: int) -> None:
-        wait = BACKOFF.delay(failures, self._dependencies.clock.jitter())
-        await self._dependencies.clock.wait(self._never, Instant(self._dependencies.clock.now() + wait))
+    async def _pause(self, retries: Retries, ran: Seconds) -> None:
+        clock = self._dependencies.clock
+        await clock.sleep(retries.failed(clock.jitter(), ran))

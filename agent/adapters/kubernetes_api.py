@@ -3,55 +3,52 @@
 Rules that hold here:
 
 - Bodies are plain JSON values; who calls knows what they mean.
-- Every call has a deadline; a watch has one for its beginning and is ended by the server, or by silence for too long.
+- Every call has a deadline. A watch has one for its beginning and is ended by the server; a silence beyond that end
+  means that the connection is dead, and ends the watch in peace.
 - Errors are those of ``agent.ports``: the caller never sees a status code.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 import msgspec
 
-from agent.adapters.http_errors import no_answer, reason_in
+from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
-from agent.ports import ConflictError, GoneError, PortError, RefusedError, TokenSource
+from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError, TokenSource
+from protocol.kubernetes.cursor import WatchTimes, watch_query
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.pages import (
+    LineSplitter,
+    Page,
+    UnreadableAnswerError,
+    WatchEvent,
+    read_event,
+    read_object,
+    read_page,
+)
+from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
 from protocol.units import Seconds
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+TIMES: Final = WatchTimes.spread(0.0)
 
-WATCH_SPAN: Final = Seconds(290.0)
-"""How long a watch is asked to last; a server that says nothing for longer than this and ``SILENCE`` is gone."""
-
-SILENCE: Final = Seconds(30.0)
-
-LONGEST_LINE: Final = 4 * 1024 * 1024
-"""An object of the API server has at most 1.5 MiB; JSON may escape it to more."""
-
-_ANY: Final = msgspec.json.Decoder(dict[str, object])
-
-_ERRORS: Final[Mapping[int, type[PortError]]] = {
-    400: RefusedError,
-    403: RefusedError,
-    404: GoneError,
-    409: ConflictError,
-    410: GoneError,
-    422: RefusedError,
+_ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
+    RefusalKind.INVALID: RefusedError,
+    RefusalKind.FORBIDDEN: RefusedError,
+    RefusalKind.NOT_FOUND: GoneError,
+    RefusalKind.CONFLICT: ConflictError,
+    RefusalKind.GONE: ExpiredError,
 }
+_OURS: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.FORBIDDEN})
+"""Refused for who we are: the agent's own fault."""
 
-
-class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch."""
-
-    type: str
-    found: dict[str, object] = msgspec.field(name="object")
-
-
-_EVENT: Final = msgspec.json.Decoder(WatchEvent)
+_BAD_REQUEST: Final = 400
 
 
 class KubernetesApi:
@@ -63,40 +60,52 @@ class KubernetesApi:
         self._identity = identity
         self._deadline = deadline
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, object]:
-        """The object or list at ``path``. Raises ``PortError``."""
-        return await self._call("GET", path, params=params)
+    async def get(self, path: str) -> Json:
+        """The object at ``path``. Raises ``PortError``."""
+        return _read(read_object, await self._call("GET", path), "answer is no JSON object")
 
-    async def merge_patch(self, path: str, patch: Mapping[str, object]) -> dict[str, object]:
+    async def list(self, path: str, params: Mapping[str, str]) -> Page:
+        """The objects of the collection at ``path``. Raises ``PortError``."""
+        return _read(read_page, await self._call("GET", path, params=params), "list makes no sense")
+
+    async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
         """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` where it had changed."""
-        return await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
+        body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
+        return _read(read_object, body, "answer is no JSON object")
 
-    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[WatchEvent]:
-        """The changes at ``path`` until the server ends the watch. Raises ``PortError``; ``GoneError`` when too old."""
-        asked = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(int(WATCH_SPAN)), **params}
-        async with self._stream(path, asked) as answer:
-            rest = b""
-            async for chunk in answer.aiter_bytes():
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > LONGEST_LINE:
-                    raise PortError(Fault.VM_API, "the API server sends a line without an end")
-                for line in filter(None, lines):
-                    yield _event(path, line)
+    async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
+        """The changes at ``path`` since ``version`` (empty: first what there is) until the server ends the watch.
+
+        Raises ``PortError``; ``ExpiredError`` where ``version`` is too old.
+        """
+        lines = LineSplitter()
+        try:
+            async with self._stream(path, {**params, **watch_query(version, TIMES)}) as answer:
+                async for chunk in answer.aiter_bytes():
+                    for line in _read(lines.feed, chunk, "watch makes no sense"):
+                        yield _event(path, line)
+        except httpx.ReadTimeout:
+            return
+        except (httpx.HTTPError, OSError) as error:
+            raise no_answer(f"the API server at {self._url}", error, self._deadline) from None
 
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
-        silence = Seconds(WATCH_SPAN + SILENCE)
-        timeout = httpx.Timeout(self._deadline, read=silence)
+        request = self._client.build_request(
+            "GET",
+            self._url + path,
+            params=params,
+            headers=self._headers(),
+            timeout=httpx.Timeout(self._deadline, read=TIMES.silence),
+        )
+        async with asyncio.timeout(self._deadline):
+            answer = await self._client.send(request, stream=True)
         try:
-            headers = self._headers()
-            async with self._client.stream(
-                "GET", self._url + path, params=params, headers=headers, timeout=timeout
-            ) as answer:
-                if answer.status_code != httpx.codes.OK:
-                    raise _refusal("GET", path, answer.status_code, await answer.aread())
-                yield answer
-        except (httpx.HTTPError, OSError) as error:
-            raise no_answer(f"the API server at {self._url}", error, silence) from None
+            if answer.status_code != httpx.codes.OK:
+                raise _refusal("GET", path, read_refusal(answer.status_code, await answer.aread()))
+            yield answer
+        finally:
+            await answer.aclose()
 
     async def _call(
         self,
@@ -106,7 +115,7 @@ class KubernetesApi:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str | None = None,
-    ) -> dict[str, object]:
+    ) -> bytes:
         headers = self._headers() | ({} if content_type is None else {"Content-Type": content_type})
         try:
             async with asyncio.timeout(self._deadline):
@@ -116,33 +125,33 @@ class KubernetesApi:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(f"the API server at {self._url}", error, self._deadline) from None
         if answer.status_code != httpx.codes.OK:
-            raise _refusal(method, path, answer.status_code, answer.content)
-        return _decoded(answer.content)
+            raise _refusal(method, path, read_refusal(answer.status_code, answer.content))
+        return answer.content
 
     def _headers(self) -> dict[str, str]:
         token = self._identity.token()
         return {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
 
 
-def _refusal(method: str, path: str, status: int, body: bytes) -> PortError:
-    fault = Fault.AGENT if status in (400, 401, 403) else Fault.VM_API
-    reason = f"the API server answers {status} to {method} {path}: {reason_in(body)}"
-    return _ERRORS.get(status, PortError)(fault, reason)
-
-
-def _decoded(body: bytes) -> dict[str, object]:
-    try:
-        return _ANY.decode(body)
-    except msgspec.DecodeError as error:
-        raise PortError(Fault.VM_API, f"the API server's answer is no JSON object: {error}") from None
+def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
+    ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
+    said = f": {refusal.message}" if refusal.message else ""
+    reason = f"the API server answers {refusal.status} to {method} {path}{said}"
+    return _ERRORS.get(refusal.kind, PortError)(Fault.AGENT if ours else Fault.VM_API, reason)
 
 
 def _event(path: str, line: bytes) -> WatchEvent:
-    try:
-        event = _EVENT.decode(line)
-    except msgspec.DecodeError as error:
-        raise PortError(Fault.VM_API, f"the API server's watch makes no sense: {error}") from None
-    if event.type == "ERROR":
-        status = event.found.get("code")
-        raise _refusal("WATCH", path, status if isinstance(status, int) else 500, msgspec.json.encode(event.found))
+    event = _read(read_event, line, "watch makes no sense")
+    if event.refusal is not None:
+        raise _refusal("WATCH", path, event.refusal)
     return event
+
+
+T = TypeVar("T")
+
+
+def _read(read: Callable[[bytes], T], body: bytes, wrong: str) -> T:
+    try:
+        return read(body)
+    except UnreadableAnswerError as error:
+        raise PortError(Fault.VM_API, f"the API server's {wrong}: {error}") from None

@@ -5,50 +5,22 @@ Rules that hold here:
 - Only pods of this node with the opt-in label are asked for: an agent's traffic does not grow with the cluster.
 - A pod counts from when it has an address, because its guest is reached there, until it is gone or has ended. One that
   is ending keeps its agent: its VM may be migrating away.
+- A pod that cannot be read stays as it was known and is told in ``unreadable``; it disturbs no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.assignments import Assignment
-from agent.core.events import Fault
-from agent.ports import GoneError, PortError
-from protocol.field_errors import field_message
+from agent.ports import ExpiredError
+from protocol.kubernetes.objects import JsonObject, is_over, labels_of, name_of, text
+from protocol.kubernetes.pages import Page, Unreadable, WatchEvent
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
-
-ENDED = frozenset({"Succeeded", "Failed"})
-
-
-class _Metadata(msgspec.Struct):
-    namespace: str
-    name: str
-    resourceVersion: str = ""  # noqa: N815 - the name in the API
-    labels: dict[str, str] = {}
-
-
-class _Status(msgspec.Struct):
-    phase: str = ""
-    podIP: str | None = None  # noqa: N815 - the name in the API
-
-
-class _Pod(msgspec.Struct):
-    metadata: _Metadata
-    status: _Status = msgspec.field(default_factory=_Status)
-
-
-class _ListMetadata(msgspec.Struct):
-    resourceVersion: str  # noqa: N815 - the name in the API
-
-
-class _Pods(msgspec.Struct):
-    metadata: _ListMetadata
-    items: list[_Pod]
 
 
 class NodePods:
@@ -57,47 +29,44 @@ class NodePods:
     def __init__(self, api: KubernetesApi, node: str) -> None:
         self.unreadable: dict[ObjectName, str] = {}
         self._api = api
+        self._known: dict[ObjectName, Assignment] = {}
         self._selected = {
             "fieldSelector": f"spec.nodeName={node}",
             "labelSelector": f"{LABEL_ENABLED}=true,{LABEL_VM_NAME}",
         }
 
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
-        """All VMs of the node, now and after each change. Ends when the server ends the watch."""
-        listed = _convert(await self._api.get("/api/v1/pods", self._selected), _Pods)
-        assignments = dict(filter(None, map(_assignment, listed.items)))
-        yield frozenset(assignments.values())
-        try:
-            async for event in self._api.watch(
-                "/api/v1/pods", {**self._selected, "resourceVersion": listed.metadata.resourceVersion}
-            ):
+        """All VMs of the node, now and after each change. Ends when the server ends the watch, or says: too old."""
+        page = await self._api.list(PODS.path(), self._selected)
+        self._listed(page)
+        yield frozenset(self._known.values())
+        with suppress(ExpiredError):
+            async for event in self._api.watch(PODS.path(), self._selected, page.version):
                 if event.type != "BOOKMARK":
-                    _apply(assignments, event.type, _convert(event.found, _Pod))
-                    yield frozenset(assignments.values())
-        except GoneError:
-            return
+                    self._apply(event)
+                    yield frozenset(self._known.values())
+
+    def _listed(self, page: Page) -> None:
+        kept = {each.name: self._known[each.name] for each in page.unreadable if each.name in self._known}
+        self.unreadable = {each.name: each.reason for each in page.unreadable}
+        self._known = dict(filter(None, map(_assignment, page.objects))) | kept
+
+    def _apply(self, event: WatchEvent) -> None:
+        self.unreadable.pop(event.name, None)
+        if event.type == "DELETED":
+            self._known.pop(event.name, None)
+        elif event.unreadable is not None:
+            self._refuse(event.unreadable)
+        else:
+            self._known.pop(event.name, None)
+            self._known.update(filter(None, [_assignment(event.object)]))
+
+    def _refuse(self, pod: Unreadable) -> None:
+        self.unreadable[pod.name] = pod.reason
 
 
-def _apply(assignments: dict[ObjectName, Assignment], kind: str, pod: _Pod) -> None:
-    assignments.pop(ObjectName(pod.metadata.namespace, pod.metadata.name), None)
-    found = _assignment(pod)
-    if found is not None and kind != "DELETED":
-        assignments.update([found])
-
-
-def _assignment(pod: _Pod) -> tuple[ObjectName, Assignment] | None:
-    vm = pod.metadata.labels.get(LABEL_VM_NAME)
-    if vm is None or pod.status.podIP is None or pod.status.phase in ENDED:
+def _assignment(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
+    name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
+    if not (vm and address) or is_over(pod):
         return None
-    name = ObjectName(pod.metadata.namespace, pod.metadata.name)
-    return name, Assignment(ObjectName(pod.metadata.namespace, vm), name, pod.status.podIP)
-
-
-T = TypeVar("T")
-
-
-def _convert(found: Mapping[str, object], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(found, kind)
-    except msgspec.ValidationError as error:
-        raise PortError(Fault.VM_API, f"a pod makes no sense: {field_message(error)}") from None
+    return name, Assignment(ObjectName(name.namespace, vm), name, address)

@@ -126,7 +126,7 @@ class FakeVmApi:
             raise self.get_errors.pop(0)
         return self.found
 
-    async def watch(self, version: str) -> AsyncIterator[VirtualMachine]:
+    async def watch(self) -> AsyncIterator[VirtualMachine]:
         """See ``VmApi``."""
         while True:
             change = await self._changes.get()

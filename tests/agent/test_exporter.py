@@ -15,6 +15,7 @@ from agent.assignments import OwnVm
 from agent.exporter import routes
 from agent.http_server import LARGEST_HEAD, listening
 from agent.supervisor import Dependencies, Supervisor
+from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY
 from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
 
@@ -95,10 +96,15 @@ async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> Non
 
 
 async def test_the_node_form_lists_its_vms(served: Served) -> None:
-    fixture, supervisor, _ = served
+    fixture, supervisor, http = served
     supervisor.runners[ASSIGNMENT] = fixture.runner
+    supervisor.source.unreadable = {ObjectName("default", "vm-2-pod"): "nested"}  # type: ignore[misc]
     answer = routes(supervisor, fixture.clock, alone=False)["/explain"]("")
-    assert msgspec.json.decode(answer.body) == {"vms": ["default/vm-1"]}
+    assert msgspec.json.decode(answer.body) == {
+        "vms": ["default/vm-1"],
+        "unreadable": {"default/vm-2-pod": "nested"},
+    }
+    assert "autoscale_agent_unreadable_pods 1.0" in (await http.get("/metrics")).text
 
 
 async def raw(port: int, sent: bytes) -> bytes:

@@ -110,6 +110,42 @@ async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_o
         assert agents.supervisor.runners == {ASSIGNMENT: runner}
 
 
+async def test_a_watch_that_ends_after_a_while_is_continued_at_once_and_is_no_failure() -> None:
+    async with running() as agents:
+        await agents.node.has(ASSIGNMENT)
+        await agents.clock.advance(240.0)
+        agents.node.changes.put_nowait(None)
+        await settle()
+        assert agents.node.asked == 2
+        assert "the pods of this node cannot be read" not in agents.log.messages
+
+
+async def test_a_watch_that_ends_at_once_again_and_again_is_asked_for_ever_less_often() -> None:
+    async with running() as agents:
+        for _ in range(20):
+            agents.node.changes.put_nowait(None)
+        await agents.clock.advance(1.9 + 4.0 + 8.0)
+        assert agents.node.asked == 3, "at 0, 2 and 6 seconds"
+
+
+async def test_an_agent_that_ran_for_long_before_a_bug_begins_anew_as_after_a_first_one() -> None:
+    async with running() as agents:
+
+        async def breaks() -> None:
+            agents.supervisor.runners[ASSIGNMENT].state = None  # type: ignore[assignment]
+            await agents.clock.advance(1.0)
+
+        await agents.node.has(ASSIGNMENT)
+        for wait in (2.0, 4.0, 8.0):
+            await breaks()
+            await agents.clock.advance(wait)
+        assert (agents.supervisor.crashes, len(agents.guests)) == (3, 4), "2, 4 and 8 seconds later"
+        await agents.clock.advance(600.0)
+        await breaks()
+        await agents.clock.advance(2.0)
+        assert (agents.supervisor.crashes, len(agents.guests)) == (4, 5), "2 seconds later, not 16"
+
+
 async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)

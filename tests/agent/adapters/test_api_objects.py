@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ async def test_the_object_is_read_patched_and_watched(cluster: Cluster) -> None:
     after = await cluster.vm.patch(size(500, 2), before.slot_size, int(before.resource_version))
     assert after.use == size(500, 2)
     assert int(after.resource_version) > int(before.resource_version)
-    watching = cluster.vm.watch(before.resource_version)
+    watching = cluster.vm.watch()
     assert await anext(watching) == after
     await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"autoscaling.neon.tech/config": "{}"}}})
     assert (await anext(watching)).annotations == {"autoscaling.neon.tech/config": "{}"}
@@ -151,20 +152,100 @@ async def test_the_nodes_vms_are_its_enabled_pods_that_have_an_address(cluster: 
     assert not left
 
 
-async def test_a_list_of_pods_that_has_become_too_old_ends_in_peace() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
-        if "watch" in request.url.params:
-            return httpx.Response(
-                200, stream=Chunks(b'{"type":"BOOKMARK","object":{}}\n{"type":"ERROR","object":{"code":410}}\n')
-            )
-        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+def pod(name: str, **status: object) -> dict[str, object]:
+    labels = {"autoscaling.neon.tech/enabled": "true", "vm.neon.tech/name": f"vm-{name}"}
+    metadata = {"namespace": "default", "name": name, "labels": labels, "resourceVersion": "7"}
+    return {"metadata": metadata, "status": {"podIP": "10.0.0.1", **status}}
 
-    api = KubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
-    assert [found async for found in NodePods(api, "node-1").sets()] == [frozenset()]
+
+def assigned(name: str) -> Assignment:
+    return Assignment(ObjectName("default", f"vm-{name}"), ObjectName("default", name), "10.0.0.1")
+
+
+def nested(text: bytes) -> bytes:
+    """``text`` with statuses nested so deep that no decoder reads them."""
+    return text.replace(b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"')
+
+
+class PodList:
+    """An API server with a list of pods, and watches that say what a test says."""
+
+    def __init__(self, items: object, *watches: bytes) -> None:
+        self.items, self.watches = items, list(watches)
+        self.asked: list[str] = []
+        self.nested = False
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if "watch" not in request.url.params:
+            self.asked.append("list")
+            body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": self.items}).encode()
+            return httpx.Response(200, content=nested(body) if self.nested else body)
+        self.asked.append(f"watch from {request.url.params.get('resourceVersion')}")
+        return httpx.Response(200, stream=Chunks(self.watches.pop(0)))
+
+    def sets(self) -> AsyncIterator[frozenset[Assignment]]:
+        return self.pods().sets()
+
+    def pods(self) -> NodePods:
+        return NodePods(KubernetesApi(client(self), "http://api", NoToken(), Seconds(1.0)), "node-1")
+
+
+def event(kind: str, found: object) -> bytes:
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+
+
+EXPIRED = event("ERROR", {"code": 410})
+
+
+async def test_a_watch_that_has_become_too_old_ends_in_peace_and_the_next_begins_with_a_list() -> None:
+    server = PodList([pod("a")], event("BOOKMARK", {}) + EXPIRED, event("ADDED", pod("b")))
+    pods = server.pods()
+    assert [found async for found in pods.sets()] == [frozenset({assigned("a")})]
+    both = frozenset({assigned("a"), assigned("b")})
+    assert [found async for found in pods.sets()] == [frozenset({assigned("a")}), both]
+    assert server.asked == ["list", "watch from 1", "list", "watch from 1"]
+
+
+async def test_a_pod_that_cannot_be_read_stays_as_it_was_known_and_disturbs_no_other() -> None:
+    deep = event("MODIFIED", pod("a")).replace(
+        b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"'
+    )
+    server = PodList([pod("a"), 7], deep + event("ADDED", pod("b")) + event("MODIFIED", pod("a", phase="Failed")))
+    pods = server.pods()
+    seen = [(found, dict(pods.unreadable)) async for found in pods.sets()]
+    both, nobody = frozenset({assigned("a"), assigned("b")}), ObjectName("", "")
+    senseless = {nobody: "document: expected object, got int"}
+    too_deep = {ObjectName("default", "a"): "document: expected fewer levels of nesting"}
+    assert seen == [
+        (frozenset({assigned("a")}), senseless),
+        (frozenset({assigned("a")}), senseless | too_deep),
+        (both, senseless | too_deep),
+        (frozenset({assigned("b")}), senseless),
+    ]
+
+
+async def test_a_pod_in_a_list_that_cannot_be_read_stays_as_it_was_known() -> None:
+    server = PodList([pod("a")], event("BOOKMARK", {}) + EXPIRED, b"")
+    pods = server.pods()
+    assert [found async for found in pods.sets()] == [frozenset({assigned("a")})]
+    server.nested = True
+    assert [found async for found in pods.sets()] == [frozenset({assigned("a")})]
+    assert list(pods.unreadable) == [ObjectName("default", "a")]
 
 
 async def test_a_list_of_pods_that_makes_no_sense_is_the_apis_fault() -> None:
-    api = KubernetesApi(client(lambda _: httpx.Response(200, json={"items": 3})), "http://api", NoToken(), Seconds(1.0))
-    with pytest.raises(PortError, match="a pod makes no sense: ") as caught:
-        await anext(NodePods(api, "node-1").sets())
+    with pytest.raises(PortError, match="the API server's list makes no sense: items: ") as caught:
+        await anext(PodList(3).sets())
     assert caught.value.fault == Fault.VM_API
+
+
+async def test_a_quiet_vm_is_watched_without_a_version_which_cannot_become_too_old() -> None:
+    asked: list[str | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.params.get("resourceVersion"))
+        return httpx.Response(200, stream=Chunks(b""))
+
+    api = KubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
+    assert [found async for found in NeonVm(api, ObjectName("default", "vm-1")).watch()] == []
+    assert asked == [None]
