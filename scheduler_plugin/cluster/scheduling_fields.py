@@ -1,0 +1,324 @@
+"""The fields of pods, VirtualMachines, nodes and volumes that constraints are made of, read into their vocabulary.
+
+Rules that hold here:
+
+- What cannot be read constrains nothing and says so: a VM that is well but for its affinity is still scaled, and
+  kube-scheduler's refusal tells what was overlooked.
+- Objects without such fields share one empty value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.field_errors import field_message
+from scheduler_plugin.constraints import (
+    PLAIN_POD,
+    UNCONSTRAINED,
+    HostPort,
+    NodeTerm,
+    NodeTraits,
+    PodConstraints,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Spread,
+    Taint,
+    Toleration,
+    Weighted,
+)
+
+FAULTS: Final = {
+    "MemoryPressure": "under memory pressure",
+    "DiskPressure": "under disk pressure",
+    "PIDPressure": "short of process ids",
+    "NetworkUnavailable": "without a network",
+}
+"""Conditions of a node that keep VMs away while they are True."""
+
+EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+"""The API server adds these tolerations to every pod; nodes in that state are judged by their conditions."""
+
+CONSTRAINING: Final = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints")
+
+
+class _Camel(msgspec.Struct, frozen=True, rename="camel"):
+    """Fields are spelled as in the API."""
+
+
+class _Requirement(_Camel, frozen=True):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _Selector(_Camel, frozen=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[_Requirement] | None = None
+
+
+class _NodeTerm(_Camel, frozen=True):
+    match_expressions: list[_Requirement] | None = None
+    match_fields: list[_Requirement] | None = None
+
+
+class _NodeTerms(_Camel, frozen=True):
+    node_selector_terms: list[_NodeTerm] | None = None
+
+
+class _PreferredNodes(_Camel, frozen=True):
+    weight: int
+    preference: _NodeTerm
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True):
+    required: _NodeTerms | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[_PreferredNodes] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class _PodTerm(_Camel, frozen=True):
+    topology_key: str
+    label_selector: _Selector | None = None
+    namespaces: list[str] | None = None
+    namespace_selector: _Selector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
+
+
+class _PreferredPods(_Camel, frozen=True):
+    weight: int
+    pod_affinity_term: _PodTerm
+
+
+class _PodAffinity(msgspec.Struct, frozen=True):
+    required: list[_PodTerm] | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[_PreferredPods] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class _Affinity(_Camel, frozen=True):
+    node_affinity: _NodeAffinity | None = None
+    pod_affinity: _PodAffinity | None = None
+    pod_anti_affinity: _PodAffinity | None = None
+
+
+class _Toleration(_Camel, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class _Spread(_Camel, frozen=True):
+    topology_key: str
+    max_skew: int
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: _Selector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] | None = None
+
+
+class _Constraining(_Camel, frozen=True):
+    """What a pod's spec and a VirtualMachine's spec have in common."""
+
+    affinity: _Affinity | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[_Toleration] | None = None
+    topology_spread_constraints: list[_Spread] | None = None
+
+
+class _Taint(_Camel, frozen=True):
+    key: str
+    effect: str
+    value: str | None = None
+
+
+class _Condition(_Camel, frozen=True):
+    type: str
+    status: str
+
+
+class _Port(_Camel, frozen=True):
+    host_port: int | None = None
+    protocol: str | None = None
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+
+
+class _Container(_Camel, frozen=True):
+    ports: list[_Port] | None = None
+
+
+class _Claim(_Camel, frozen=True):
+    claim_name: str
+
+
+class _Volume(_Camel, frozen=True):
+    persistent_volume_claim: _Claim | None = None
+
+
+class _PlacedSpec(_Camel, frozen=True):
+    containers: list[_Container] | None = None
+    volumes: list[_Volume] | None = None
+    tolerations: list[_Toleration] | None = None
+    affinity: _Affinity | None = None
+
+
+class _VolumeAffinity(_Camel, frozen=True):
+    required: _NodeTerms | None = None
+
+
+S = TypeVar("S")
+
+
+def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
+    """What ``spec`` of a VirtualMachine demands of its node; it is spelled as in a pod."""
+    if not any(spec.get(key) for key in CONSTRAINING):
+        return UNCONSTRAINED
+    try:
+        return _constraints(msgspec.convert(spec, _Constraining))
+    except (ValueError, RecursionError) as error:
+        return PodConstraints(unreadable=f"spec: {field_message(error)}")
+
+
+def pod_traits(labels: Mapping[str, str], spec: Mapping[str, object], *, is_leaving: bool) -> PodTraits:
+    """A pod as other pods' constraints see it; what cannot be read is left out."""
+    try:
+        found = msgspec.convert(spec, _PlacedSpec)
+    except (ValueError, RecursionError):
+        found = _PlacedSpec()
+    affinity = found.affinity or _Affinity()
+    made = PodTraits(
+        labels=labels,
+        anti_affinity=_pod_terms(affinity.pod_anti_affinity),
+        host_ports=tuple(_host_ports(found)),
+        volumes=tuple(_claims(found)),
+        tolerations=tuple(_toleration(each) for each in found.tolerations or () if each.key not in EVERY_POD_TOLERATES),
+        is_leaving=is_leaving,
+    )
+    return PLAIN_POD if made == PLAIN_POD else made
+
+
+def node_traits(labels: Mapping[str, str], taints: object, conditions: object) -> NodeTraits:
+    """A node by its labels, ``spec.taints`` and ``status.conditions``; entries that cannot be read are left out."""
+    states = {each.type: each.status for each in _listed(conditions, _Condition)}
+    faults = ["not ready"] if states.get("Ready", "True") != "True" else []
+    faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
+    found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, _Taint))
+    return NodeTraits(labels, found, tuple(faults))
+
+
+def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
+    """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none where any node reaches it or it is unreadable."""
+    try:
+        found = msgspec.convert(affinity or {}, _VolumeAffinity)
+    except (ValueError, RecursionError):
+        return ()
+    return _node_terms(found.required) or ()
+
+
+def _listed(given: object, kind: type[S]) -> list[S]:
+    read = []
+    for each in given if isinstance(given, list) else ():
+        try:
+            read.append(msgspec.convert(each, kind))
+        except (ValueError, RecursionError):
+            continue
+    return read
+
+
+def _constraints(found: _Constraining) -> PodConstraints:
+    affinity = found.affinity or _Affinity()
+    nodes = affinity.node_affinity or _NodeAffinity()
+    towards, away = affinity.pod_affinity or _PodAffinity(), affinity.pod_anti_affinity or _PodAffinity()
+    return PodConstraints(
+        tolerations=tuple(_toleration(each) for each in found.tolerations or ()),
+        node_selector=tuple(
+            Requirement(key, "In", (value,)) for key, value in sorted((found.node_selector or {}).items())
+        ),
+        node_terms=_node_terms(nodes.required),
+        affinity=_pod_terms(towards),
+        anti_affinity=_pod_terms(away),
+        spreads=tuple(
+            _spread(each)
+            for each in found.topology_spread_constraints or ()
+            if each.when_unsatisfiable == "DoNotSchedule"
+        ),
+        preferred_nodes=tuple(Weighted(each.weight, _node_term(each.preference)) for each in nodes.preferred or ()),
+        preferred_pods=(
+            *(Weighted(each.weight, _pod_term(each.pod_affinity_term)) for each in towards.preferred or ()),
+            *(Weighted(-each.weight, _pod_term(each.pod_affinity_term)) for each in away.preferred or ()),
+        ),
+    )
+
+
+def _toleration(found: _Toleration) -> Toleration:
+    return Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
+
+
+def _requirements(given: list[_Requirement] | None) -> tuple[Requirement, ...]:
+    return tuple(Requirement(each.key, each.operator, tuple(each.values or ())) for each in given or ())
+
+
+def _selector(found: _Selector | None) -> tuple[Requirement, ...] | None:
+    if found is None:
+        return None
+    same = tuple(Requirement(key, "In", (value,)) for key, value in sorted((found.match_labels or {}).items()))
+    return same + _requirements(found.match_expressions)
+
+
+def _node_terms(found: _NodeTerms | None) -> tuple[NodeTerm, ...] | None:
+    return None if found is None else tuple(_node_term(each) for each in found.node_selector_terms or ())
+
+
+def _node_term(found: _NodeTerm) -> NodeTerm:
+    return NodeTerm(_requirements(found.match_expressions), _requirements(found.match_fields))
+
+
+def _pod_terms(found: _PodAffinity | None) -> tuple[PodTerm, ...]:
+    return () if found is None else tuple(_pod_term(each) for each in found.required or ())
+
+
+def _pod_term(found: _PodTerm) -> PodTerm:
+    return PodTerm(
+        found.topology_key,
+        _selector(found.label_selector),
+        tuple(found.namespaces or ()),
+        _selector(found.namespace_selector),
+        tuple(found.match_label_keys or ()),
+        tuple(found.mismatch_label_keys or ()),
+    )
+
+
+def _spread(found: _Spread) -> Spread:
+    return Spread(
+        found.topology_key,
+        found.max_skew,
+        _selector(found.label_selector),
+        1 if found.min_domains is None else found.min_domains,
+        honors_affinity=found.node_affinity_policy != "Ignore",
+        honors_taints=found.node_taints_policy == "Honor",
+        same=tuple(found.match_label_keys or ()),
+    )
+
+
+def _host_ports(found: _PlacedSpec) -> list[HostPort]:
+    ports = [port for container in found.containers or () for port in container.ports or ()]
+    return [
+        HostPort(port.host_port, port.protocol or "TCP", port.host_ip or HostPort(0).address)
+        for port in ports
+        if port.host_port
+    ]
+
+
+def _claims(found: _PlacedSpec) -> list[str]:
+    """The names of the pod's PersistentVolumeClaims. Ephemeral ones are made anew for every pod."""
+    claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
+    return [claim.claim_name for claim in claims if claim is not None]

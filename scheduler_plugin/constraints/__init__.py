@@ -1,0 +1,45 @@
+"""What kube-scheduler judges a pod's node by, so that VMs are only moved to where their pods may go (S4.8). Pure."""
+
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.judge import Candidate, Judge, Judgement, VolumeTerms
+from scheduler_plugin.constraints.model import (
+    PLAIN_NODE,
+    PLAIN_POD,
+    UNCONSTRAINED,
+    HostPort,
+    Labels,
+    NodeTerm,
+    NodeTraits,
+    PodConstraints,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Spread,
+    Taint,
+    Toleration,
+    Weighted,
+)
+
+__all__ = [
+    "PLAIN_NODE",
+    "PLAIN_POD",
+    "UNCONSTRAINED",
+    "Candidate",
+    "ClusterView",
+    "HostPort",
+    "Judge",
+    "Judgement",
+    "Labels",
+    "NodeTerm",
+    "NodeTraits",
+    "PlacedPod",
+    "PodConstraints",
+    "PodTerm",
+    "PodTraits",
+    "Requirement",
+    "Spread",
+    "Taint",
+    "Toleration",
+    "VolumeTerms",
+    "Weighted",
+]

@@ -1,0 +1,113 @@
+"""The nodes and placed pods that constraints are judged against, with the indexes that make it fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler_plugin.constraints.model import Labels, NodeTraits, PodTerm, PodTraits, Requirement, Selector
+from scheduler_plugin.constraints.selectors import with_keys
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPod:
+    """A pod on a node."""
+
+    node: str
+    namespace: str
+    traits: PodTraits
+
+
+@dataclass(frozen=True, slots=True)
+class Repulsion:
+    """A required anti-affinity term of pods that are placed: ``namespace`` is theirs, ``nodes`` where they are."""
+
+    term: PodTerm
+    namespace: str
+    nodes: set[str]
+
+
+class ClusterView:
+    """``namespaces`` are the labels of all namespaces, None where they are not known."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeTraits],
+        pods: Iterable[PlacedPod] = (),
+        namespaces: Mapping[str, Labels] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.namespaces = namespaces
+        self._pods: list[PlacedPod] = []
+        self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
+        self._by_node: dict[str, list[PlacedPod]] | None = None
+        self._repulsions: dict[tuple[PodTerm, str], Repulsion] = {}
+        self._repelling: dict[tuple[str, str], list[Repulsion]] = {}
+        self._repelling_any: list[Repulsion] = []
+        for pod in pods:
+            self.add(pod)
+
+    def add(self, pod: PlacedPod) -> None:
+        """One more pod; one on a node that is not known counts nowhere."""
+        if pod.node not in self.nodes:
+            return
+        self._pods.append(pod)
+        for key, by_value in self._by_label.items():
+            if key in pod.traits.labels:
+                by_value.setdefault(pod.traits.labels[key], []).append(pod)
+        if self._by_node is not None:
+            self._by_node.setdefault(pod.node, []).append(pod)
+        for term in pod.traits.anti_affinity:
+            self._repel(resolved(term, pod.traits.labels), pod)
+
+    def on(self, node: str) -> list[PlacedPod]:
+        """The pods of a node."""
+        if self._by_node is None:
+            self._by_node = {}
+            for pod in self._pods:
+                self._by_node.setdefault(pod.node, []).append(pod)
+        return self._by_node.get(node, [])
+
+    def candidates(self, selector: Selector) -> list[PlacedPod]:
+        """Pods among which are all that the selector selects; few where it asks for the value of a label."""
+        narrow = _narrow(selector)
+        if narrow is None:
+            return [] if selector is None else self._pods
+        by_value = self._by_label.get(narrow.key)
+        if by_value is None:
+            by_value = self._by_label[narrow.key] = {}
+            for pod in self._pods:
+                if narrow.key in pod.traits.labels:
+                    by_value.setdefault(pod.traits.labels[narrow.key], []).append(pod)
+        return [pod for value in dict.fromkeys(narrow.values) for pod in by_value.get(value, ())]
+
+    def repulsions(self, labels: Labels) -> Iterator[Repulsion]:
+        """The anti-affinity of placed pods that may be about a pod with these labels."""
+        yield from self._repelling_any
+        for label in labels.items():
+            yield from self._repelling.get(label, ())
+
+    def _repel(self, term: PodTerm, pod: PlacedPod) -> None:
+        known = self._repulsions.get((term, pod.namespace))
+        if known is not None:
+            known.nodes.add(pod.node)
+            return
+        made = self._repulsions[term, pod.namespace] = Repulsion(term, pod.namespace, {pod.node})
+        narrow = _narrow(term.selector)
+        if narrow is not None:
+            for value in dict.fromkeys(narrow.values):
+                self._repelling.setdefault((narrow.key, value), []).append(made)
+        elif term.selector is not None:
+            self._repelling_any.append(made)
+
+
+def resolved(term: PodTerm, labels: Labels) -> PodTerm:
+    """The term with its label keys filled in from the owner's labels."""
+    if not (term.same or term.different):
+        return term
+    selector = with_keys(term.selector, labels, term.same, term.different)
+    return PodTerm(term.topology_key, selector, term.namespaces, term.namespace_selector)
+
+
+def _narrow(selector: Selector) -> Requirement | None:
+    return next((each for each in selector or () if each.operator == "In"), None)

@@ -1,0 +1,108 @@
+"""Where a VM's target pod may be placed, by all constraints together, and where it would rather be.
+
+Rules that hold here:
+
+- A hindrance is what kube-scheduler would refuse the node for, in words; what is not known hinders nothing.
+- What depends only on the pod and one node is found once for all pods with the same constraints.
+- Preferences order nodes and never forbid one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.host_ports import port_taken
+from scheduler_plugin.constraints.model import UNCONSTRAINED, NodeTerm, NodeTraits, PodConstraints, PodTraits
+from scheduler_plugin.constraints.node_affinity import any_matches, node_matches, preferred_weight
+from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
+from scheduler_plugin.constraints.taints import discouragements, untolerated
+from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
+
+VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
+"""For each bound volume the alternatives of its node affinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod that is to be placed: its ``traits`` are those of the pod that it stands in for."""
+
+    namespace: str
+    constraints: PodConstraints = UNCONSTRAINED
+    traits: PodTraits = field(default_factory=PodTraits)
+    volumes: VolumeTerms = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the constraints of one candidate mean for each node."""
+
+    candidate: Candidate
+    affinity: PodAffinity
+    spreads: tuple[SpreadLimit, ...]
+    known: dict[str, str | None]
+    view: ClusterView
+
+    def hindrance(self, name: str) -> str | None:
+        """Why the pod cannot be placed on the node; None where it can, as far as is known."""
+        node = self.view.nodes.get(name)
+        if node is None:
+            return None
+        if name not in self.known:
+            self.known[name] = hindrance_of_node(self.candidate, name, node)
+        why = self.known[name] or self.affinity.hindrance(node.labels)
+        why = why or next((found for limit in self.spreads if (found := limit.hindrance(node.labels))), None)
+        return why or self._port(name)
+
+    def preference(self, name: str) -> tuple[int, int]:
+        """How much the node is preferred, the least first."""
+        node = self.view.nodes.get(name)
+        if node is None:
+            return 0, 0
+        constraints = self.candidate.constraints
+        weight = preferred_weight(constraints.preferred_nodes, name, node) + self.affinity.weight(node.labels)
+        return discouragements(node.taints, constraints.tolerations), -weight
+
+    def _port(self, name: str) -> str | None:
+        wanted = self.candidate.traits.host_ports
+        if not wanted:
+            return None
+        taken = port_taken(wanted, (port for pod in self.view.on(name) for port in pod.traits.host_ports))
+        return None if taken is None else f"port {taken.port} is taken there"
+
+
+def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
+    """Why the pod cannot be placed on the node, whatever else is placed where."""
+    if node.faults:
+        return f"the node is {' and '.join(node.faults)}"
+    taint = untolerated(node.taints, candidate.constraints.tolerations)
+    if taint is not None:
+        return f"it does not tolerate taint {taint}"
+    if not node_matches(candidate.constraints, name, node):
+        return "its node selector or node affinity excludes the node"
+    if not all(any_matches(terms, name, node) for terms in candidate.volumes):
+        return "a volume of it cannot be reached from there"
+    return None
+
+
+class Judge:
+    """Judges candidates against one view of the cluster."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
+
+    def judge(self, candidate: Candidate) -> Judgement:
+        """Ask the judgement about nodes before pods are added to the view."""
+        constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
+        return Judgement(
+            candidate,
+            pod_affinity(constraints, namespace, labels, self._view),
+            spread_limits(constraints, namespace, labels, self._view),
+            self._known.setdefault((constraints, candidate.volumes), {}),
+            self._view,
+        )
+
+    def place(self, candidate: Candidate, node: str) -> None:
+        """Takes note that the pod will be on the node: later judgements see it there."""
+        self._view.add(PlacedPod(node, candidate.namespace, candidate.traits))

@@ -1,0 +1,151 @@
+"""The vocabulary of placement: what a pod demands of its node, and what nodes and placed pods are like.
+
+Values only. A selector is a tuple of requirements that must all hold; ``()`` selects everything, None nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One demand on labels: ``operator`` as Kubernetes spells it (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+Requirements = tuple[Requirement, ...]
+Selector = Requirements | None
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted(Generic[T]):
+    """A preference: what is preferred, and how much; a negative weight repels."""
+
+    weight: int
+    term: T
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint; ``effect`` is NoSchedule, NoExecute or PreferNoSchedule."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's toleration; an empty ``effect`` stands for all effects, an empty ``key`` with Exists for all taints."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """One alternative of node affinity: demands on the node's labels and on its fields (``metadata.name``)."""
+
+    labels: Requirements = ()
+    fields: Requirements = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodTerm:
+    """One term of pod (anti-)affinity.
+
+    It is about the pods that ``selector`` selects in the owner's namespace, or else in ``namespaces`` and in those that
+    ``namespace_selector`` selects. ``same`` and ``different`` are keys of the owner's labels whose values the selected
+    pods share or do not share.
+    """
+
+    topology_key: str
+    selector: Selector = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: Selector = None
+    same: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint with DoNotSchedule."""
+
+    topology_key: str
+    max_skew: int
+    selector: Selector = None
+    min_domains: int = 1
+    honors_affinity: bool = True
+    honors_taints: bool = False
+    same: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodConstraints:
+    """What a pod demands of the node that it is placed on. ``node_terms`` are alternatives, None where there are none.
+
+    ``unreadable`` says what could not be read; then the rest is empty and nothing is ruled out.
+    """
+
+    tolerations: tuple[Toleration, ...] = ()
+    node_selector: Requirements = ()
+    node_terms: tuple[NodeTerm, ...] | None = None
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    preferred_nodes: tuple[Weighted[NodeTerm], ...] = ()
+    preferred_pods: tuple[Weighted[PodTerm], ...] = ()
+    unreadable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port that a pod takes on its node; ``address`` 0.0.0.0 is every address."""
+
+    port: int
+    protocol: str = "TCP"
+    address: str = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTraits:
+    """A node as constraints see it. ``faults`` are conditions for which no pod should be sent there, by name."""
+
+    labels: Labels = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodTraits:
+    """A pod as the constraints of others see it, and what ties it to its node beside its constraints.
+
+    ``volumes`` names its PersistentVolumeClaims, ``tolerations`` are all of its own but those that every pod has.
+    ``is_leaving``: it has a deletion timestamp.
+    """
+
+    labels: Labels = field(default_factory=dict)
+    anti_affinity: tuple[PodTerm, ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    volumes: tuple[str, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    is_leaving: bool = False
+
+
+UNCONSTRAINED = PodConstraints()
+PLAIN_NODE = NodeTraits()
+PLAIN_POD = PodTraits()

@@ -1,0 +1,32 @@
+"""nodeSelector, node affinity, and the node affinity of volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler_plugin.constraints.model import NodeTerm, NodeTraits, PodConstraints, Weighted
+from scheduler_plugin.constraints.selectors import meets
+
+
+def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
+    """Whether the alternative holds for the node of that name; an empty one holds for no node."""
+    if not term.labels and not term.fields:
+        return False
+    return meets(term.labels, node.labels) and meets(term.fields, {"metadata.name": name})
+
+
+def any_matches(terms: Iterable[NodeTerm], name: str, node: NodeTraits) -> bool:
+    """Whether one of the alternatives holds."""
+    return any(term_matches(term, name, node) for term in terms)
+
+
+def node_matches(constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
+    """Whether nodeSelector and required node affinity hold."""
+    if not meets(constraints.node_selector, node.labels):
+        return False
+    return constraints.node_terms is None or any_matches(constraints.node_terms, name, node)
+
+
+def preferred_weight(terms: Iterable[Weighted[NodeTerm]], name: str, node: NodeTraits) -> int:
+    """The sum of the weights of the preferred terms that hold."""
+    return sum(each.weight for each in terms if term_matches(each.term, name, node))

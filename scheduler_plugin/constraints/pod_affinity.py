@@ -1,0 +1,119 @@
+"""Affinity and anti-affinity between pods, as the InterPodAffinity plugin of kube-scheduler judges it.
+
+Rules that hold here:
+
+- A term is about topology: a node counts as where a pod is when both have the same value of the term's topology key.
+- Required affinity is met by pods that all its terms select; the first pod of its kind may go anywhere with the keys.
+- Anti-affinity holds both ways: what a placed pod demands keeps the new one away as well.
+- Whether a namespace is selected may not be known; then nothing is ruled out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, resolved
+from scheduler_plugin.constraints.model import Labels, PodConstraints, PodTerm
+from scheduler_plugin.constraints.selectors import meets, selects
+
+Domain = tuple[str, str]
+"""A topology key and its value."""
+
+
+@dataclass(slots=True)
+class PodAffinity:
+    """What the pods that are placed mean for one pod that is not."""
+
+    affinity_keys: tuple[str, ...] = ()
+    attracted: list[set[str]] = field(default_factory=list)
+    is_first: bool = False
+    repelled: set[Domain] = field(default_factory=set)
+    repelled_by_others: set[Domain] = field(default_factory=set)
+    preferred: Counter[Domain] = field(default_factory=Counter)
+
+    def hindrance(self, labels: Labels) -> str | None:
+        """Why a node with these labels is out of question; None where it is not."""
+        if not self._is_attracted(labels):
+            return "no pod that its pod affinity asks for is there"
+        if any(labels.get(key) == value for key, value in self.repelled):
+            return "its pod anti-affinity forbids a pod that is there"
+        if any(labels.get(key) == value for key, value in self.repelled_by_others):
+            return "the pod anti-affinity of a pod that is there forbids it"
+        return None
+
+    def weight(self, labels: Labels) -> int:
+        """How much a node with these labels is preferred."""
+        return sum(weight for (key, value), weight in self.preferred.items() if labels.get(key) == value)
+
+    def _is_attracted(self, labels: Labels) -> bool:
+        if self.is_first:
+            return all(key in labels for key in self.affinity_keys)
+        pairs = zip(self.affinity_keys, self.attracted, strict=True)
+        return all(labels.get(key) in values for key, values in pairs)
+
+
+def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView) -> PodAffinity:
+    """Looks up once what is the same for every node."""
+    found = PodAffinity()
+    if constraints.affinity:
+        _attract(found, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
+    for term in constraints.anti_affinity:
+        found.repelled.update(_domains(resolved(term, labels), namespace, view, unknown=False))
+    for repulsion in view.repulsions(labels):
+        if _is_about(repulsion.term, repulsion.namespace, namespace, labels, view, unknown=False):
+            found.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
+    for each in constraints.preferred_pods:
+        for domain in _domains(resolved(each.term, labels), namespace, view, unknown=False):
+            found.preferred[domain] += each.weight
+    return found
+
+
+def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
+    matching = [
+        pod
+        for pod in view.candidates(terms[0].selector)
+        if all(_is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=True) for term in terms)
+    ]
+    found.affinity_keys = tuple(term.topology_key for term in terms)
+    found.attracted = [
+        {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in found.affinity_keys
+    ]
+    selects_itself = all(_is_about(term, namespace, namespace, labels, view, unknown=True) for term in terms)
+    found.is_first = selects_itself and not any(found.attracted)
+
+
+def _domains(term: PodTerm, namespace: str, view: ClusterView, *, unknown: bool) -> Iterator[Domain]:
+    """Where pods that the term is about are, once for each of them."""
+    about: list[PlacedPod] = [
+        pod
+        for pod in view.candidates(term.selector)
+        if _is_about(term, namespace, pod.namespace, pod.traits.labels, view, unknown=unknown)
+    ]
+    return _values(term.topology_key, (pod.node for pod in about), view)
+
+
+def _values(key: str, nodes: Iterable[str], view: ClusterView) -> Iterator[Domain]:
+    for node in nodes:
+        value = view.nodes[node].labels.get(key)
+        if value is not None:
+            yield key, value
+
+
+def _is_about(  # noqa: PLR0913 - a term, two pods, and the cluster that they are in
+    term: PodTerm, owner: str, namespace: str, labels: Labels, view: ClusterView, *, unknown: bool
+) -> bool:
+    """Whether the term of a pod in namespace ``owner`` selects a pod; ``unknown`` where its namespace's labels are."""
+    return selects(term.selector, labels) and _covers(term, owner, namespace, view, unknown=unknown)
+
+
+def _covers(term: PodTerm, owner: str, namespace: str, view: ClusterView, *, unknown: bool) -> bool:
+    if not term.namespaces and term.namespace_selector is None:
+        return namespace == owner
+    if namespace in term.namespaces:
+        return True
+    if not term.namespace_selector:
+        return term.namespace_selector is not None
+    known = None if view.namespaces is None else view.namespaces.get(namespace)
+    return unknown if known is None else meets(term.namespace_selector, known)

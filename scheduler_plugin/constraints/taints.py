@@ -1,0 +1,38 @@
+"""Taints and tolerations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from scheduler_plugin.constraints.model import Taint, Toleration
+
+FORBIDDING: Final = frozenset({"NoSchedule", "NoExecute"})
+DISCOURAGING: Final = "PreferNoSchedule"
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether the toleration covers the taint. An operator that is not known here counts as covering it."""
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.key not in ("", taint.key):
+        return False
+    if toleration.operator in ("", "Equal"):
+        return toleration.key == taint.key and toleration.value == taint.value
+    return True
+
+
+def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> Taint | None:
+    """The first taint that keeps the pod away; None where none does."""
+    for taint in taints:
+        if taint.effect in FORBIDDING and not any(tolerates(each, taint) for each in tolerations):
+            return taint
+    return None
+
+
+def discouragements(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> int:
+    """How many PreferNoSchedule taints the pod does not tolerate; only tolerations of that effect count, or of all."""
+    relevant = [each for each in tolerations if each.effect in ("", DISCOURAGING)]
+    return sum(
+        1 for taint in taints if taint.effect == DISCOURAGING and not any(tolerates(each, taint) for each in relevant)
+    )

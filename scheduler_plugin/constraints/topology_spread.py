@@ -1,0 +1,65 @@
+"""Topology spread constraints with DoNotSchedule, as the PodTopologySpread plugin of kube-scheduler judges them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler_plugin.constraints.cluster_view import ClusterView
+from scheduler_plugin.constraints.model import Labels, NodeTraits, PodConstraints, Spread
+from scheduler_plugin.constraints.node_affinity import node_matches
+from scheduler_plugin.constraints.selectors import selects, with_keys
+from scheduler_plugin.constraints.taints import untolerated
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLimit:
+    """One constraint: how many pods each domain has, and how many a domain may have at most with the new pod."""
+
+    key: str
+    counts: dict[str, int]
+    adds: int
+    most: int
+
+    def hindrance(self, labels: Labels) -> str | None:
+        """Why a node with these labels is out of question; None where it is not."""
+        value = labels.get(self.key)
+        if value is None:
+            return f"it has no label {self.key}, over which the VM is spread"
+        if self.counts.get(value, 0) + self.adds > self.most:
+            return f"its topology spread over {self.key} would be uneven"
+        return None
+
+
+def spread_limits(
+    constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView
+) -> tuple[SpreadLimit, ...]:
+    """Counts once what is the same for every node. Only nodes with the topology keys of all constraints count."""
+    if not constraints.spreads:
+        return ()
+    keys = [spread.topology_key for spread in constraints.spreads]
+    complete = {name: node for name, node in view.nodes.items() if all(key in node.labels for key in keys)}
+    limits = []
+    for spread in constraints.spreads:
+        key = spread.topology_key
+        domains = {
+            name: node.labels[key] for name, node in complete.items() if _counts(spread, constraints, name, node)
+        }
+        limits.append(_limit(spread, domains, namespace, labels, view))
+    return tuple(limits)
+
+
+def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labels, view: ClusterView) -> SpreadLimit:
+    """``domains`` are those of the nodes that count."""
+    selector = with_keys(spread.selector, labels, spread.same)
+    counts = dict.fromkeys(domains.values(), 0)
+    for pod in view.candidates(selector):
+        if pod.node in domains and pod.namespace == namespace and not pod.traits.is_leaving:
+            counts[domains[pod.node]] += selects(selector, pod.traits.labels)
+    least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
+    return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), least + spread.max_skew)
+
+
+def _counts(spread: Spread, constraints: PodConstraints, name: str, node: NodeTraits) -> bool:
+    if spread.honors_affinity and not node_matches(constraints, name, node):
+        return False
+    return not (spread.honors_taints and untolerated(node.taints, constraints.tolerations))

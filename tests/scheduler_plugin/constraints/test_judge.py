@@ -1,0 +1,234 @@
+"""What is judged beside the rules that the oracle covers: words, preferences, volumes, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
+from scheduler_plugin.constraints import (
+    PLAIN_POD,
+    UNCONSTRAINED,
+    Candidate,
+    ClusterView,
+    HostPort,
+    Judge,
+    NodeTerm,
+    NodeTraits,
+    PlacedPod,
+    PodConstraints,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Spread,
+    Taint,
+    Toleration,
+    Weighted,
+)
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ZONE_A, ZONE_B = NodeTraits({"zone": "a"}), NodeTraits({"zone": "b"})
+IN_A = NodeTerm((Requirement("zone", "In", ("a",)),))
+APP = (Requirement("app", "In", ("db",)),)
+
+
+def why_not(
+    constraints: PodConstraints = UNCONSTRAINED,
+    node: NodeTraits = ZONE_A,
+    *pods: PodTraits,
+    traits: PodTraits = PLAIN_POD,
+    volumes: tuple[tuple[NodeTerm, ...], ...] = (),
+) -> str | None:
+    """What keeps the pod from ``node``, on which ``pods`` are."""
+    view = ClusterView({"n": node}, [PlacedPod("n", "default", pod) for pod in pods])
+    return Judge(view).judge(Candidate("default", constraints, traits, volumes)).hindrance("n")
+
+
+REPELS = PodTraits({"app": "db"}, anti_affinity=(PodTerm("zone", APP),))
+HINDRANCES = {
+    "the node is not ready and under disk pressure": why_not(
+        node=node_traits({}, [], [{"type": "Ready", "status": "False"}, {"type": "DiskPressure", "status": "True"}])
+    ),
+    "it does not tolerate taint gpu=yes:NoExecute": why_not(
+        node=NodeTraits(taints=(Taint("gpu", "yes", "NoExecute"),))
+    ),
+    "it does not tolerate taint gpu:NoSchedule": why_not(node=NodeTraits(taints=(Taint("gpu", "", "NoSchedule"),))),
+    "its node selector or node affinity excludes the node": why_not(PodConstraints(node_terms=(IN_A,)), ZONE_B),
+    "a volume of it cannot be reached from there": why_not(node=ZONE_B, volumes=((IN_A,),)),
+    "no pod that its pod affinity asks for is there": why_not(PodConstraints(affinity=(PodTerm("zone", APP),))),
+    "its pod anti-affinity forbids a pod that is there": why_not(
+        PodConstraints(anti_affinity=(PodTerm("zone", APP),)), ZONE_A, PodTraits({"app": "db"})
+    ),
+    "the pod anti-affinity of a pod that is there forbids it": why_not(
+        UNCONSTRAINED, ZONE_A, REPELS, traits=PodTraits({"app": "db"})
+    ),
+    "it has no label rack, over which the VM is spread": why_not(PodConstraints(spreads=(Spread("rack", 1, APP),))),
+    "its topology spread over zone would be uneven": why_not(
+        PodConstraints(spreads=(Spread("zone", 1, APP, min_domains=2),)),
+        ZONE_A,
+        PodTraits({"app": "db"}),
+        traits=PodTraits({"app": "db"}),
+    ),
+    "port 80 is taken there": why_not(
+        UNCONSTRAINED, ZONE_A, PodTraits(host_ports=(HostPort(80),)), traits=PodTraits(host_ports=(HostPort(80),))
+    ),
+}
+
+
+def test_every_hindrance_is_said_in_words() -> None:
+    assert {words: words for words in HINDRANCES} == HINDRANCES
+
+
+def test_a_node_that_is_not_known_is_not_ruled_out() -> None:
+    judgement = Judge(ClusterView({})).judge(Candidate("default", PodConstraints(node_terms=())))
+    assert (judgement.hindrance("n"), judgement.preference("n")) == (None, (0, 0))
+
+
+def test_pods_on_nodes_that_are_not_known_count_nowhere() -> None:
+    view = ClusterView({"n": ZONE_A}, [PlacedPod("gone", "default", REPELS)])
+    candidate = Candidate("default", traits=PodTraits({"app": "db"}))
+    assert Judge(view).judge(candidate).hindrance("n") is None
+
+
+def test_an_operator_that_is_not_known_holds_for_no_label_and_covers_every_taint_of_its_key() -> None:
+    odd = PodConstraints(node_selector=(Requirement("zone", "Near", ("a",)),))
+    assert why_not(odd) == "its node selector or node affinity excludes the node"
+    tainted = NodeTraits(taints=(Taint("size", "3", "NoSchedule"),))
+    assert why_not(PodConstraints(tolerations=(Toleration("size", "Gt", "2"),)), tainted) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "fits"),
+    [
+        ("Gt", ("2",), True),
+        ("Gt", ("3",), False),
+        ("Lt", ("4",), True),
+        ("Lt", ("few",), False),
+        ("Lt", ("4", "5"), False),
+    ],
+)
+def test_labels_are_compared_as_integers(operator: str, values: tuple[str, ...], fits: bool) -> None:
+    disks = PodConstraints(node_selector=(Requirement("disks", operator, values),))
+    found = [why_not(disks, NodeTraits(labels)) is None for labels in ({"disks": "3"}, {"disks": "many"}, {})]
+    assert found == [fits, False, False]
+
+
+@pytest.mark.parametrize("term", ["affinity", "anti_affinity"])
+def test_where_namespaces_are_not_known_nothing_is_ruled_out(term: str) -> None:
+    elsewhere = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
+    constraints = PodConstraints(**{term: (elsewhere,)})  # type: ignore[arg-type] # the name of a field
+    view = ClusterView({"n": ZONE_A}, [PlacedPod("n", "other", PodTraits({"app": "db"}))])
+    assert Judge(view).judge(Candidate("default", constraints)).hindrance("n") is None
+
+
+def test_what_is_placed_is_seen_by_the_next() -> None:
+    judge = Judge(ClusterView({"n": ZONE_A, "m": ZONE_B}))
+    apart = PodConstraints(anti_affinity=(PodTerm("zone", APP),))
+    first = Candidate("default", apart, PodTraits({"app": "db"}))
+    assert judge.judge(first).hindrance("n") is None
+    judge.place(first, "n")
+    second = judge.judge(first)
+    assert [second.hindrance(name) for name in ("n", "m")] == [
+        "its pod anti-affinity forbids a pod that is there",
+        None,
+    ]
+
+
+def test_preferences_order_nodes_and_forbid_none() -> None:
+    spec = {
+        "affinity": {
+            "nodeAffinity": {
+                PREFERRED: [
+                    {"weight": 5, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}},
+                    {"weight": 9, "preference": {}},
+                ]
+            },
+            "podAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": _term("web")}]},
+            "podAntiAffinity": {PREFERRED: [{"weight": 20, "podAffinityTerm": _term("db")}]},
+        }
+    }
+    nodes = {
+        "a": NodeTraits({"zone": "a"}),
+        "b": NodeTraits({"zone": "b"}),
+        "c": NodeTraits(),
+        "d": NodeTraits({"zone": "d"}, (Taint("old", "", "PreferNoSchedule"), Taint("x", "", "PreferNoSchedule"))),
+    }
+    pods = [PlacedPod("a", "default", PodTraits({"app": app})) for app in ("web", "db")]
+    pods += [PlacedPod("b", "default", PodTraits({"app": "web"})), PlacedPod("b", "default", PodTraits({"app": "web"}))]
+    tolerations = (Toleration("x", "Exists", "", "NoSchedule"), Toleration("old", "Exists"))
+    constraints = pod_constraints(spec)
+    patient = PodConstraints(
+        tolerations, preferred_nodes=constraints.preferred_nodes, preferred_pods=constraints.preferred_pods
+    )
+    judgement = Judge(ClusterView(nodes, pods)).judge(Candidate("default", patient))
+    assert {name: judgement.preference(name) for name in nodes} == {
+        "a": (0, 12),
+        "b": (0, -11),
+        "c": (0, 0),
+        "d": (1, -5),
+    }
+    assert [judgement.hindrance(name) for name in nodes] == [None] * 4
+
+
+def _term(app: str) -> dict[str, object]:
+    return {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": app}}}
+
+
+def test_a_spread_over_nodes_that_are_excluded_counts_only_the_others() -> None:
+    nodes = {"a": ZONE_A, "b": NodeTraits({"zone": "b"}, (Taint("gpu", "", "NoSchedule"),))}
+    pods = [PlacedPod("a", "default", PodTraits({"app": "db"}))]
+    for honors, expected in ((False, "its topology spread over zone would be uneven"), (True, None)):
+        constraints = PodConstraints(spreads=(Spread("zone", 1, APP, honors_taints=honors),))
+        judgement = Judge(ClusterView(nodes, pods)).judge(Candidate("default", constraints, PodTraits({"app": "db"})))
+        assert judgement.hindrance("a") == expected
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def test_objects_without_constraints_share_one_value() -> None:
+    assert pod_constraints({"guest": {}, "tolerations": []}) is UNCONSTRAINED
+    assert pod_traits({}, {"containers": [{"ports": [{"containerPort": 80}]}]}, is_leaving=False) is PLAIN_POD
+
+
+@pytest.mark.parametrize("spec", [{"affinity": 7}, {"tolerations": [3]}, {"nodeSelector": {"a": {}}}])
+def test_what_cannot_be_read_constrains_nothing_and_says_so(spec: dict[str, object]) -> None:
+    found = pod_constraints(spec)
+    assert found.unreadable
+    assert found == PodConstraints(unreadable=found.unreadable)
+
+
+def test_a_pod_that_cannot_be_read_still_has_its_labels() -> None:
+    assert pod_traits({"app": "db"}, {"volumes": 3}, is_leaving=True) == PodTraits({"app": "db"}, is_leaving=True)
+
+
+def test_a_pod_is_read_with_its_volumes_ports_and_additional_tolerations() -> None:
+    spec = {
+        "containers": [{"ports": [{"hostPort": 80}, {"hostPort": 81, "protocol": "UDP", "hostIP": "10.0.0.1"}]}],
+        "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "b", "emptyDir": {}}],
+        "tolerations": [{"key": "gpu"}, {"key": "node.kubernetes.io/not-ready", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {REQUIRED: [_term("db")]}},
+    }
+    assert pod_traits({}, spec, is_leaving=False) == PodTraits(
+        anti_affinity=(PodTerm("zone", APP),),
+        host_ports=(HostPort(80), HostPort(81, "UDP", "10.0.0.1")),
+        volumes=("data",),
+        tolerations=(Toleration("gpu"),),
+    )
+
+
+def test_entries_of_a_node_that_cannot_be_read_are_left_out() -> None:
+    found = node_traits({"zone": "a"}, [{"key": "gpu", "effect": "NoSchedule"}, 7], "nonsense")
+    assert found == NodeTraits({"zone": "a"}, (Taint("gpu", "", "NoSchedule"),))
+
+
+def test_the_node_affinity_of_a_volume_is_read_as_alternatives() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+    assert volume_terms({"required": {"nodeSelectorTerms": terms}}) == (IN_A,)
+    assert (volume_terms(None), volume_terms({"required": 3})) == ((), ())
+
+
+def test_weights_are_those_of_the_terms_that_hold() -> None:
+    constraints = PodConstraints(preferred_nodes=(Weighted(5, IN_A), Weighted(7, NodeTerm())))
+    judgement = Judge(ClusterView({"a": ZONE_A, "b": ZONE_B})).judge(Candidate("default", constraints))
+    assert [judgement.preference(name) for name in ("a", "b")] == [(0, -5), (0, 0)]
