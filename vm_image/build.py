@@ -12,6 +12,9 @@ from vm_image import archives, host, recipe
 from vm_image.host import BuildError
 from vm_image.store import Report, Store, cache_root
 
+FIRST_LINE: Final = "autoscale: the first program runs"
+"""What the initrd says on the console before anything else: from here on the machine runs the guest."""
+
 _BASE: Final = "base.tar"
 _INITRD_DIRECTORIES: Final = ("proc", "root", "modules", "bin")
 _INITRD_COMMANDS: Final = ("sh", "mount", "umount", "insmod", "switch_root", "poweroff")

@@ -45,6 +45,8 @@ MODULE_ORDER: Final = (
     "virtio_net",
     "virtio_mem",
     "virtio-rng",
+    "pvpanic",
+    "pvpanic-pci",
 )
 """The kernel modules of the initrd, each after those that it needs."""
 

@@ -206,8 +206,12 @@ class Guest(Protocol):
     async def set_memory(self, use: Bytes) -> None:
         """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
 
-    def last_words(self) -> str:
-        """What is known of why the guest has ended by itself, for people."""
+    async def ended(self) -> str:
+        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
+
+        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` where it was
+        never started.
+        """
 
     async def stop(self) -> None:
         """Ends the guest and releases all it held. Returns when nothing of it is left."""

@@ -89,17 +89,21 @@ class FakeGuest:
     switches_when_cancelled: bool = False
     is_mute: bool = False
     stops: asyncio.Event | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str = ""
 
     async def start(self) -> None:
         self._run(GuestState(GuestPhase.RUNNING, self.spec.cpu_use, self.spec.mem_use))
 
-    def last_words(self) -> str:
-        return "its strings were cut"
+    async def ended(self) -> str:
+        await self.over.wait()
+        return self.reason
 
     async def receive(self) -> None:
         if self.flock.refuse_to_receive:
             raise GuestError(self.flock.refuse_to_receive)
         self.has = GuestState(GuestPhase.RECEIVING, self.spec.cpu_use, self.spec.mem_use)
+        self.over.clear()
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -123,7 +127,7 @@ class FakeGuest:
             return progress_of(1.25, TransferStatus.COMPLETED)
         await target.stop()
         if error.survivor is Survivor.NOBODY:
-            self.has = _GONE
+            self._end("it was lost on its way")
         raise error
 
     def arrive(self) -> None:
@@ -152,11 +156,11 @@ class FakeGuest:
         self.has = GuestState(self.has.phase, self.has.cpu, use)
 
     async def stop(self) -> None:
-        self.die()
+        self.die("it was told to stop")
 
-    def die(self) -> None:
-        """The process ends; a move that it is a part of fails."""
-        self.has = _GONE
+    def die(self, reason: str = "its process was killed") -> None:
+        """The guest cannot go on; a move that it is a part of fails."""
+        self._end(reason)
         if self.move is not None and not self.move.end.done():
             self.fail(TransferFault.SOURCE_LOST, Survivor.NOBODY)
         for other in self.flock.by_pod.values():
@@ -164,11 +168,19 @@ class FakeGuest:
                 other.fail(TransferFault.TARGET_LOST)
 
     def _switch(self, target: FakeGuest) -> None:
-        had, self.has = self.has, _GONE
+        had = self.has
+        self._end("it runs elsewhere now")
         target._run(had)
+
+    def _end(self, reason: str) -> None:
+        self.has = _GONE
+        if not self.over.is_set():
+            self.reason = reason
+        self.over.set()
 
     def _run(self, state: GuestState) -> None:
         self.has = state
+        self.over.clear()
         self.flock.note()
 
 

@@ -23,7 +23,8 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferStatus,
 )
-from deploy.neonvm.qemu.machine import Machine, Qemu, QemuProcess
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_process import Qemu, QemuProcess
 from protocol.units import Bytes, MilliCpu, Seconds
 from tests.vm.guests import MIB, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling

@@ -14,7 +14,7 @@ dpkg-deb -x "$root"/tmp/kernel/*.deb "$root/tmp/kernel"
 cp "$root"/tmp/kernel/boot/vmlinuz-* "$root/boot/vmlinuz"
 mkdir -p "$root/boot/modules"
 for module in virtio virtio_ring virtio_pci virtio_pci_modern_dev virtio_pci_legacy_dev virtio_mmio virtio_blk failover \
-    net_failover virtio_net virtio_mem virtio-rng; do
+    net_failover virtio_net virtio_mem virtio-rng pvpanic pvpanic-pci; do
     find "$root/tmp/kernel/lib/modules" -name "$module.ko" -exec cp {} "$root/boot/modules/" \;
 done
 rm -rf "$root/tmp/kernel"

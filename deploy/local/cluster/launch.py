@@ -22,7 +22,7 @@ from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
-from deploy.neonvm.qemu.machine import Qemu
+from deploy.neonvm.qemu.qemu_process import Qemu
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 

@@ -159,8 +159,7 @@ class Sandbox:
             guest = self._deps.guests.create(await self._guest_spec(place))
             try:
                 await (guest.receive() if self._receives else guest.start())
-                await self._attend(guest, place)
-                return f"the guest has ended: {guest.last_words()}"
+                return f"the guest has ended: {await self._attend(guest, place)}"
             finally:
                 self._inside = None
                 await guest.stop()
@@ -168,7 +167,8 @@ class Sandbox:
             await network.remove_pod(self._name)
             self._deps.changed(self._machine.name)
 
-    async def _attend(self, guest: Guest, place: PodNetwork) -> None:
+    async def _attend(self, guest: Guest, place: PodNetwork) -> str:
+        """Keeps the guest at its size and the agent beside it until the guest has ended; returns why it has."""
         deps, machine = self._deps, self._machine
         begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
@@ -176,10 +176,11 @@ class Sandbox:
         await report(deps, self._name, running_status(self._pod, place.address, timestamp(deps.clock.wall())))
         async with asyncio.TaskGroup() as tasks:
             companions = [tasks.create_task(self._agent(place))] if has_agent(self._pod) else []
-            await resizer.run()
+            reason = await resizer.run()
             await self._decided.wait()
             for companion in companions:
                 companion.cancel()
+        return reason
 
     async def _agent(self, place: PodNetwork) -> None:
         deps = self._deps

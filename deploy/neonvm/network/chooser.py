@@ -11,7 +11,7 @@ from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.ports import ClusterNetwork, NetworkError, PodSockets
-from deploy.neonvm.qemu.machine import Qemu
+from deploy.neonvm.qemu.qemu_process import Qemu
 from protocol.messages import ObjectName
 
 

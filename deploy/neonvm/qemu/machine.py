@@ -1,30 +1,19 @@
-"""The process around one guest: launched with its monitor on a socket pair, and never outliving its owner.
-
-The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so the event loop belongs on the main
-thread. QEMU gets its own session: Ctrl-C reaches the owner alone, which then ends its guests in order.
-"""
+"""A running virtual machine, and what makes one, as guests and networks see them."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
-
-from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.monitor import Monitor
-
-_QUIT_SECONDS: Final = 5.0
+from typing import Protocol
 
 
 class Machine(Protocol):
-    """A running virtual machine, as a guest sees it."""
+    """A running virtual machine."""
 
     @property
     def alive(self) -> bool:
-        """Whether its process still runs."""
+        """Whether its process runs and its guest can go on."""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """One command of the monitor. Raises ``GuestError``."""
@@ -37,6 +26,9 @@ class Machine(Protocol):
 
     def event_time(self, event: str) -> float | None:
         """When ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None where it never did."""
+
+    async def failed(self) -> str:
+        """Returns once its guest cannot go on or its process has ended, and says why in a few words."""
 
     def last_words(self) -> str:
         """The end of what its process has complained about."""
@@ -59,117 +51,3 @@ class Hypervisor(Protocol):
 
         Raises ``GuestError``.
         """
-
-
-class Qemu:
-    """The ``Hypervisor`` of this machine."""
-
-    async def make_disk(self, disk: Path, base: Path) -> None:
-        """A qcow2 overlay; it takes its name last, so an interrupted call leaves no half. Raises ``GuestError``."""
-        half = disk.with_suffix(".new")
-        process = await asyncio.create_subprocess_exec(
-            "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(half),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, complaint = await process.communicate()
-        if process.returncode:
-            raise GuestError(f"the disk {disk} cannot be made: {complaint.decode(errors='replace').strip()}")
-        half.rename(disk)
-
-    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """A QEMU process of ours. Raises ``GuestError``."""
-        return await QemuProcess.launch(who, command, log)
-
-
-class QemuProcess:
-    """A ``Machine`` that is a QEMU process of ours."""
-
-    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor, log: Path) -> None:
-        self._process = process
-        self._monitor = monitor
-        self._log = log
-
-    @classmethod
-    async def launch(cls, who: str, command: Callable[[int], Sequence[str]], log: Path) -> QemuProcess:
-        """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
-
-        Raises ``GuestError`` with the end of the log where QEMU does not come up.
-        """
-        ours, theirs = socket.socketpair()
-        with theirs, log.open("wb") as complaints:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *command(theirs.fileno()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=complaints,
-                    stderr=complaints,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        machine = cls(process, Monitor(who), log)
-        try:
-            await machine._monitor.connect(ours)
-        except BaseException as error:
-            await machine.end()
-            if isinstance(error, GuestError):
-                raise GuestError(f"{error}; it said: {machine.last_words()}") from error
-            raise
-        return machine
-
-    @property
-    def alive(self) -> bool:
-        """Whether QEMU still runs."""
-        return self._process.returncode is None
-
-    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """One command of the monitor. Raises ``GuestError``."""
-        return await self._monitor.call(command, arguments)
-
-    async def give(self, name: str, end: socket.socket) -> None:
-        """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
-        await self._monitor.give(name, end)
-
-    async def wait_for_event(self, seconds: float) -> None:
-        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
-        await self._monitor.wait_for_event(seconds)
-
-    def event_time(self, event: str) -> float | None:
-        """When QEMU last said ``event``, in seconds since 1970; None where it never did."""
-        return self._monitor.event_time(event)
-
-    def last_words(self) -> str:
-        """The end of what QEMU has complained about; "nothing" where it has not."""
-        said = self._log.read_text(errors="replace") if self._log.exists() else ""
-        words = " ".join(said.split("\n")[-6:]).strip()[-500:]
-        code = self._process.returncode
-        if code is not None and code < 0 and code != -signal.SIGKILL:
-            words = f"QEMU ended by {signal.Signals(-code).name}{words and ': '}{words}"
-        return words or "nothing"
-
-    async def kill(self) -> None:
-        """Ends QEMU at once; what its guest has not written is lost."""
-        if self.alive:
-            self._process.kill()
-        await self._process.wait()
-        await self._monitor.close()
-
-    async def end(self) -> None:
-        """Ends QEMU: it is asked to quit, and killed where it does not. Nothing is lost, its disk is written through
-        the host's cache.
-        """
-        try:
-            if self.alive:
-                await self._quit()
-        finally:
-            await self.kill()
-
-    async def _quit(self) -> None:
-        try:
-            await self._monitor.call("quit")
-            async with asyncio.timeout(_QUIT_SECONDS):
-                await self._process.wait()
-        except (GuestError, TimeoutError):
-            return  # the kill that follows needs nobody's consent

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from qemu.qmp import EventListener, QMPClient, QMPError
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failure_in_run_state
+from deploy.neonvm.qemu.transfer_report import parse_run_state
 
 _CALL_SECONDS: Final = 10.0
 """An emulated guest under full load answers its monitor within a second or two; this is a hang."""
 
+_ATTEMPTS: Final = 3
 _EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
@@ -28,15 +32,20 @@ class Monitor:
         self._who = who
         self._client = QMPClient(who)
         self._listener = EventListener(_EVENTS)
+        self._failures = EventListener(FAILURE_EVENTS)
         self._client.register_listener(self._listener)
+        self._client.register_listener(self._failures)
+        self._connected = asyncio.Event()
 
     async def connect(self, end: socket.socket) -> None:
         """Greets the QEMU at the other end. Raises ``GuestError``."""
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.connect(end)
-        except (QMPError, OSError, EOFError, TimeoutError) as error:
+        except (QMPError, OSError, EOFError, TimeoutError, AssertionError) as error:
+            # The client asserts that it still runs after the greeting; a QEMU that has just ended breaks that.
             raise GuestError(f"{self._who}: QEMU did not open its monitor: {_said(error)}") from error
+        self._connected.set()
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         """Runs one command and returns its result. Raises ``GuestError``."""
@@ -72,6 +81,23 @@ class Monitor:
                 if isinstance(stamp, dict):
                     return float(stamp["seconds"]) + float(stamp["microseconds"]) / 1e6
         return None
+
+    async def failure(self) -> str:
+        """Returns once QEMU says that its guest cannot go on, with the reason. A QEMU that has ended says nothing."""
+        await self._connected.wait()  # an event may come before the first command may be sent
+        while True:
+            message = await self._failures.get()
+            event = str(message["event"])
+            if reason := failure_in_event(event, message.get("data")):
+                return reason
+            if event == "STOP" and (reason := failure_in_run_state(await self._run_state())):
+                return reason
+
+    async def _run_state(self) -> str:
+        for _ in range(_ATTEMPTS):
+            with suppress(GuestError):
+                return parse_run_state(await self.call("query-status"))
+        return ""  # the end of the process says more
 
     async def close(self) -> None:
         """Hangs up; QEMU may already be gone."""

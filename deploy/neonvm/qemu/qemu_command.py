@@ -38,7 +38,7 @@ _FORWARD_NETWORK: Final = "10.255.255.0/24"
 
 _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
 _KERNEL: Final = (
-    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=1 reboot=t psi=1 "
+    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=-1 reboot=t psi=1 "
     "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce"
 )
 
@@ -81,19 +81,41 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
     """
     files = Files.of(spec)
     return [
-        QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-        "-name", f"guest={spec.vm.namespace}.{spec.vm.name}",
-        "-machine", MACHINE, *accelerator.arguments,
+        *_machine(f"guest={spec.vm.namespace}.{spec.vm.name}", accelerator),
         "-smp", str(spec.cpu_max.whole_cpus),
         *_memory(spec),
-        "-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", _kernel_line(spec, accelerator),
+        *_kernel(image, _kernel_line(spec, accelerator)),
         "-drive", f"if=none,id=root,format=qcow2,cache=writeback,discard=unmap,file={_escaped(str(files.disk))}",
         "-device", "virtio-blk-pci,drive=root",
         *_interfaces(spec),
         "-device", "virtio-rng-pci",
-        "-chardev", f"file,id=console,append=on,path={_escaped(str(files.console))}", "-serial", "chardev:console",
-        "-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control",
+        *_channels(files.console, monitor_fd),
     ]  # fmt: skip
+
+
+def trial_command(image: GuestImage, accelerator: Accelerator, monitor_fd: int, console: Path) -> list[str]:
+    """A small machine without disk and network that boots the image as guests do, as far as its first program."""
+    return [
+        *_machine("guest=trial", accelerator),
+        "-smp", "2", "-m", "256M",
+        *_kernel(image, f"{_KERNEL} {accelerator.kernel}".strip()),
+        *_channels(console, monitor_fd),
+    ]  # fmt: skip
+
+
+def _machine(name: str, accelerator: Accelerator) -> Iterator[str]:
+    yield from (QEMU, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-name", name)
+    yield from ("-machine", MACHINE, *accelerator.arguments, "-device", "pvpanic-pci")
+
+
+def _kernel(image: GuestImage, line: str) -> Iterator[str]:
+    yield from ("-kernel", str(image.kernel), "-initrd", str(image.initrd), "-append", line)
+
+
+def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
+    """The console's file and the monitor's socket."""
+    yield from ("-chardev", f"file,id=console,append=on,path={_escaped(str(console))}", "-serial", "chardev:console")
+    yield from ("-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control")
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:

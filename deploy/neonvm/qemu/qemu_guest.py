@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
+from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.daemon import Answer, ask
-from deploy.neonvm.qemu.machine import Hypervisor, Machine, Qemu
+from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_command import (
     MEMORY_DEVICE,
     RECEIVING,
@@ -38,11 +40,14 @@ from deploy.neonvm.qemu.qemu_command import (
     launcher,
     plugged,
     qemu_command,
+    trial_command,
 )
+from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
+from vm_image.store import cache_root
 
 _ASK_SECONDS: Final = 5.0
 _SWITCH_SECONDS: Final = 15.0
@@ -66,9 +71,9 @@ class QemuGuests:
     @classmethod
     async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
         """Finds out how guests run best here. Raises ``GuestError`` where they cannot."""
-        accelerator = await choose_accelerator()
         if shutil.which("qemu-img") is None:
             raise GuestError("qemu-img is not installed; on Debian: sudo apt-get install qemu-utils")
+        accelerator = await proven_accelerator(image)
         return cls(image, accelerator, sockets, clock, Qemu())
 
     @property
@@ -79,6 +84,16 @@ class QemuGuests:
     def create(self, spec: GuestSpec) -> Guest:
         """A guest that is ready to be started; touches nothing yet."""
         return QemuGuest(spec, self)
+
+
+async def proven_accelerator(image: GuestImage) -> Accelerator:
+    """The fastest accelerator on which ``image`` boots here. Raises ``GuestError`` where QEMU is missing."""
+    trial = BootTrial(Qemu(), image, cache_root() / "accelerators", time.time)
+
+    async def boot_fault(accelerator: Accelerator) -> str:
+        return await trial.fault(lambda fd, console: [*launcher(()), *trial_command(image, accelerator, fd, console)])
+
+    return await choose_accelerator(boot_fault)
 
 
 class QemuGuest:
@@ -156,10 +171,16 @@ class QemuGuest:
         while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
             await clock.sleep(_MEMORY_PAUSE)
 
-    def last_words(self) -> str:
-        """How its process ended, and the end of what its console said."""
-        said = "nothing" if self._machine is None else self._machine.last_words()
-        return f"its process said {said}, and its console {Files.of(self._spec).console_said()}"
+    async def ended(self) -> str:
+        """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
+
+        Raises ``GuestError`` where it was never started.
+        """
+        machine = self._machine
+        if machine is None:
+            raise GuestError(f"{self._spec.vm}: the guest was not started")
+        reason = await machine.failed()
+        return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def stop(self) -> None:
         """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
@@ -174,6 +195,8 @@ class QemuGuest:
         """A machine on the VM's disk, which is made where there is none. Raises ``GuestError``."""
         spec, made_by = self._spec, self._made_by
         files = Files.of(spec)
+        if self._machine is not None:
+            await self._machine.kill()  # its guest cannot go on, but its process may still hold the disk
         try:
             spec.state_dir.mkdir(parents=True, exist_ok=True)
             if not more:

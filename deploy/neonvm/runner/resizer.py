@@ -94,24 +94,27 @@ class Resizer:
         self._on_change()
 
     def leave(self) -> None:
-        """The guest runs elsewhere now."""
+        """The guest has ended, or runs elsewhere now."""
         self._turns += 1
         self.state = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
         self._on_change()
 
-    async def run(self) -> None:
-        """Works until the guest has ended, then returns."""
+    async def run(self) -> str:
+        """Works until the guest has ended, then returns the reason."""
         async with asyncio.TaskGroup() as tasks:
-            followers = [tasks.create_task(self._follow(each)) for each in self._followed]
-            await self._poll()
-            for follower in followers:
-                follower.cancel()
+            workers = [tasks.create_task(self._follow(each)) for each in self._followed]
+            workers.append(tasks.create_task(self._poll()))
+            reason = await self._guest.ended()
+            for worker in workers:
+                worker.cancel()
+        if self.state.phase is not GuestPhase.STOPPED:
+            self.leave()
+        return reason
 
     async def _poll(self) -> None:
-        await self._look()
-        while self.state.phase is not GuestPhase.STOPPED:
-            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
+        while True:
             await self._look()
+            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
 
     async def _look(self) -> None:
         turns = self._turns

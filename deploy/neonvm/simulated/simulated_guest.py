@@ -7,6 +7,7 @@ moved takes its kernel along, so its counters and its place in the load go on.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -79,6 +80,8 @@ class SimulatedGuest:
         self._running: _Running | None = None
         self._receives = False
         self._is_moving = False
+        self._end: asyncio.Future[str] | None = None
+        self._servers: list[Serving] = []  # of a guest that has failed
 
     async def start(self) -> None:
         """Opens the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
@@ -95,7 +98,9 @@ class SimulatedGuest:
 
     async def receive(self) -> None:
         """Waits for another guest; until then it has no ports."""
-        self._receives = self._running is None
+        if self._running is None:
+            self._receives = True
+            self._begins()
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -137,16 +142,27 @@ class SimulatedGuest:
         kernel = self._now()
         self._replace(kernel.resized(Resources(kernel.asked.cpu, use)))
 
-    def last_words(self) -> str:
-        """Light guests end only when they are told to."""
-        return "nothing is known"
+    async def ended(self) -> str:
+        """Returns once the guest has stopped, moved, or was made to fail. Raises ``GuestError`` before its start."""
+        if self._end is None:
+            raise GuestError(f"{self._spec.vm}: the guest was not started")
+        return await asyncio.shield(self._end)
+
+    def fail(self, reason: str) -> None:
+        """The guest cannot go on from this instant, as a real one whose machine stops for ``reason``."""
+        self._receives = False
+        failed, self._running = self._running, None
+        if failed is not None:
+            self._servers = failed.servers
+        self._ends(reason)
 
     async def stop(self) -> None:
         """Closes its ports and every connection to them."""
         self._receives = False
         running, self._running = self._running, None
-        if running is not None:
-            await _closed(running.servers)
+        servers, self._servers = [*self._servers, *(running.servers if running is not None else ())], []
+        self._ends("it was told to stop")
+        await _closed(servers)
 
     @property
     def _hardware(self) -> tuple[ObjectName, MilliCpu, Bytes, Bytes]:
@@ -209,6 +225,7 @@ class SimulatedGuest:
             held.pop_all()
         running, self._running = self._runs(), None
         old, running.servers = running.servers, []
+        self._ends("it runs elsewhere now")
         await target._run(running, listeners)
         await _closed(old)
 
@@ -223,10 +240,21 @@ class SimulatedGuest:
 
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
         """Runs from this instant on, and answers at ``listeners``."""
+        if not self._receives:
+            self._begins()
         self._receives, self._running = False, running
-        face = GuestServer(self._now, self._press, running.boot_time)
+        answering = GuestServer(self._now, self._press, self.fail, running.boot_time)
         for listener in listeners:
-            running.servers.append(await Serving.on(listener, face.serve))
+            running.servers.append(await Serving.on(listener, answering.serve))
+
+    def _begins(self) -> None:
+        """From now on ``ended`` waits."""
+        if self._end is None or self._end.done():
+            self._end = asyncio.get_running_loop().create_future()
+
+    def _ends(self, reason: str) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(reason)
 
     def _press(self, demand: Demand | None) -> None:
         self._replace(self._now().under(demand))
@@ -247,5 +275,5 @@ class SimulatedGuest:
 
 
 async def _closed(servers: list[Serving]) -> None:
-    for face in servers:
-        await face.close()
+    for server in servers:
+        await server.close()

@@ -1,9 +1,10 @@
-"""The network face of a light guest: the addresses and answers of a real one, and a way to put load on it.
+"""What a simulated guest answers: the paths of a real one, a way to put load on it, and a way to make it fail.
 
     GET /metrics[?collect[]=NAME…]   node_exporter's page (port 9100)
     GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
     GET /demand                      what is asked of the guest now: {"cpu": cores, "mem": quantity}
     PUT /demand                      asks this of it until further notice; DELETE /demand gives it back to its load
+    POST /fail                       the guest cannot go on, for the reason in the body
 
 Every path is answered on both ports. One request at a time on a connection, which may be kept.
 """
@@ -18,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
 from deploy.neonvm.simulated.simulated_model import LightKernel
@@ -43,16 +45,24 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """How requests see and change a guest. ``kernel`` looks at it now, ``press`` changes its demand."""
+    """How requests see and change a guest.
+
+    ``kernel`` looks at it now and raises ``GuestError`` where it cannot go on, ``press`` changes its demand, and
+    ``fail`` ends it for a reason.
+    """
 
     kernel: Callable[[], LightKernel]
     press: Callable[[Demand | None], None]
+    fail: Callable[[str], None]
     boot_time: float
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers requests until the peer hangs up or says something that is not HTTP."""
+        """Answers requests until the peer hangs up, says something that is not HTTP, or the guest cannot go on."""
         while (request := await _read(reader)) is not None:
-            reply = self.answer(*request)
+            try:
+                reply = self.answer(*request)
+            except GuestError:
+                return
             body = reply.text.encode()
             head = f"HTTP/1.1 {reply.status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}"
             writer.write(f"{head}\r\n\r\n".encode() + body)
@@ -63,7 +73,9 @@ class GuestServer:
         url = urlsplit(target)
         route = _ROUTES.get((method, url.path))
         if route is None:
-            return Reply("404 Not Found", "there is GET /metrics, /cpu, /ready and GET, PUT, DELETE /demand\n")
+            return Reply(
+                "404 Not Found", "there is GET /metrics, /cpu, /ready, GET, PUT, DELETE /demand and POST /fail\n"
+            )
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
     def metrics(self, collectors: list[str], _: bytes) -> Reply:
@@ -102,6 +114,11 @@ class GuestServer:
         self.press(None)
         return self.demand(nothing, body)
 
+    def fail_for(self, _: list[str], body: bytes) -> Reply:
+        """Ends the guest as a fault of its machine would."""
+        self.fail(body.decode(errors="replace").strip() or "it was made to fail")
+        return Reply("200 OK", "")
+
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], Reply]]] = {
     ("GET", "/metrics"): GuestServer.metrics,
@@ -110,6 +127,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes]
     ("GET", "/demand"): GuestServer.demand,
     ("PUT", "/demand"): GuestServer.put_demand,
     ("DELETE", "/demand"): GuestServer.lift_demand,
+    ("POST", "/fail"): GuestServer.fail_for,
 }
 
 

@@ -19,9 +19,9 @@ async def runtime(tmp_path: Path) -> AsyncIterator[RuntimeFixture]:
 
 async def assert_says_why(runtime: RuntimeFixture, pod: str) -> None:
     status = child((await runtime.pods())[pod], "status")
-    said: Json = {"phase": "Failed", "reason": "GuestEnded", "message": "the guest has ended: its strings were cut"}
+    said: Json = {"phase": "Failed", "reason": "GuestEnded", "message": "the guest has ended: its process was killed"}
     assert {key: status[key] for key in said} == said
-    assert ("Failed", "the VM has ended: the guest has ended: its strings were cut") in await runtime.said()
+    assert ("Failed", "the VM has ended: the guest has ended: its process was killed") in await runtime.said()
 
 
 @pytest.mark.parametrize("fault", [409, 422, 500, 503])

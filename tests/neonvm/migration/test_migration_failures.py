@@ -98,9 +98,8 @@ async def test_a_target_that_dies_just_after_the_guest_moved_in_means_a_restart_
     runtime.api.come_back()
     await runtime.pass_time(20)
     assert await runtime.outcome() == (("Succeeded", "Migrated") if told else ("Failed", "TargetLost"))
-    why = (
-        "the guest has ended: its strings were cut" if told else f"the guest has moved to pod {new}, and was lost there"
-    )
+    lost = f"the guest has moved to pod {new}, and was lost there"
+    why = "the guest has ended: its process was killed" if told else lost
     assert ("Failed", f"the VM has ended: {why}") in await runtime.said()
     status = await runtime.status()
     assert (len(runtime.guests.running), runtime.guests.doubled, status.get("restartCount", 0)) == (runs, [], runs)

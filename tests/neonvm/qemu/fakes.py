@@ -53,6 +53,8 @@ class FakeMachine:
     calls: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
     fault: GuestError | None = None
     answers: dict[str, object] = field(default_factory=dict)
+    failure: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str = ""
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         self.calls.append((command, dict(arguments or {})))
@@ -70,6 +72,14 @@ class FakeMachine:
 
     def event_time(self, event: str) -> float | None:
         return None
+
+    async def failed(self) -> str:
+        await self.failure.wait()
+        return self.reason
+
+    def fail(self, reason: str) -> None:
+        self.alive, self.reason = False, reason
+        self.failure.set()
 
     def last_words(self) -> str:
         return "nothing"
@@ -99,6 +109,7 @@ class FakeHypervisor:
             raise self.fault
         self.launched.append(command(9))
         self.machine.alive = True
+        self.machine.failure.clear()
         return self.machine
 
 

@@ -1,7 +1,10 @@
-"""A machine's process: its monitor on an inherited socket, its last words, and its end. A small program plays QEMU."""
+"""A machine's process: its monitor, why its guest cannot go on, and its end. A small program plays QEMU."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.machine import Qemu, QemuProcess
+from deploy.neonvm.qemu.qemu_process import Qemu, QemuProcess
 
 _PLAYED = """
 import json, socket, sys
@@ -17,11 +20,24 @@ monitor = socket.socket(fileno=int(sys.argv[1]))
 def say(what):
     monitor.sendall(json.dumps(what).encode() + b"\\n")
 say({"QMP": {"version": {"qemu": {"major": 7, "minor": 2, "micro": 0}, "package": ""}, "capabilities": []}})
-while said := monitor.recv(65536):  # the client waits for each answer, so one piece is one order
-    order = json.loads(said)
+def orders():
+    said = ""
+    while part := monitor.recv(65536):
+        said += part.decode()
+        while said:
+            order, end = json.JSONDecoder().raw_decode(said)
+            said = said[end:].lstrip()
+            yield order
+for order in orders():
     named = {"id": order["id"]} if "id" in order else {}
     if order["execute"] == "hang up":
         sys.exit("terrible things happened")
+    if order["execute"] == "query-status":
+        say({"return": {"status": sys.argv[2], "running": False}, **named})
+        continue
+    if order["execute"] == "happen":
+        for event in order["arguments"]["events"]:
+            say({"timestamp": {"seconds": 1, "microseconds": 0}, **event})
     if order["execute"] == "refuse":
         say({"error": {"class": "GenericError", "desc": "no such property"}, **named})
         continue
@@ -31,8 +47,8 @@ while said := monitor.recv(65536):  # the client waits for each answer, so one p
 """
 
 
-def program(text: str) -> Callable[[int], Sequence[str]]:
-    return lambda fd: [sys.executable, "-c", text, str(fd)]
+def program(text: str, run_state: str = "running") -> Callable[[int], Sequence[str]]:
+    return lambda fd: [sys.executable, "-c", text, str(fd), run_state]
 
 
 async def test_orders_reach_the_machine_and_it_ends_when_told(tmp_path: Path) -> None:
@@ -63,3 +79,59 @@ async def test_a_machine_that_does_not_come_up_leaves_its_last_words_in_the_erro
 async def test_a_program_that_is_missing_is_no_machine(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await Qemu().launch("db", lambda _: ["no-such-hypervisor"], tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("events", "run_state", "reason"),
+    [
+        ([{"event": "GUEST_PANICKED", "data": {"action": "poweroff"}}], "shutdown", "its kernel panicked"),
+        ([{"event": "SHUTDOWN", "data": {"guest": True, "reason": "guest-reset"}}], "shutdown", "it restarted itself"),
+        (
+            [{"event": "SHUTDOWN", "data": {"guest": True, "reason": "guest-shutdown"}}],
+            "shutdown",
+            "it switched itself off",
+        ),
+        (
+            [{"event": "SHUTDOWN", "data": {"guest": False, "reason": "host-qmp-system-reset"}}],
+            "shutdown",
+            "its machine was reset",
+        ),
+        ([{"event": "RESET", "data": {"guest": False, "reason": "none"}}], "running", "its machine was reset"),
+        (
+            [{"event": "STOP"}],
+            "internal-error",
+            "internal-error: the CPU did something that this machine cannot run",
+        ),
+        ([{"event": "STOP"}], "io-error", "io-error: its disk cannot be read or written"),
+    ],
+)
+async def test_the_reason_for_which_a_guest_cannot_go_on_is_known_while_qemu_still_runs(
+    tmp_path: Path, events: list[dict[str, object]], run_state: str, reason: str
+) -> None:
+    machine = await QemuProcess.launch("db", program(_PLAYED, run_state), tmp_path / "log")
+    await machine.call("happen", {"events": events})
+    async with asyncio.timeout(5):
+        assert await machine.failed() == reason
+    assert not machine.alive
+    assert await machine.call("echo", {"value": 1}) == {"value": 1}
+    await machine.end()
+    assert await machine.failed() == reason
+
+
+async def test_a_guest_that_stands_still_because_it_is_moved_has_not_failed(tmp_path: Path) -> None:
+    machine = await QemuProcess.launch("db", program(_PLAYED, "postmigrate"), tmp_path / "log")
+    await machine.call("happen", {"events": [{"event": "STOP"}, {"event": "RESUME"}]})
+    assert await machine.call("echo", {"value": 1}) == {"value": 1}
+    assert machine.alive
+    await machine.end()
+    assert await machine.failed() == "QEMU ended with exit code 0"
+
+
+async def test_a_machine_whose_process_is_killed_has_failed_at_once(tmp_path: Path) -> None:
+    machine = await QemuProcess.launch("db", program(_PLAYED), tmp_path / "log")
+    waiting = asyncio.ensure_future(machine.failed())
+    os.kill(machine.pid, signal.SIGKILL)
+    async with asyncio.timeout(1):
+        assert await waiting == "QEMU was ended by SIGKILL"
+    assert not machine.alive
+    await machine.kill()

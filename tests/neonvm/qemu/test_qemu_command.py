@@ -42,6 +42,7 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         ("-name", "guest=default.db"),
         ("-machine", "pc-q35-7.2"),
         ("-accel", "tcg"),
+        ("-device", "pvpanic-pci"),
         ("-smp", "4"),
         ("-m", f"{256 * MIB}B,slots=8,maxmem={2048 * MIB}B"),
         ("-object", f"memory-backend-ram,id=vmem0-ram,size={1792 * MIB}B,reserve=off"),
@@ -53,7 +54,7 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         ("-initrd", "/image/initrd"),
         (
             "-append",
-            "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=1 reboot=t psi=1 "
+            "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=-1 reboot=t psi=1 "
             "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce tsc=reliable maxcpus=1 "
             "autoscale.name=db autoscale.cpu=1000 autoscale.flat=10.100.128.1/16 autoscale.link=10.255.255.254/30",
         ),

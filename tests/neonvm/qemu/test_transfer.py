@@ -95,6 +95,9 @@ class Scripted:
     def event_time(self, event: str) -> float | None:
         return self.stopped_at if event == "STOP" else None
 
+    async def failed(self) -> str:
+        raise AssertionError("the transfer asks for more than that")
+
     def last_words(self) -> str:
         return f"the last words of {self.who}"
 

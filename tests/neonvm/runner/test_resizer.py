@@ -22,12 +22,15 @@ class ObedientGuest:
         self.refusals: dict[str, int] = {}
         self.slow_memory: asyncio.Event | None = None
         self.least = Bytes(0)
+        self.end = asyncio.Event()
 
     async def start(self) -> None: ...
 
     async def receive(self) -> None: ...
-    def last_words(self) -> str:
-        return "nothing"
+
+    async def ended(self) -> str:
+        await self.end.wait()
+        return "it was switched off"
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -157,15 +160,15 @@ async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
         assert bench.resizer.state.phase is GuestPhase.RUNNING
 
 
-async def test_it_ends_with_the_guest() -> None:
-    guest, clock = ObedientGuest(), FakeClock()
-    resizer = Resizer(guest, SMALL, clock, lambda: None)
-    guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+async def test_it_ends_at_once_with_the_guest_and_says_why() -> None:
+    guest, clock, changes = ObedientGuest(), FakeClock(), list[None]()
+    resizer = Resizer(guest, SMALL, clock, lambda: changes.append(None))
     task = asyncio.ensure_future(resizer.run())
     await settle()
-    await clock.advance(2)
-    await asyncio.wait_for(task, 1)
-    assert resizer.state.phase is GuestPhase.STOPPED
+    guest.end.set()
+    await settle()
+    assert (task.done() and task.result(), resizer.state.phase) == ("it was switched off", GuestPhase.STOPPED)
+    assert changes == [None]
 
 
 async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again() -> None:
@@ -231,7 +234,6 @@ async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
     await settle()
     assert resizer.state == arrived
     resizer.leave()
-    await clock.advance(2)
-    guest.has = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
-    await clock.advance(2)
+    guest.end.set()
+    await settle()
     assert task.done()

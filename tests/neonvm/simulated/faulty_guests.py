@@ -57,8 +57,8 @@ class FaultyGuest:
     async def start(self) -> None:
         await self.inner.start()
 
-    def last_words(self) -> str:
-        return self.inner.last_words()
+    async def ended(self) -> str:
+        return await self.inner.ended()
 
     async def receive(self) -> None:
         self.received += 1

@@ -1,0 +1,157 @@
+"""Whether an accelerator boots a guest: tried with the kernel and the initrd that guests get, and remembered.
+
+- A device that opens proves nothing, nor does a virtual CPU that was made: only the first line of the guest's own
+  first program counts. The trial is over with that line, with QEMU's first sign of failure, or after a few seconds.
+- A verdict holds for this boot of this host, this QEMU, kernel and initrd. One that only a time-out gave is tried
+  again after an hour, because a busy host gives the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Hypervisor
+from vm_image.build import FIRST_LINE, GuestImage
+
+_LIMIT: Final = 5.0
+_LOOK: Final = 0.02
+_RETRY_AFTER: Final = 3600.0
+_LONGEST: Final = 160
+
+TrialCommand = Callable[[int, Path], Sequence[str]]
+"""The QEMU process of a trial: its monitor is an inherited socket, its console is appended to a file."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a trial has shown: an empty ``fault`` means that the guest booted. ``tried_at`` in seconds since 1970."""
+
+    fault: str
+    is_timeout: bool
+    tried_at: float
+
+    def holds(self, now: float) -> bool:
+        """Whether it need not be tried again."""
+        return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class BootTrial:
+    """Tries ``command`` where no verdict in ``folder`` holds. ``wall`` is the time in seconds since 1970."""
+
+    hypervisor: Hypervisor
+    image: GuestImage
+    folder: Path
+    wall: Callable[[], float]
+    limit: float = _LIMIT
+
+    async def fault(self, command: TrialCommand) -> str:
+        """Why ``command`` does not boot the image's kernel and initrd; empty where it does. Raises ``GuestError``."""
+        file = self.folder / f"{await self._key(command)}.json"
+        verdict = _remembered(file)
+        if verdict is None or not verdict.holds(self.wall()):
+            verdict = await self._tried(command)
+            _remember(file, verdict)
+        return verdict.fault
+
+    async def _key(self, command: TrialCommand) -> str:
+        """The name of everything that a verdict depends on. Raises ``GuestError``."""
+        try:
+            contents = await asyncio.to_thread(_contents, self.image.kernel, self.image.initrd)
+            host = _host()
+        except OSError as error:
+            raise GuestError(f"the guest image cannot be read: {error}") from error
+        arguments = [word for word in command(0, Path("console")) if word]
+        digest = hashlib.sha256()
+        for part in (*contents, *host, await _version(arguments), *arguments):
+            digest.update(len(part).to_bytes(8, "big") + part.encode())
+        return digest.hexdigest()[:24]
+
+    async def _tried(self, command: TrialCommand) -> Verdict:
+        with tempfile.TemporaryDirectory(prefix="autoscale-boot-") as name:
+            folder = Path(name)
+            console = folder / "console.log"
+            try:
+                machine = await self.hypervisor.launch("trial", lambda fd: command(fd, console), folder / "qemu.log")
+            except (GuestError, OSError) as error:
+                return Verdict(_short(str(error).partition("it said: ")[2] or str(error)), False, self.wall())
+            failed = asyncio.ensure_future(machine.failed())
+            booted = asyncio.ensure_future(_has_booted(console))
+            try:
+                await asyncio.wait((failed, booted), timeout=self.limit, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                failed.cancel()
+                booted.cancel()
+                await machine.kill()
+            if _said(console):
+                return Verdict("", False, self.wall())
+            if failed.done() and not failed.cancelled():
+                return Verdict(_short(f"{failed.result()}; {machine.last_words()}"), False, self.wall())
+            return Verdict(f"it did not reach its first program within {self.limit:g} s", True, self.wall())
+
+
+async def _has_booted(console: Path) -> None:
+    for _ in count():
+        if _said(console):
+            return
+        await asyncio.sleep(_LOOK)
+
+
+def _said(console: Path) -> bool:
+    return console.exists() and FIRST_LINE.encode() in console.read_bytes()
+
+
+def _short(story: str) -> str:
+    """The first complaint of QEMU, which names itself before each, in at most so many characters."""
+    words = " ".join(part.strip() for part in story.split("qemu-system-x86_64: ")[:2]).removesuffix("; nothing")
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}…"
+
+
+def _contents(*files: Path) -> list[str]:
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+
+def _host() -> list[str]:
+    """This boot of this machine and its CPU."""
+    files = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
+    names = [file.read_text().strip() for file in files if file.exists()]
+    cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    return [platform.release(), *names, *(line for line in cpu if line.startswith(("model name", "flags")))]
+
+
+async def _version(arguments: Sequence[str]) -> str:
+    """What the QEMU of this command line calls itself."""
+    program = next(word for word in arguments if word.startswith("qemu-system-"))
+    process = await asyncio.create_subprocess_exec(
+        program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return said.decode(errors="replace").partition("\n")[0]
+
+
+def _remembered(file: Path) -> Verdict | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Verdict)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _remember(file: Path, verdict: Verdict) -> None:
+    """Keeps the verdict; a cache that cannot be written costs a trial next time."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        half = Path(tempfile.mkstemp(dir=file.parent, suffix=".new")[1])
+        half.write_bytes(msgspec.json.encode(verdict))
+        half.replace(file)
+    except OSError:
+        return
