@@ -4,10 +4,12 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/scenarios \
+	tests/scheduler_plugin/ledger tests/scheduler_plugin/migration tests/scheduler_plugin/placement
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-root test-vm lint format manifests bench env clean
+.PHONY: help demo test coverage test-root test-vm lint format manifests bench env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +20,10 @@ demo: env ## A real postgres VM follows its load, on this machine
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" $(TEST_ARGS)
+
+coverage: env ## The pure packages' tests: every branch of them must be taken
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" \
+		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 test-root: env ## Tests that make network namespaces (as root)
 	$(BIN)/pytest -m "root and not vm" $(TEST_ARGS)

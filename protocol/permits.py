@@ -1,7 +1,7 @@
 """The permit as it is kept on a VirtualMachine, so that a restarted scheduler knows what it has granted.
 
 The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
-slots. It is written before an increase is answered (architecture, decision 1).
+slots. It is written before an increase is answered.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Agents, extender verbs and probes are separate applications on separate listeners (architecture, decision 5).
+- Agents, extender verbs and probes are separate applications on separate listeners.
 - Nothing is made at import; ``assemble`` makes everything, from ports that tests replace.
 """
 

@@ -143,7 +143,7 @@ class Feed:
             self._queues.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
 
     def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
-        """Only one process may write permits at a time (architecture, decision 6); another one must be seen."""
+        """Only one process may write permits at a time; another one must be seen."""
         before, after = change.before, change.after
         if before is None or after is None or before.permit == after.permit:
             return

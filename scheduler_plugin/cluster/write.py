@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
-  can therefore never land after something newer, nor on a VM that replaced it (architecture, decision 1).
+  can therefore never land after something newer, nor on a VM that replaced it.
 - A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
 - An event's name says what it is about where that happens once: told twice, it is there once (409).
 - Nothing is retried here: who asked knows whether it is still wanted.

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Guest use <= permit held by the agent <= reservation <= node (architecture, decision 4). The ledger alone can show the
+- Guest use <= permit held by the agent <= reservation <= node. The ledger alone can show the
   last two; a ``World`` that knows the agents and guests shows the rest.
 - A VM on its way has one reservation on each node where it is or will be, and nothing is kept for one that is not.
 - A node over its total is a violation only where a grant caused it; what outside facts forced is ``overcommitted``.

@@ -45,7 +45,7 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True)
 class PersistPermit:
-    """Write ``permit`` into the annotation of ``vm`` (architecture, decision 1): all that its agent may hold.
+    """Write ``permit`` into the annotation of ``vm``: all that its agent may hold.
 
     While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
     time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a

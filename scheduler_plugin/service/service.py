@@ -4,8 +4,8 @@ Rules that hold here:
 
 - Between a decision and its recording nothing is awaited; whatever is awaited comes after, and its outcome is
   reported back to the ledger, also when the caller has gone away.
-- A bind reserves before it asks the API; only a certain refusal releases (architecture, decision 2).
-- An increase is answered only once it is persisted (architecture, decision 1); while that is not known the agent is
+- A bind reserves before it asks the API; only a certain refusal releases.
+- An increase is answered only once it is persisted; while that is not known the agent is
   asked to come again, and the reservation stays.
 """
 

@@ -14,11 +14,11 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
 from scripts.autoscale.main import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FOLDERS = ("agent", "deploy", "docs", "protocol", "scheduler_plugin", "scripts", "tests", "vm_image")
 MADE_BY_USE = {"scripts/downloads.sha256"}
-"""Files that are not kept here: somebody's use of a script makes them."""
-_LINK = re.compile(r"\]\(([^)#:]+)\)")
+"""Files that are not kept here, because using a script makes them."""
+_LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./{{}},*-]+)`")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 

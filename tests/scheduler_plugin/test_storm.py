@@ -1,6 +1,6 @@
 """A storm over the whole service: binds, permits, lost answers, cut watches, an API that leaves, and restarts.
 
-After every step: guest use <= permit held by the agent <= reservation <= node (architecture, decision 4).
+After every step: guest use <= permit held by the agent <= reservation <= node.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ DECLINED: Final[Mapping[str, str]] = {
     "desired_resources": "rounds CPU to nearest and shrinks at once: here CPU is rounded up and a window proves (S4.6)",
     "action_scenarios": "steps of the original's monitor handshake with fixed waits: ours back off with jitter (S4.5)",
     "vm_stuck": "counts health checks of the original's monitor: ours tells each trouble with its cause and since when",
-    "startup_buffer_reserve": "a restart needs no buffer: permits are persisted before they are answered (decision 1)",
+    "startup_buffer_reserve": "a restart needs no buffer: permits are persisted before they are answered",
     "reserve_reconcile_final": "weighs pods by overcommit factors and forgets denials: these are pressure here (S4.8)",
     "migration_queue_seed": "only the VM that asks may be chosen to migrate: here every VM of the node may (S4.8)",
     "migration_selection_final": "takes the oldest VM first: the seed document says the least loaded first (S4.8)",

@@ -20,7 +20,7 @@ class NodeSpec:
 
 
 def node_object(node: NodeSpec, now: str) -> Json:
-    """The object as it is registered. It carries no not-ready taint, which nobody here would remove (facts §1)."""
+    """The object as it is registered. It carries no not-ready taint, which nobody here would remove."""
     amounts = {"cpu": node.capacity.cpu.quantity(), "memory": node.capacity.mem.quantity(), "pods": MOST_PODS}
     return {
         "apiVersion": "v1",

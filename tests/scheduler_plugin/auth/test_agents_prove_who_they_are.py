@@ -1,4 +1,4 @@
-"""Only the agent of a VM may speak for it: no token 401, another's pod 403, and nothing is changed (decision 5)."""
+"""Only the agent of a VM may speak for it: no token 401, another's pod 403, and nothing is changed."""
 
 from __future__ import annotations
 

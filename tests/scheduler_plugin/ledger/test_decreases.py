@@ -1,4 +1,4 @@
-"""Telling down: a decrease frees room exactly when nobody can use it any more (S4.5, architecture decision 4)."""
+"""Telling down: a decrease frees room exactly when nobody can use it any more (S4.5)."""
 
 from __future__ import annotations
 
