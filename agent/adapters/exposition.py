@@ -17,7 +17,7 @@ from typing import Final
 from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
-COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure")
+COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat")
 """The collectors of node_exporter that say what is wanted; asking for these alone makes its page small."""
 
 _SCALARS: Final[Mapping[bytes, str]] = {
@@ -29,7 +29,16 @@ _SCALARS: Final[Mapping[bytes, str]] = {
     b"node_pressure_memory_waiting_seconds_total": "mem_stall",
     b"node_memory_MemTotal_bytes": "mem_total",
     b"node_memory_MemAvailable_bytes": "mem_available",
+    b"node_memory_MemFree_bytes": "mem_free",
+    b"node_pressure_io_waiting_seconds_total": "io_stall",
+    b"node_vmstat_workingset_refault_file": "refaults_file",
+    b"node_vmstat_workingset_refault_anon": "refaults_anon",
+    b"node_vmstat_pgpgin": "kib_in",
+    b"node_vmstat_pgpgout": "kib_out",
 }
+
+_PAGE: Final = 4096.0
+"""What the kernel counts refaults in; what moves from and to disks it counts in KiB."""
 
 KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
 """Time in which the kernel worked, for programs or for itself."""
@@ -76,15 +85,28 @@ def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
 
 
 def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:
-    total, available = scalars.get("mem_total"), scalars.get("mem_available")
     return GuestSample(
         cpus=cpus,
         boot_time=scalars.get("boot_time"),
         runnable=scalars.get("runnable"),
         load1=scalars.get("load1"),
         load5=scalars.get("load5"),
-        mem_total=None if total is None else Bytes(int(total)),
-        mem_available=None if available is None else Bytes(int(available)),
+        mem_total=_bytes(scalars.get("mem_total")),
+        mem_available=_bytes(scalars.get("mem_available")),
+        mem_free=_bytes(scalars.get("mem_free")),
         cpu_stall=scalars.get("cpu_stall"),
         mem_stall=scalars.get("mem_stall"),
+        io_stall=scalars.get("io_stall"),
+        refaulted=_times(_PAGE, scalars.get("refaults_file"), scalars.get("refaults_anon")),
+        read=_times(1024.0, scalars.get("kib_in")),
+        written=_times(1024.0, scalars.get("kib_out")),
     )
+
+
+def _bytes(count: float | None) -> Bytes | None:
+    return None if count is None else Bytes(int(count))
+
+
+def _times(unit: float, *counts: float | None) -> float | None:
+    """The sum of the counts that are there, in bytes; None where the first is missing."""
+    return None if counts[0] is None else unit * sum(count for count in counts if count is not None)

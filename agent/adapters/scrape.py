@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Only what decides is asked for (``collect[]``). An exporter that refuses a selection (400) is asked for everything
-  from then on.
+- Only what decides is asked for (``collect[]``). An exporter that refuses a selection (400) is asked for the next from
+  then on: without the collector that some switch off, and then for everything.
 - A page comes within the deadline and below ``LARGEST``, or not at all: a guest is not trusted.
 """
 
@@ -28,6 +28,10 @@ AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 """Packing so small a page costs the guest more than sending it, and a packed one could unpack to anything."""
 
 
+SELECTIONS: Final = (COLLECTORS, tuple(name for name in COLLECTORS if name != "vmstat"), ())
+"""What is asked for, in this order, until the exporter takes it; nothing named is everything."""
+
+
 class NodeExporter:
     """One guest's node_exporter at ``url``."""
 
@@ -35,7 +39,7 @@ class NodeExporter:
         self._client = client
         self._url = url
         self._deadline = deadline
-        self._collectors: tuple[str, ...] = COLLECTORS
+        self._refused = 0
 
     async def scrape(self) -> GuestSample:
         """One look at the guest. Raises ``PortError``."""
@@ -46,10 +50,11 @@ class NodeExporter:
             raise no_answer(f"the guest's metrics at {self._url}", error, self._deadline) from None
 
     async def _page(self) -> bytes:
-        params = {"collect[]": self._collectors} if self._collectors else None
+        collectors = SELECTIONS[self._refused]
+        params = {"collect[]": collectors} if collectors else None
         async with self._client.stream("GET", self._url, params=params, headers=AS_IT_IS) as answer:
-            if answer.status_code == httpx.codes.BAD_REQUEST and self._collectors:
-                self._collectors = ()
+            if answer.status_code == httpx.codes.BAD_REQUEST and collectors:
+                self._refused += 1
             if answer.status_code != httpx.codes.OK:
                 raise PortError(Fault.GUEST, f"the guest's metrics at {self._url} answer {answer.status_code}")
             page = bytearray()

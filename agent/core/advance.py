@@ -30,8 +30,11 @@ from agent.core.events import (
 )
 from agent.core.goal import NO_GOAL, goal, is_calm
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
+from agent.core.memory_view import memory_view
 from agent.core.permits import objection
 from agent.core.policy import DENIED_BACKOFF, SCHEDULER_BACKOFF, VM_API_BACKOFF
+from agent.core.probing import Probing
+from agent.core.rereading import cost
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
@@ -101,10 +104,23 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     since = now if before is None else before.at
     if not vm.unfinished_shrink and state.vm.patching is None and is_calm(guest.rates, has, state.policy):
         guest.calm_since = since
-    guest.goal = goal(sample, guest.rates, has, state.policy, settling=_settling(state, since))
+    settling = _settling(state, since)
+    guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
     need = guest.goal.need
     kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
     guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
+    _probe(state, vm, now, settling=settling)
+
+
+def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
+    """What the last look means for the page cache. What a settling guest waits for is no evidence."""
+    guest, policy = state.guest, state.policy.memory.cache
+    if guest.seen is None or not policy.enabled:
+        guest.probing = Probing()
+        return
+    spent = None if settling else cost(guest.rates)
+    view = memory_view(guest.seen.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
+    guest.probing.observe(view, now, policy)
 
 
 def _settling(state: State, since: Instant) -> bool:

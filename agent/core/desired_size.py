@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.core.goal import NO_GOAL, Goal, Part
+from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
+from agent.core.memory_view import kernel_share
 from agent.core.sizing import Sizes
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
@@ -42,6 +43,7 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     sizes = Sizes(unit, vm.bounds, vm.slot_size)
     known = current_goal(state, now)
     size = _size(vm, sizes, known, state.guest.stabilizer)
+    size = size.at_least(_for_cache(state, vm, sizes, known))
     size = size.at_most(vm.bounds.max).at_least(in_use(state, vm, now))
     return DesiredSize(size, _because(vm, size, known, sizes))
 
@@ -63,6 +65,14 @@ def _grown(need: A, target: A, has: A, kept: A) -> A:
     return target if target > has and need >= kept else min(need, target)
 
 
+def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
+    """The memory that is kept, or grown, for the page cache: CPU does not follow it."""
+    keep = state.guest.probing.keep
+    if known.need is None:
+        return NOTHING
+    return sizes.not_less(Resources(NOTHING.cpu, keep)) if keep > vm.use.mem else Resources(NOTHING.cpu, keep)
+
+
 def current_goal(state: State, now: Instant) -> Goal:
     """The goal of the last metrics; nothing where they are too old to speak for the present."""
     return state.guest.goal if _fresh(state, now) else NO_GOAL
@@ -71,9 +81,11 @@ def current_goal(state: State, now: Instant) -> Goal:
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     """What must not be taken away: the memory in use, and all of it where the guest does not say how much that is."""
     seen = state.guest.seen
-    used = seen.sample.mem_used if seen is not None and _fresh(state, now) else None
-    mem = vm.use.mem if used is None else min(vm.use.mem, used.up_to(vm.slot_size))
-    return Resources(MilliCpu(0), mem)
+    if seen is None or not _fresh(state, now) or seen.sample.mem_used is None:
+        return Resources(NOTHING.cpu, vm.use.mem)
+    has = vm.actual.at_most(state.guest.had or vm.actual)
+    used = seen.sample.mem_used + kernel_share(seen.sample, has, state.policy.memory)
+    return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 
 
 def _fresh(state: State, now: Instant) -> bool:

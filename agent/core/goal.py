@@ -14,6 +14,8 @@ Rules that hold here:
   more tasks runnable than there are CPUs, or the memory in use filling what there is.
 - What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``. Such noise goes
   on from the shrink to its end: once the guest was calm, what comes is a load.
+- Tasks that wait for memory which is page cache are no need here, where the guest shows what it rereads: ``probing``
+  finds out whether more of it helps.
 - The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
 """
 
@@ -32,6 +34,9 @@ SATURATED: Final = 0.9
 OBSERVER: Final = 1.0
 """The task that reads the metrics is itself runnable while it reads."""
 
+
+MEMORY_USED: Final = "memory used"
+"""The name of the part that programs need."""
 
 NOTHING: Final = Resources(MilliCpu(0), Bytes(0))
 """Where nothing is known of a need."""
@@ -123,14 +128,18 @@ def _as_counted(part: Part, counted: list[Part]) -> Part:
 def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
     """The interval without what may come of a shrink: work of the kernel alone, and waiting without a witness."""
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
-    used = sample.mem_used
-    is_full = used is not None and _share_of(used + policy.memory.kernel_allowance, policy.memory.target) >= has.mem
     return replace(
         over,
         busy=_worked(over),
         cpu_stall=over.cpu_stall if over.cpu_stall is None or is_crowded else 0.0,
-        mem_stall=over.mem_stall if is_full else None,
+        mem_stall=over.mem_stall if _is_full(sample, has.mem, policy.memory) else None,
     )
+
+
+def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
+    """Whether programs use all the memory that they should."""
+    used = sample.mem_used
+    return used is not None and _share_of(used + policy.kernel_allowance, policy.target) >= has
 
 
 def _worked(over: Rates) -> float | None:
@@ -187,9 +196,10 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
     if used is None:
         return []
     held = used + policy.kernel_allowance
-    parts = [Part("memory used", _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
+    parts = [Part(MEMORY_USED, _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
     stall = over.mem_stall
-    if stall is not None and stall >= policy.pressure_threshold:
+    is_for_cache = policy.cache.enabled and sample.shows_rereading and not _is_full(sample, has, policy)
+    if stall is not None and stall >= policy.pressure_threshold and not is_for_cache:
         grown = has + has.scaled(policy.pressure_step)
         parts.append(Part("memory waiting", grown, f"tasks waited for memory {stall:.0%} of the time"))
     return parts

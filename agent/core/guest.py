@@ -38,7 +38,11 @@ class CpuSeconds:
 
 @dataclass(frozen=True, slots=True)
 class GuestSample:
-    """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds."""
+    """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds.
+
+    ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been thrown
+    out of it, and moved from and to disks.
+    """
 
     cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
     boot_time: float | None = None
@@ -49,6 +53,11 @@ class GuestSample:
     mem_available: Bytes | None = None
     cpu_stall: float | None = None
     mem_stall: float | None = None
+    io_stall: float | None = None
+    mem_free: Bytes | None = None
+    refaulted: float | None = None
+    read: float | None = None
+    written: float | None = None
 
     @property
     def mem_used(self) -> Bytes | None:
@@ -56,6 +65,11 @@ class GuestSample:
         if self.mem_total is None or self.mem_available is None:
             return None
         return self.mem_total.minus_or_zero(self.mem_available)
+
+    @property
+    def shows_rereading(self) -> bool:
+        """Whether a lack of page cache can be told from this page: what is unused, and what is read again."""
+        return self.mem_free is not None and (self.refaulted is not None or self.read is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +82,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The interval between two samples: cores busy (with steal), of these stolen and in the kernel; cores that waited
-    for disks; PSI shares in 0..1.
+    """The interval of ``span`` seconds between two samples: cores busy (with steal), of these stolen and in the kernel;
+    cores that waited for disks; PSI shares in 0..1; bytes a second that were refaulted, read and written.
     """
 
     busy: float | None = None
@@ -78,6 +92,11 @@ class Rates:
     kernel: float | None = None
     cpu_stall: float | None = None
     mem_stall: float | None = None
+    io_stall: float | None = None
+    refaulted: float | None = None
+    read: float | None = None
+    written: float | None = None
+    span: float = 0.0
 
 
 NO_RATES: Final = Rates()
@@ -88,15 +107,20 @@ def rates(before: Seen | None, now: Seen) -> Rates:
     """What happened between two samples; everything None where they cannot be compared."""
     if before is None or not SHORTEST <= now.at - before.at <= LONGEST or _rebooted(before.sample, now.sample):
         return NO_RATES
-    span = now.at - before.at
-    pairs = _comparable(before.sample.cpus, now.sample.cpus)
+    span, was, sample = now.at - before.at, before.sample, now.sample
+    pairs = _comparable(was.cpus, sample.cpus)
     return Rates(
         busy=_cores([(b.busy + b.steal, a.busy + a.steal) for b, a in pairs], span),
         steal=_cores([(b.steal, a.steal) for b, a in pairs], span),
         iowait=_cores([(b.iowait, a.iowait) for b, a in pairs], span),
         kernel=_cores([(b.kernel, a.kernel) for b, a in pairs], span),
-        cpu_stall=_share(before.sample.cpu_stall, now.sample.cpu_stall, span),
-        mem_stall=_share(before.sample.mem_stall, now.sample.mem_stall, span),
+        cpu_stall=_share(was.cpu_stall, sample.cpu_stall, span),
+        mem_stall=_share(was.mem_stall, sample.mem_stall, span),
+        io_stall=_share(was.io_stall, sample.io_stall, span),
+        refaulted=_rate(was.refaulted, sample.refaulted, span),
+        read=_rate(was.read, sample.read, span),
+        written=_rate(was.written, sample.written, span),
+        span=span,
     )
 
 
@@ -114,6 +138,10 @@ def _comparable(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds])
 def _cores(pairs: list[tuple[float, float]], span: float) -> float | None:
     """The mean number of CPUs so occupied; a CPU is never occupied for more than the whole span."""
     return sum(min(max(0.0, after - before), span) for before, after in pairs) / span if pairs else None
+
+
+def _rate(before: float | None, after: float | None, span: float) -> float | None:
+    return None if before is None or after is None or after < before else (after - before) / span
 
 
 def _share(before: float | None, after: float | None, span: float) -> float | None:

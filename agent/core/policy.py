@@ -34,6 +34,38 @@ class CpuPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """How the page cache counts as memory that is needed (B.16). ``enabled``: whether it does at all.
+
+    Waiting for ``stall`` of the time (0..1], or rereading ``turnover`` (0..1] of the memory in question within a
+    ``watch``, is a lack of memory; half of that waiting is enough to blame a shrink. One shrink takes at most ``step``
+    (0..1) of the cache, ``idle_step`` of an idle guest, and is watched for ``watch`` seconds before the next. One that
+    hurt is taken back and not tried again for ``retry`` seconds, then twice that, up to ``longest``; unless the guest
+    has been idle for ``idle_after`` seconds. What was learned is remembered for ``remember`` seconds. Growth for the
+    cache comes in steps of ``growth`` of the memory, and goes on where it brings at least the share ``gain`` (0..1] of
+    what would be needed to end the rereading with all the memory that the VM may have.
+    """
+
+    enabled: bool = True
+    stall: float = 0.1
+    turnover: float = 0.25
+    step: float = 0.1
+    idle_step: float = 0.33
+    watch: Seconds = Seconds(180.0)
+    retry: Seconds = Seconds(3600.0)
+    longest: Seconds = Seconds(8 * 3600.0)
+    idle_after: Seconds = Seconds(900.0)
+    remember: Seconds = Seconds(24 * 3600.0)
+    growth: float = 0.5
+    gain: float = 0.5
+
+    @property
+    def recent(self) -> Seconds:
+        """How far back the recent cost looks."""
+        return Seconds(self.watch / 3)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPolicy:
     """How memory in use becomes a need.
 
@@ -46,6 +78,7 @@ class MemoryPolicy:
     kernel_allowance: Bytes = Bytes(100 * 1024**2)
     pressure_threshold: float = 0.1
     pressure_step: float = 0.25
+    cache: CachePolicy = field(default_factory=CachePolicy)
 
 
 @dataclass(frozen=True, slots=True)

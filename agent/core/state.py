@@ -18,6 +18,7 @@ from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_RATES, Rates, Seen
 from agent.core.policy import Policy
+from agent.core.probing import Probing
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
@@ -108,6 +109,7 @@ class GuestSide:
     had: Resources | None = None
     rates: Rates = NO_RATES
     goal: Goal = NO_GOAL
+    probing: Probing = field(default_factory=Probing)
     calm_since: Instant | None = None
     failure: Failure | None = None
 

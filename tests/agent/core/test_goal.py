@@ -31,7 +31,7 @@ def parts_of(sample: GuestSample, over: Rates, has: Resources = ONE) -> dict[str
 def test_rates_are_means_over_the_interval() -> None:
     before = seen(10.0, cpus={"0": CpuSeconds(1.0, 0.5, 0.5, 0.5), "1": CpuSeconds(5.0)}, cpu_stall=1.0, mem_stall=2.0)
     after = seen(12.0, cpus={"0": CpuSeconds(2.0, 1.0, 1.0, 1.0), "1": CpuSeconds(6.0)}, cpu_stall=2.0, mem_stall=2.5)
-    expected = Rates(busy=1.25, steal=0.25, iowait=0.25, kernel=0.25, cpu_stall=0.5, mem_stall=0.25)
+    expected = Rates(busy=1.25, steal=0.25, iowait=0.25, kernel=0.25, cpu_stall=0.5, mem_stall=0.25, span=2.0)
     assert rates(before, after) == expected
 
 

@@ -1,0 +1,42 @@
+"""From a guest's page to one look at its memory: what is used, what is page cache, what holds nothing (B.16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import lcm
+
+from agent.core.goal import MEMORY_USED, NOTHING, Goal
+from agent.core.guest import GuestSample
+from agent.core.policy import MemoryPolicy
+from agent.core.probing import MemoryView
+from agent.core.rereading import Cost
+from agent.core.vm import Vm
+from protocol.units import Bytes, ComputeUnit, Resources
+
+
+def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:
+    """The look. ``spent`` is what the time since the last one cost, None where that is no evidence.
+
+    A guest that does not show what it rereads is judged by the pressure on its memory alone, and only where its
+    programs leave some of it.
+    """
+    need, used = known.at_least.mem, _used(known)
+    step = vm.slot_size if unit is None else Bytes(lcm(unit.mem.value, vm.slot_size.value))
+    view = MemoryView(vm.use.mem, vm.bounds.max.mem, step, need, cost=spent)
+    free, available = sample.mem_free, sample.mem_available
+    if sample.shows_rereading and free is not None and available is not None:
+        return replace(view, free=free, cached=available.minus_or_zero(free))
+    is_crowded = used > vm.use.mem
+    return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
+
+
+def _used(known: Goal) -> Bytes:
+    needs = (part.need for part in known.parts if part.name == MEMORY_USED)
+    return next((need for need in needs if isinstance(need, Bytes)), NOTHING.mem)
+
+
+def kernel_share(sample: GuestSample, has: Resources, policy: MemoryPolicy) -> Bytes:
+    """What of the VM's memory the guest does not report: what its kernel took at boot, by the greater estimate."""
+    if sample.mem_total is None:
+        return policy.kernel_allowance
+    return max(policy.kernel_allowance, has.mem.minus_or_zero(sample.mem_total))

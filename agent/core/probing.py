@@ -1,0 +1,317 @@
+"""How much memory a VM keeps for its page cache: probing downwards, and growing where that pays (B.16).
+
+Rules that hold here:
+
+- What programs do not use is page cache, and may be the working set of a database. It is taken away in small steps, and
+  the guest's answer is awaited after each. Memory that holds nothing is given back at once.
+- A shrink that hurt is taken back at once, remembered, and tried again after hours; an idle guest gives all back.
+- Growth for the cache is a trial too: what does not help is given back, and not repeated for hours.
+- A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
+- Time is what the metrics cover: what was not seen proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.core.policy import CachePolicy
+from agent.core.rereading import IDLE_CORES, NO_COST, Cost, recent
+from agent.core.trials import FULL, Growth, Shrink, Verdict, suffers
+from agent.core.working_set import Floor, Fruitless, next_try, tries_before
+from protocol.units import Bytes, Instant
+
+NONE: Final = Bytes(0)
+
+LEAST_STEP: Final = 0.04
+"""A smaller share of the memory is not worth a resize."""
+
+RESERVE: Final = 0.05
+"""This share of the memory is left unused by the kernel for its own ends."""
+
+REPEATED: Final = 0.25
+"""A trial that is repeated goes this share of the way to all that the VM may have: enough for a verdict at once."""
+
+STEADY: Final = 0.9
+"""A loss that has fallen below this share of what it was a while ago is coming to its end."""
+
+NEARLY: Final = 0.85
+"""A growth that comes so near to the maximum goes to it."""
+
+IDLE_SHARE: Final = 0.1
+"""A guest whose programs do less than this share of what they did when its floor was learned is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """One look at a VM's memory.
+
+    ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
+    ``cached`` are unused and page cache, None where the guest does not show what it rereads. ``cost`` is that of the
+    time since the look before, None where it cannot be told.
+    """
+
+    use: Bytes
+    most: Bytes
+    step: Bytes
+    need: Bytes
+    free: Bytes | None = None
+    cached: Bytes = NONE
+    cost: Cost | None = None
+
+
+@dataclass(slots=True)
+class Trend:
+    """Whether the rereading comes to its end by itself, because the cache is still filling."""
+
+    is_falling: bool = False
+    _at: Instant = Instant(0.0)
+    _loss: float = 0.0
+
+    def sees(self, loss: float, now: Instant, policy: CachePolicy) -> None:
+        """Compares ``loss`` with that of a while ago, once in a while."""
+        if now - self._at >= policy.recent:
+            self.is_falling = loss < STEADY * self._loss
+            self._at, self._loss = now, loss
+
+
+@dataclass(slots=True)
+class Probing:
+    """What is being tried with the memory of one VM, and what has been learned."""
+
+    keep: Bytes = NONE
+    """What the VM is to have at least; above what it has, it is to grow."""
+    floor: Floor | None = None
+    fruitless: Fruitless | None = None
+    trial: Shrink | Growth | None = None
+    recent: Cost = NO_COST
+    """What the last minute or so cost."""
+    idle_since: Instant | None = None
+    shrunk: Shrink | None = None
+    """The last shrink, while it may still turn out to have been wrong."""
+    _use: Bytes | None = None
+    _changed_at: Instant = Instant(0.0)
+    _claim: Bytes | None = None
+    _returning: bool = False
+    _anchor: Cost | None = None
+    """What it cost before the first of the shrinks since the last growth: many small steps may hurt together."""
+    _trend: Trend = field(default_factory=Trend)
+
+    def observe(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """Takes a look at the VM. ``now`` never goes back."""
+        self._resized(view, now)
+        self._account(view, now, policy)
+        self._regret(view, now, policy)
+        self._trend.sees(self._loss(view, policy), now, policy)
+        if isinstance(self.trial, Shrink):
+            self._judge_shrink(self.trial, now, policy)
+        elif isinstance(self.trial, Growth):
+            self._judge_growth(self.trial, view, now, policy)
+        else:
+            self._rest(view, now, policy)
+        self.keep = self._kept(view, now, policy)
+
+    def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
+        """Whether the guest has been idle for so long that what was learned bars nothing."""
+        return self.idle_since is not None and now - self.idle_since >= policy.idle_after
+
+    def _resized(self, view: MemoryView, now: Instant) -> None:
+        before, self._use = self._use, view.use
+        if before is None or before == view.use:
+            self._changed_at = now if before is None else self._changed_at
+            return
+        self._changed_at = now
+        if view.use > before:
+            self._grew(view)
+        elif self._returning:
+            self.trial, self._returning = None, False
+        else:
+            self._fell(before, view.use, now)
+
+    def _grew(self, view: MemoryView) -> None:
+        self._anchor = None
+        self.trial = self.trial.got(view.use) if isinstance(self.trial, Growth) else None
+        if self._claim is not None and view.use >= min(self._claim, view.most):
+            self._claim = None
+
+    def _fell(self, before: Bytes, after: Bytes, now: Instant) -> None:
+        """A shrink on top of one that is still watched counts as one with it."""
+        earlier = self.trial if isinstance(self.trial, Shrink) else None
+        self._claim = None
+        self.trial = self.shrunk = Shrink(
+            before=before if earlier is None else earlier.before,
+            after=after,
+            at=now,
+            baseline=self.recent if earlier is None else earlier.baseline,
+        )
+        if self._anchor is None:
+            self._anchor = self.trial.baseline
+        self.trial.baseline = min(self._anchor, self.trial.baseline, key=lambda cost: cost.loss(self.recent))
+
+    def _account(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        cost = view.cost
+        if cost is None:
+            return
+        self.recent = recent(self.recent, cost, policy.recent)
+        if isinstance(self.trial, Shrink):
+            self.trial.cost += cost
+        elif isinstance(self.trial, Growth) and view.free is not None:
+            self.trial.sees(cost, view.free, policy)
+        busy_once = self.floor.cores if self.floor is not None else 0.0
+        is_idle = self.recent.cores < max(IDLE_CORES, IDLE_SHARE * busy_once)
+        self.idle_since = (self.idle_since or now) if is_idle else None
+        if self.floor is not None and now - self.floor.at > policy.remember:
+            self.floor = None
+
+    def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """What is needed for certain soon after a shrink should not have been taken."""
+        shrunk = self.shrunk
+        if shrunk is None:
+            return
+        if now - shrunk.at > policy.retry or view.use > shrunk.after:
+            self.shrunk = None
+        elif view.need > shrunk.after:
+            self._hurt(shrunk, now, policy)
+
+    def _hurt(self, shrunk: Shrink, now: Instant, policy: CachePolicy) -> None:
+        """Takes the shrink back. A greater floor, from before the guest was idle, stays known."""
+        tries = tries_before(self.floor, now, policy.remember) + 1
+        cost = shrunk.cost if shrunk.cost.seconds else self.recent
+        if self.floor is None or self.floor.size <= shrunk.before:
+            self.floor = Floor(
+                size=shrunk.before,
+                hurt=shrunk.after,
+                at=now,
+                tries=tries,
+                retry_at=next_try(tries, now, policy),
+                cost=cost,
+                cores=max(shrunk.baseline.cores, cost.cores),
+            )
+        self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
+        self._changed_at = now
+
+    def _judge_shrink(self, trial: Shrink, now: Instant, policy: CachePolicy) -> None:
+        verdict = trial.verdict(policy)
+        if verdict is Verdict.BAD:
+            self._hurt(trial, now, policy)
+        elif verdict is Verdict.GOOD:
+            self.trial = None
+            if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
+                self.floor = None
+
+    def _judge_growth(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        free = view.free or NONE
+        verdict = trial.verdict(self.recent, free, view.most, policy)
+        if verdict is Verdict.OPEN:
+            return
+        self.trial = None
+        if trial.size is None:
+            return
+        if verdict is Verdict.GO_ON:
+            self.trial = Growth(trial.base, self._grown(view, policy), trial.baseline)
+        elif verdict is Verdict.GOOD:
+            self._pays(trial, view, now, policy)
+        else:
+            self._is_fruitless(trial, now, policy)
+
+    def _pays(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """What it had before was too little. Where it still suffers when the cache is full, the next step follows."""
+        known = self.floor.size if self.floor is not None else NONE
+        self.floor = Floor(
+            size=max(known, min(view.use, trial.base + view.step)),
+            hurt=trial.base,
+            at=now,
+            tries=1,
+            retry_at=next_try(1, now, policy),
+            cost=trial.baseline,
+            cores=max(trial.baseline.cores, self.recent.cores),
+        )
+        self.fruitless, self.shrunk = None, None
+
+    def _is_fruitless(self, trial: Growth, now: Instant, policy: CachePolicy) -> None:
+        tries = tries_before(self.fruitless, now, policy.remember) + 1
+        self.fruitless = Fruitless(
+            base=trial.base,
+            tried=trial.size or trial.wanted,
+            at=now,
+            tries=tries,
+            retry_at=next_try(tries, now, policy),
+            fell=trial.fell,
+        )
+        if self.floor is not None and self.floor.size > trial.base:
+            self.floor = None
+        self._returning = True
+
+    def _rest(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        if self._returning or self._claim is not None or now - self._changed_at < policy.watch:
+            return
+        if not suffers(self.recent, view.use, policy) or view.free is None:
+            self._calm(view, now, policy)
+        elif self.shrunk is not None and self._is_late_hurt(self.shrunk, view):
+            self._hurt(self.shrunk, now, policy)
+        elif self._may_grow(view, now) and not self._trend.is_falling:
+            self.trial = Growth(view.use, self._grown(view, policy), self.recent)
+
+    def _is_late_hurt(self, shrunk: Shrink, view: MemoryView) -> bool:
+        """Whether the guest suffers from the last shrink, though it did not while that was watched."""
+        is_known = self.floor is not None and self.floor.size > view.use
+        return not is_known and shrunk.is_to_blame(self.recent)
+
+    def _loss(self, view: MemoryView, policy: CachePolicy) -> float:
+        return self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
+
+    def _calm(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """A first scan that has ended says nothing about the next load."""
+        learned = self.fruitless
+        is_over = self.recent.seconds >= policy.watch / 6 and not suffers(self.recent, view.use, policy, 0.5)
+        if learned is not None and learned.tries == 1 and is_over and now < learned.retry_at:
+            self.fruitless = replace(learned, retry_at=now)
+
+    def _may_grow(self, view: MemoryView, now: Instant) -> bool:
+        is_full = view.free is not None and view.free.ratio(view.use) < FULL
+        return is_full and not self._is_barred(view, now)
+
+    def _is_barred(self, view: MemoryView, now: Instant) -> bool:
+        """Whether more memory is out of the question, or was of no use."""
+        return view.use >= view.most or (self.fruitless is not None and now < self.fruitless.retry_at)
+
+    def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
+        if isinstance(self.trial, Growth):
+            return self.trial.wanted
+        if self._claim is not None and not self.is_lifted(now, policy):
+            return self._claim
+        if self._returning and self.fruitless is not None:
+            return self.fruitless.base
+        if view.free is None and self.floor is None:
+            return NONE
+        bar = min(self._bar(now, policy), view.use)
+        waits = self.trial is not None or now - self._changed_at < policy.watch
+        if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
+            return max(bar, view.use.minus_or_zero(_unused(view)).up_to(view.step))
+        return max(bar, self._lower(view, policy))
+
+    def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
+        """Below this no shrink is tried now."""
+        floor = self.floor
+        return NONE if floor is None or now >= floor.retry_at or self.is_lifted(now, policy) else floor.size
+
+    def _lower(self, view: MemoryView, policy: CachePolicy) -> Bytes:
+        """One step down: without what holds nothing, and without a part of what holds page cache."""
+        share = policy.step if self.idle_since is None else policy.idle_step
+        cached = view.cached if view.free is not None else view.use
+        step = max(_unused(view) + cached.scaled(share), view.use.scaled(LEAST_STEP))
+        return min(view.use.minus_or_zero(step).up_to(view.step), view.use.minus_or_zero(view.step))
+
+    def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
+        """The next size to try: what was needed once, or one step up. A trial that is repeated comes in one step."""
+        if self.floor is not None and self.floor.size > view.use:
+            return min(view.most, self.floor.size)
+        grown = view.use + view.use.scaled(policy.growth)
+        if self.fruitless is not None:
+            grown = max(grown, view.use + view.most.minus_or_zero(view.use).scaled(REPEATED))
+        return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
+
+
+def _unused(view: MemoryView) -> Bytes:
+    """What holds nothing at all, and is not kept free by the kernel."""
+    return (view.free or NONE).minus_or_zero(view.use.scaled(RESERVE))

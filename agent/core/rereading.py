@@ -1,0 +1,130 @@
+"""What a stretch of time cost a guest for want of memory: pages read again, and tasks that waited (B.16).
+
+Rules that hold here:
+
+- Pages that the kernel had to bring back (refaults) are the witness. A guest that does not count them is judged by all
+  that it read from disk; one that counts neither, by the pressure on memory alone.
+- Waiting for a disk counts as far as the traffic was rereading: commits wait for disks too, and memory does not help.
+- A trickle of rereading is normal and costs nothing.
+- Costs are compared for the same work of programs: clients that wait for a busy disk read no faster when they miss
+  more, they only get less done. And all reading is compared with all reading: what is read for the first time becomes
+  rereading by and by, without any change of the memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import Final
+
+from agent.core.guest import Rates
+from protocol.units import Seconds
+
+TRICKLE: Final = 256.0 * 1024
+"""Rereading of fewer bytes a second than this is no sign of a lack of memory."""
+
+IDLE_CORES: Final = 0.05
+"""Programs that use less CPU than this do no work to speak of: measuring alone takes some."""
+
+_LEAST_WORK: Final = 0.01
+"""Cores that are added to the work of programs, so that hardly any work is no excuse for any amount of rereading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What so many ``seconds`` cost: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
+
+    ``stalled`` are blamed on rereading or on memory, ``waited`` on any reading or on memory. Programs did ``work`` in
+    core-seconds.
+    """
+
+    seconds: float = 0.0
+    reread: float = 0.0
+    read: float = 0.0
+    stalled: float = 0.0
+    waited: float = 0.0
+    work: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.seconds + other.seconds,
+            self.reread + other.reread,
+            self.read + other.read,
+            self.stalled + other.stalled,
+            self.waited + other.waited,
+            self.work + other.work,
+        )
+
+    def times(self, factor: float) -> Cost:
+        """The same so many times, or the part of it that ``factor`` (>= 0) says."""
+        return Cost(
+            self.seconds * factor,
+            self.reread * factor,
+            self.read * factor,
+            self.stalled * factor,
+            self.waited * factor,
+            self.work * factor,
+        )
+
+    @property
+    def reread_rate(self) -> float:
+        """Bytes read again in a second."""
+        return self.reread / self.seconds if self.seconds else 0.0
+
+    @property
+    def stall(self) -> float:
+        """The share of the time in which tasks waited for want of memory (0..1)."""
+        return self.stalled / self.seconds if self.seconds else 0.0
+
+    @property
+    def cores(self) -> float:
+        """The CPUs that programs kept busy."""
+        return self.work / self.seconds if self.seconds else 0.0
+
+    @property
+    def effort(self) -> float:
+        """The work to which the cost is put in proportion; above zero where any time has passed."""
+        return self.work + _LEAST_WORK * self.seconds
+
+    def for_effort_of(self, other: Cost) -> Cost:
+        """What the effort of ``other`` would have cost at this rate."""
+        return self.times(other.effort / self.effort if self.effort else 0.0)
+
+    def loss(self, like: Cost) -> float:
+        """What a unit of work cost: reading where rereading was what hurt ``like``, and waiting otherwise."""
+        lost = self.read if like.reread_rate >= TRICKLE else self.waited
+        return lost / self.effort if self.effort else 0.0
+
+
+NO_COST: Final = Cost()
+"""Nothing was seen."""
+
+
+def cost(over: Rates) -> Cost | None:
+    """What the interval ``over`` cost; None where the guest says nothing by which that could be told."""
+    if not over.span or (over.mem_stall is None and over.refaulted is None and over.read is None):
+        return None
+    read = max(over.read or 0.0, over.refaulted or 0.0)
+    reread = over.refaulted if over.refaulted is not None else read
+    traffic = max(1.0, read + (over.written or 0.0))
+    for_memory, for_disks = over.mem_stall or 0.0, over.io_stall or 0.0
+    blamed = for_memory + (for_disks * reread / traffic if reread >= TRICKLE else 0.0)
+    share = Cost(
+        seconds=1.0,
+        reread=reread if reread >= TRICKLE else 0.0,
+        read=read,
+        stalled=min(1.0, blamed),
+        waited=min(1.0, max(blamed, for_memory + for_disks * read / traffic)),
+        work=_programs(over),
+    )
+    return share.times(over.span)
+
+
+def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
+    """``before``, fading within ``span`` (> 0) seconds or so, with what came ``now``."""
+    return before.times(exp(-now.seconds / span)) + now
+
+
+def _programs(over: Rates) -> float:
+    """The cores that programs kept busy: what the kernel does may be the rereading itself."""
+    return max(0.0, (over.busy or 0.0) - (over.steal or 0.0) - (over.kernel or 0.0))

@@ -1,0 +1,139 @@
+"""Trials with a VM's memory, and the verdict on them: did a shrink hurt, does a growth pay (B.16)?
+
+Rules that hold here:
+
+- A trial is judged by what it changed: by the cost for the same work, beside the cost before it.
+- A shrink hurts as soon as its cost has used up a budget; it is harmless when a whole watch has passed without that.
+- A growth is judged once the new memory is filled. It pays if it brought at least a share of what it would have to
+  bring if all the memory that the VM may have were to end the rereading. A scan of more than that brings nothing.
+- Too small a growth proves nothing: another step may follow before it is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from agent.core.policy import CachePolicy
+from agent.core.rereading import NO_COST, TRICKLE, Cost
+from protocol.units import Bytes, Instant
+
+ENOUGH_TO_JUDGE: Final = 0.2
+"""A growth by this share of the way to all that the VM may have is judged; a smaller one may go on."""
+
+LEAST_GAIN: Final = 0.05
+"""A fall of the rereading by less than this may be chance."""
+
+CLEARLY: Final = 1.2
+"""More than so many times the cost before is no chance."""
+
+FULL: Final = 0.05
+"""The cache has filled its memory where less than this share of the memory is unused."""
+
+_LEAST_SECONDS: Final = 10.0
+"""Less than so long a look tells nothing."""
+
+
+class Verdict(Enum):
+    """What a trial has shown."""
+
+    OPEN = auto()
+    GOOD = auto()
+    BAD = auto()
+    GO_ON = auto()
+
+
+@dataclass(slots=True)
+class Shrink:
+    """The VM went from ``before`` to ``after`` at ``at``; ``baseline`` is what it cost before, ``cost`` since."""
+
+    before: Bytes
+    after: Bytes
+    at: Instant
+    baseline: Cost
+    cost: Cost = NO_COST
+
+    def verdict(self, policy: CachePolicy) -> Verdict:
+        """Bad as soon as it hurts; good after a whole watch."""
+        cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
+        taken = float(self.before.value - self.after.value)
+        reading = max(policy.turnover * taken, TRICKLE * policy.watch)
+        waiting = policy.stall * policy.watch / 2
+        rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
+        stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
+        if rereads or stalls:
+            return Verdict.BAD
+        return Verdict.GOOD if cost.seconds >= policy.watch else Verdict.OPEN
+
+    def is_to_blame(self, recent: Cost) -> bool:
+        """Whether the same work clearly costs more than before the shrink."""
+        return recent.loss(recent) > CLEARLY * self.baseline.loss(recent)
+
+
+@dataclass(slots=True)
+class Growth:
+    """The VM should have ``wanted`` instead of ``base``, where it cost ``baseline``.
+
+    ``size`` is what it got, None as long as it got nothing; ``fills`` how long that takes to fill so far, in seconds;
+    ``cost`` is what it costs since it is filled.
+    """
+
+    base: Bytes
+    wanted: Bytes
+    baseline: Cost
+    size: Bytes | None = None
+    fills: float = 0.0
+    is_filled: bool = False
+    cost: Cost = NO_COST
+
+    def got(self, size: Bytes) -> Growth:
+        """The same, now that the VM has got ``size``."""
+        return Growth(self.base, self.wanted, self.baseline, size)
+
+    def sees(self, cost: Cost, free: Bytes, policy: CachePolicy) -> None:
+        """Takes an interval with ``free`` bytes unused at its end."""
+        if self.size is None:
+            return
+        if self.is_filled:
+            self.cost += cost
+            return
+        self.fills += cost.seconds
+        self.is_filled = free.ratio(self.size) < FULL or self.fills >= 2 * policy.watch
+
+    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> Verdict:
+        """Good where it helps or the rereading has ended; bad where it does not help."""
+        if self.size is None:
+            return Verdict.OPEN if suffers(recent, self.base, policy, 0.5) else Verdict.BAD
+        if recent.seconds >= policy.watch / 6 and not suffers(recent, self.size, policy, 0.5):
+            return Verdict.GOOD
+        if self.cost.seconds < policy.recent:
+            return Verdict.OPEN
+        part = self.part_of(most, free)
+        if self.fell >= max(LEAST_GAIN, policy.gain * part):
+            return Verdict.GOOD
+        return Verdict.GO_ON if part < ENOUGH_TO_JUDGE and self.size < most else Verdict.BAD
+
+    @property
+    def fell(self) -> float:
+        """By which share the cost of the same work fell; below 0 where it rose."""
+        before, now = self.baseline.loss(self.baseline), self.cost.loss(self.baseline)
+        return 1.0 - now / before if before else 0.0
+
+    def part_of(self, most: Bytes, free: Bytes) -> float:
+        """How far the cache has grown on the way to all that the VM may have (0..1)."""
+        grown = (self.size or self.base).minus_or_zero(self.base).minus_or_zero(free)
+        return grown.value / max(1, most.minus_or_zero(self.base).value)
+
+
+def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0) -> bool:
+    """Whether so much is reread or waited for that more memory may help; only ``share`` of the limits counts."""
+    if recent.seconds < min(_LEAST_SECONDS, policy.watch / 6):
+        return False
+    span = policy.recent
+    reread = max(TRICKLE * span, policy.turnover * memory.value / 3)
+    return recent.stalled >= share * policy.stall * span or recent.reread >= share * reread
+
+
+def _exceeds(found: float, expected: float, budget: float) -> bool:
+    return found - expected > budget and found > CLEARLY * expected

@@ -1,0 +1,58 @@
+"""What an agent has learned of the memory that its VM needs beyond what programs use: the working set (B.16).
+
+Rules that hold here:
+
+- What was learned is true for a while: it bars a trial until a time, and is forgotten after another.
+- Each time that the same is learned again, the next trial waits twice as long.
+- A guest that does no work any more needs no cache: then a floor bars nothing, but is remembered for when work returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.core.policy import CachePolicy
+from agent.core.rereading import Cost
+from protocol.units import Bytes, Instant, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Memory of ``size`` is needed: with ``hurt`` the guest suffered, which cost ``cost``.
+
+    Learned at ``at``, for the ``tries``-th time; less is not tried before ``retry_at``. ``cores`` is how busy programs
+    were then.
+    """
+
+    size: Bytes
+    hurt: Bytes
+    at: Instant
+    tries: int
+    retry_at: Instant
+    cost: Cost
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fruitless:
+    """Memory of ``tried`` instead of ``base`` did not help: the cost fell by the share ``fell`` (below 0: it rose).
+
+    Learned at ``at``, for the ``tries``-th time in a row; not tried again before ``retry_at``.
+    """
+
+    base: Bytes
+    tried: Bytes
+    at: Instant
+    tries: int
+    retry_at: Instant
+    fell: float
+
+
+def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
+    """When something that failed ``tries`` (>= 1) times in a row may be tried again."""
+    return Instant(now + min(policy.longest, policy.retry * 2.0 ** min(tries - 1, 32)))
+
+
+def tries_before(learned: Floor | Fruitless | None, now: Instant, remember: Seconds) -> int:
+    """How often this was learned before, as far as it is remembered."""
+    return 0 if learned is None or now - learned.at > remember else learned.tries

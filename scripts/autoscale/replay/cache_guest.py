@@ -1,0 +1,179 @@
+"""A model of a guest whose database relies on the page cache: what it has resident, what it rereads, how long it waits.
+
+Rules that hold here:
+
+- Memory is the kernel's share, what programs use, a reserve that stays free, and page cache. Hot pages displace those
+  of a scan, and a shrink takes from the scan first, as the kernel's two lists do.
+- Clients access pages of a hot set, evenly or by popularity; a page that is not resident is read from disk, and counts
+  as refaulted where it was resident before. Waiting for disks limits what clients get done (a closed loop).
+- A scan reads a table in a circle: nothing of it is found again unless all of it fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.core.guest import CpuSeconds, GuestSample
+from protocol.units import Bytes
+
+PAGE: Final = 8192
+MIB: Final = 1024.0**2
+KERNEL_SHARE: Final = 0.02
+KERNEL_LEAST: Final = 40 * MIB
+RESERVE: Final = 0.02
+"""The share of the memory that the kernel leaves free."""
+
+CPU_PER_PAGE: Final = 100e-6
+"""Seconds of CPU that a transaction takes for each page that it accesses."""
+
+_PROGRAMS: Final = 0.7
+"""The share of busy time outside the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What clients do: ``clients`` access up to ``rate`` pages a second of a hot set of ``hot`` bytes.
+
+    ``skew`` (0 to below 1): 0 for even access; otherwise a share c of the set, the most popular, gets c^(1-skew) of the
+    accesses. ``scan``: bytes of a table that one more client reads in a circle.
+    """
+
+    hot: float = 0.0
+    rate: float = 0.0
+    clients: int = 8
+    skew: float = 0.0
+    scan: float = 0.0
+
+
+IDLE: Final = Load()
+"""No client does anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Seconds for one random page, and bytes a second of a scan."""
+
+    latency: float = 0.001
+    bandwidth: float = 200 * MIB
+
+
+@dataclass(slots=True)
+class CacheGuest:
+    """One guest of ``size`` bytes, of which programs use ``used``; what it counts since its boot."""
+
+    size: float
+    used: float
+    disk: Disk = field(default_factory=Disk)
+    resident: float = 0.0
+    scanned: float = 0.0
+    _known: float = 0.0
+    _passed: float = 0.0
+    _seconds: float = 0.0
+    _busy: float = 0.0
+    _refaulted: float = 0.0
+    _read: float = 0.0
+    _written: float = 0.0
+    _io_stall: float = 0.0
+    _mem_stall: float = 0.0
+    done: float = 0.0
+    """Pages that clients have accessed."""
+
+    @property
+    def kernel(self) -> float:
+        """What the kernel took at boot."""
+        return max(KERNEL_LEAST, KERNEL_SHARE * self.size)
+
+    @property
+    def room(self) -> float:
+        """What the page cache may fill."""
+        return max(0.0, self.size * (1 - RESERVE) - self.kernel - self.used)
+
+    def needs(self, load: Load) -> float:
+        """The least size at which nothing of the hot set is ever reread."""
+        return max((self.used + load.hot) / (1 - RESERVE - KERNEL_SHARE), (self.used + load.hot + KERNEL_LEAST) / 0.98)
+
+    def runs(self, load: Load, seconds: float) -> None:
+        """Time passes under ``load``."""
+        self._fit()
+        self._seconds += seconds
+        share = self._accesses(load, seconds)
+        share = 1 - (1 - share) * (1 - self._scans(load, seconds))
+        self._io_stall += share * seconds
+        self._written += 20e3 * seconds
+
+    def _fit(self) -> None:
+        self.resident = min(self.resident, self.room)
+        self.scanned = min(self.scanned, self.room - self.resident)
+
+    def _missing(self, load: Load) -> float:
+        """The share of accesses that are not resident."""
+        found = min(1.0, self.resident / load.hot)
+        return float(1.0 - found ** (1.0 - load.skew))
+
+    def _accesses(self, load: Load, seconds: float) -> float:
+        """Random accesses; returns the share of the time in which a client waited for the disk."""
+        if not load.hot or not load.rate:
+            return 0.0
+        missing = self._missing(load)
+        rate = min(load.rate, load.clients / (CPU_PER_PAGE + missing * self.disk.latency))
+        accesses = rate * seconds
+        missed = accesses * missing * PAGE
+        absent = max(1.0, load.hot - self.resident)
+        known = min(1.0, max(0.0, min(self._known, load.hot) - self.resident) / absent)
+        self.done += accesses
+        self._busy += accesses * CPU_PER_PAGE
+        self._read += missed
+        self._refaulted += missed * known
+        self._known = min(load.hot, max(self._known, self.resident) + missed * (1 - known))
+        self.resident = min(self.room, load.hot, self.resident + missed)
+        self._fit()
+        waits = 1 - (1 - min(1.0, rate * missing * self.disk.latency / load.clients)) ** load.clients
+        self._mem_stall += 0.3 * waits * known * seconds
+        return waits
+
+    def _scans(self, load: Load, seconds: float) -> float:
+        if not load.scan:
+            self._passed = 0.0
+            return 0.0
+        room = self.room - self.resident
+        if self.scanned >= load.scan:
+            self._busy += 0.5 * seconds
+            return 0.0
+        read = self.disk.bandwidth * seconds
+        self.scanned = min(room, self.scanned + read)
+        self._read += read
+        self._refaulted += read if self._passed >= load.scan else 0.0
+        self._passed += read
+        self._busy += 0.3 * seconds
+        return 0.8
+
+    def page(self, *, is_full: bool = True) -> GuestSample:
+        """What node_exporter would say; without ``is_full`` that of an image that exports no vmstat."""
+        free = self.size * RESERVE + self.room - self.resident - self.scanned
+        sample = GuestSample(
+            cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},
+            boot_time=1.0,
+            runnable=1,
+            load1=0.5,
+            load5=0.5,
+            mem_total=Bytes(int(self.size - self.kernel)),
+            mem_available=Bytes(int(max(0.0, self.size - self.kernel - self.used - self.size * RESERVE))),
+            cpu_stall=0.0,
+            mem_stall=self._mem_stall,
+        )
+        if not is_full:
+            return sample
+        return GuestSample(
+            **{name: getattr(sample, name) for name in _PLAIN},
+            io_stall=self._io_stall,
+            mem_free=Bytes(int(free)),
+            refaulted=self._refaulted,
+            read=self._read,
+            written=self._written,
+        )
+
+
+_PLAIN: Final = (
+    "cpus", "boot_time", "runnable", "load1", "load5", "mem_total", "mem_available", "cpu_stall", "mem_stall",
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""An agent plays against the model of a guest with a page cache: every size that it chooses, and what clients got done.
+
+The agent is the real one: everything that it decides is said by ``plan``, and every event goes through ``advance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.advance import advance
+from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
+from agent.core.plan import plan
+from agent.core.policy import Policy
+from agent.core.state import State, begin
+from agent.core.vm import Vm
+from protocol.messages import ObjectName, PluginResponse
+from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
+from protocol.virtual_machine import Bounds
+from scripts.autoscale.replay.cache_guest import CacheGuest, Load
+
+POD: Final = ObjectName("replay", "working-set")
+LOOK: Final = 5.0
+"""Seconds from one look at the guest to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The VM got ``after`` bytes instead of ``before`` at so many seconds."""
+
+    at: float
+    before: int
+    after: int
+
+
+@dataclass(slots=True)
+class Player:
+    """One VM and its agent; the scheduler permits up to ``permitted`` bytes of memory."""
+
+    guest: CacheGuest
+    least: int
+    most: int
+    unit: int
+    slot: int
+    policy: Policy = field(default_factory=Policy)
+    permitted: int | None = None
+    shows_vmstat: bool = True
+    now: float = 0.0
+    resizes: list[Resize] = field(default_factory=list)
+    state: State = field(init=False)
+    _vm: Vm = field(init=False)
+
+    def __post_init__(self) -> None:
+        cpu = MilliCpu(1000)
+        bounds = Bounds(Resources(cpu, Bytes(self.least)), Resources(MilliCpu(4000), Bytes(self.most)))
+        use = Resources(cpu, Bytes(int(self.guest.size)))
+        self._vm = Vm(bounds, use, use, Bytes(self.slot), 1)
+        self.restart()
+
+    def restart(self) -> None:
+        """The agent begins anew: it knows nothing but the VM's object."""
+        self.state = begin(POD, self.policy, Instant(self.now), 0.0, 1)
+        advance(self.state, VmSeen(self._vm), Instant(self.now), 0.0)
+
+    def plays(self, load: Load, seconds: float, used: Callable[[float], float] | None = None) -> Player:
+        """So many seconds under ``load``; ``used`` says what programs use at a time."""
+        for _ in range(round(seconds / LOOK)):
+            self.now += LOOK
+            if used is not None:
+                self.guest.used = used(self.now)
+            self.guest.runs(load, LOOK)
+            self._take(Scraped(self.guest.page(is_full=self.shows_vmstat)))
+            self._act()
+        return self
+
+    @property
+    def size(self) -> int:
+        """The memory that the VM has, in bytes."""
+        return int(self.guest.size)
+
+    def resizes_since(self, at: float) -> Sequence[Resize]:
+        """The resizes after ``at``."""
+        return [each for each in self.resizes if each.at > at]
+
+    def _act(self) -> None:
+        for _ in range(8):
+            actions = plan(self.state, Instant(self.now)).actions
+            if not actions:
+                return
+            for action in actions:
+                self._take(Started(action))
+                if isinstance(action, AskScheduler):
+                    self._answer(action)
+                else:
+                    self._patch(action)
+
+    def _answer(self, ask: AskScheduler) -> None:
+        asked = ask.request.resources
+        mem = asked.mem if self.permitted is None else min(asked.mem, max(Bytes(self.permitted), self._vm.use.mem))
+        unit = ComputeUnit(MilliCpu(1000), Bytes(self.unit))
+        self._take(Answered(PluginResponse(Resources(asked.cpu, mem), unit, False)))
+
+    def _patch(self, patch: PatchVm) -> None:
+        before, after = self._vm.use.mem.value, patch.target.mem.value
+        self._vm = replace(self._vm, use=patch.target, actual=patch.target, version=self._vm.version + 1)
+        self.guest.size = float(after)
+        self._take(Patched(self._vm))
+        if before != after:
+            self.resizes.append(Resize(self.now, before, after))
+
+    def _take(self, event: Scraped | Started | Answered | Patched) -> None:
+        advance(self.state, event, Instant(self.now), 0.0)
