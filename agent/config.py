@@ -16,7 +16,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 import yaml
 
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from protocol.field_errors import field_message, shown
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Policy as Stages
@@ -44,11 +44,27 @@ class _Cpu(_Section):
     reach: Annotated[float, msgspec.Meta(ge=1, le=100)] | None = None
 
 
+class _Cache(_Section):
+    enabled: bool | None = None
+    stall: Share | None = None
+    turnover: Share | None = None
+    step: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    idle_step: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    watch: Span | None = None
+    retry: Span | None = None
+    longest: Span | None = None
+    idle_after: Span | None = None
+    remember: Span | None = None
+    growth: Annotated[float, msgspec.Meta(ge=0.05, le=4)] | None = None
+    gain: Share | None = None
+
+
 class _Memory(_Section):
     target: Share | None = None
     kernel_allowance: str | int | None = None
     pressure_threshold: Share | None = None
     pressure_step: Annotated[float, msgspec.Meta(ge=0, le=10)] | None = None
+    cache: _Cache | None = None
 
 
 class _Timing(_Section):
@@ -70,6 +86,11 @@ class _Document(_Section):
 
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
+    "memory.cache.watch": (5.0, 3600.0),
+    "memory.cache.retry": (5.0, 7 * 86_400.0),
+    "memory.cache.longest": (5.0, 7 * 86_400.0),
+    "memory.cache.idleAfter": (5.0, 7 * 86_400.0),
+    "memory.cache.remember": (5.0, 30 * 86_400.0),
     "smoothing.maxGap": (1.0, 3600.0),
     "timing.tick": (1.0, 15.0),
     "timing.tickJitter": (0.0, 10.0),
@@ -92,7 +113,7 @@ def read_policy(text: str, base: Policy) -> Policy:
             cpu=_changed(base.cpu, found.cpu),
             memory=_memory(base.memory, found.memory),
             smoothing=_smoothing(base.smoothing, found.smoothing),
-            timing=_timing(base.timing, found.timing),
+            timing=_changed(base.timing, found.timing, "timing"),
         )
     except yaml.YAMLError as error:
         raise PolicyError(f"no YAML: {' '.join(str(error).split())}") from None
@@ -102,6 +123,9 @@ def read_policy(text: str, base: Policy) -> Policy:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     if policy.cpu.pressure_from >= policy.cpu.pressure_full:
         raise PolicyError(f"cpu.pressureFrom: expected less than cpu.pressureFull ({policy.cpu.pressure_full:g})")
+    cache = policy.memory.cache
+    if not cache.watch <= cache.retry <= cache.longest <= cache.remember:
+        raise PolicyError("memory.cache: expected watch <= retry <= longest <= remember")
     if policy.smoothing.max_gap <= policy.timing.scrape:
         raise PolicyError(f"smoothing.maxGap: expected more than timing.scrape ({policy.timing.scrape:g} s)")
     return policy
@@ -139,37 +163,31 @@ def _stages(found: object, resource: Resource) -> Stages:
     return stages
 
 
-P = TypeVar("P", CpuPolicy, MemoryPolicy)
+P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing)
 
 
-def _named(section: _Section) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(section).items() if value is not None}
-
-
-def _changed(base: P, section: _Section) -> P:
-    return replace(base, **_named(section))  # type: ignore[arg-type]  # the sections have the fields of the policies
+def _changed(base: P, section: _Section, path: str = "") -> P:
+    """``base`` with what ``section`` at ``path`` names; what has limits is a time. Sections have a policy's fields."""
+    changes: dict[str, object] = {}
+    for name, public in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
+        value, place = getattr(section, name), f"{path}.{public}"
+        if value is not None:
+            changes[name] = _seconds(place, value) if place in LIMITS else value
+    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
     quantity, section.kernel_allowance = section.kernel_allowance, None
+    cache, section.cache = section.cache, None
     changed = _changed(base, section)
+    if cache is not None:
+        changed = replace(changed, cache=_changed(base.cache, cache, "memory.cache"))
     if quantity is None:
         return changed
     try:
         return replace(changed, kernel_allowance=Bytes.parse(quantity))
     except QuantityError as error:
         raise ValueError(f"memory.kernelAllowance: {error}") from None
-
-
-def _timing(base: Timing, section: _Timing) -> Timing:
-    spans = {
-        name: _seconds(f"timing.{public}", value)
-        for (name, value), public in zip(
-            msgspec.structs.asdict(section).items(), section.__struct_encode_fields__, strict=True
-        )
-        if value is not None
-    }
-    return replace(base, **spans)
 
 
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")

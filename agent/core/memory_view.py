@@ -25,7 +25,8 @@ def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, un
     view = MemoryView(vm.use.mem, vm.bounds.max.mem, step, need, cost=spent)
     free, available = sample.mem_free, sample.mem_available
     if sample.shows_rereading and free is not None and available is not None:
-        return replace(view, free=free, cached=available.minus_or_zero(free))
+        on_its_way_out = vm.actual.mem.minus_or_zero(vm.use.mem)
+        return replace(view, free=free.minus_or_zero(on_its_way_out), cached=available.minus_or_zero(free))
     is_crowded = used > vm.use.mem
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.config import PolicyError, read_policy
-from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, Seconds
@@ -37,6 +37,22 @@ def test_a_document_changes_what_it_names() -> None:
             stale=Seconds(4.0),
             scrape=Seconds(0.5),
         ),
+    )
+
+
+CACHE = """memory:
+  cache: {enabled: false, stall: 0.2, turnover: 0.5, step: 0.05, idleStep: 0.5, watch: 30s, retry: 10m, longest: 1h,
+    idleAfter: 1m, remember: 2h, growth: 1, gain: 0.25}
+"""
+
+
+def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
+    spans = Seconds(30.0), Seconds(600.0), Seconds(3600.0), Seconds(60.0), Seconds(7200.0)
+    assert read_policy(CACHE, Policy()).memory == MemoryPolicy(
+        cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25)
+    )
+    assert read_policy("memory: {cache: {step: 0.2}, target: 0.5}", Policy()).memory == MemoryPolicy(
+        target=0.5, cache=CachePolicy(step=0.2)
     )
 
 
@@ -89,6 +105,11 @@ def test_json_is_yaml() -> None:
         ("timing: {tick: 60s}", "timing.tick: expected 1 to 15 seconds, got '60s'"),
         ("timing: {tick: 2, tickJitter: 2}", "timing.tickJitter: expected less than timing.tick (2 s)"),
         ("cpu: {pressureFrom: 0.8}", "cpu.pressureFrom: expected less than cpu.pressureFull (0.7)"),
+        ("memory: {cache: {step: 1}}", "memory.cache.step: expected float < 1.0"),
+        ("memory: {cache: {growth: .nan}}", "memory.cache.growth: "),
+        ("memory: {cache: {watch: 1s}}", "memory.cache.watch: expected 5 to 3600 seconds, got '1s'"),
+        ("memory: {cache: {retry: 9h}}", "memory.cache: expected watch <= retry <= longest <= remember"),
+        ("memory: {cache: on}", "memory.cache: "),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),
         ("smoothing: best", "smoothing: expected default, or policies for cpu and memory, got 'best'"),
