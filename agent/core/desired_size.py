@@ -43,9 +43,10 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     sizes = Sizes(unit, vm.bounds, vm.slot_size)
     known = current_goal(state, now)
     size = _size(vm, sizes, known, state.guest.stabilizer)
-    size = size.at_least(_for_cache(state, vm, sizes, known))
-    size = size.at_most(vm.bounds.max).at_least(in_use(state, vm, now))
-    return DesiredSize(size, _because(vm, size, known, sizes))
+    with_cache = size.at_least(_for_cache(state, vm, sizes, known)).at_most(vm.bounds.max)
+    is_for_cache = with_cache.mem > size.mem
+    size = with_cache.at_least(in_use(state, vm, now))
+    return DesiredSize(size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes))
 
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:
@@ -104,6 +105,13 @@ def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:
     if size.within(sizes.covering(known.need)):
         return f"right for {_strongest(known, sizes.unit)}"
     return "holding: less has not been proven to be enough"
+
+
+def _for_the_cache(vm: Vm, size: Resources) -> str:
+    if size.mem > vm.use.mem:
+        return "growing memory for the page cache"
+    what = "shrinking in steps, " if size.mem < vm.use.mem else ""
+    return f"{what}keeping memory for the page cache"
 
 
 def _strongest(known: Goal, unit: ComputeUnit) -> str:

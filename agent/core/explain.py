@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.core.desired_size import desired_size
+from agent.core.explain_memory import memory_sentences
 from agent.core.plan import plan
 from agent.core.stabilizer import Step
 from agent.core.state import Failure, State
@@ -110,6 +111,7 @@ class Explanation:
     troubles: list[FailureView]
     next_look_seconds: float | None
     smoothing: tuple[Step, ...]
+    working_set: tuple[str, ...]
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
@@ -135,6 +137,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         troubles=failures(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
+        working_set=memory_sentences(state, now),
     )
 
 

@@ -93,6 +93,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
     if guard := text(agent, "shrink_guard"):
         yield f"  Policy: {guard}"
     yield from _smoothing(agent)
+    yield from (f"  Memory: it {sentence}." for sentence in _texts(agent, "working_set"))
     yield from _metrics(child(agent, "metrics"))
     yield f"  It holds a permit for {_size(child(agent, 'permit'))}."
     if denied := child(agent, "denied"):
@@ -136,6 +137,11 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
     if flag(pod, "migrating"):
         yield "  The VM is being migrated."
+
+
+def _texts(source: Json, key: str) -> Iterator[str]:
+    found = source.get(key)
+    yield from (each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
 
 
 def _size(amounts: Json) -> str:

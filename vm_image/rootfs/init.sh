@@ -62,6 +62,7 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --no-collector.edac --no-collector.entropy --no-collector.fibrechannel --no-collector.hwmon \
     --no-collector.infiniband --no-collector.ipvs --no-collector.mdadm --no-collector.nfs --no-collector.nfsd \
     --no-collector.nvme --no-collector.rapl --no-collector.tapestats --no-collector.thermal_zone --no-collector.zfs \
+    --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
     --log.level=warn &
 forever sh "$here/postgres.sh" &
 echo "autoscale: services are started"

@@ -82,6 +82,13 @@ def _time(kernel: LightKernel, boot_time: float) -> Iterator[str]:
     yield from _metric("node_time_seconds", "gauge", "System time in seconds since epoch (1970).", {"": now})
 
 
+def _vmstat(_: LightKernel, __: float) -> Iterator[str]:
+    """Its programs read nothing from disk, so nothing is ever read again."""
+    for field in ("pgpgin", "pgpgout", "workingset_refault_anon", "workingset_refault_file"):
+        what = f"/proc/vmstat information field {field}."
+        yield from _metric(f"node_vmstat_{field}", "untyped", what, {"": 0.0})
+
+
 _COLLECTORS: Final[Mapping[str, Callable[[LightKernel, float], Iterator[str]]]] = {
     "cpu": _cpu,
     "loadavg": _loadavg,
@@ -89,4 +96,5 @@ _COLLECTORS: Final[Mapping[str, Callable[[LightKernel, float], Iterator[str]]]] 
     "pressure": _pressure,
     "stat": _stat,
     "time": _time,
+    "vmstat": _vmstat,
 }

@@ -47,7 +47,18 @@ def test_a_real_page_reads_as_the_oracle_reads_it() -> None:
         mem_available=Bytes(int(scalar["node_memory_MemAvailable_bytes"])),
         cpu_stall=scalar["node_pressure_cpu_waiting_seconds_total"],
         mem_stall=scalar["node_pressure_memory_waiting_seconds_total"],
+        io_stall=scalar["node_pressure_io_waiting_seconds_total"],
+        mem_free=Bytes(int(scalar["node_memory_MemFree_bytes"])),
+        refaulted=4096
+        * (scalar["node_vmstat_workingset_refault_file"] + scalar["node_vmstat_workingset_refault_anon"]),
+        read=1024 * scalar["node_vmstat_pgpgin"],
+        written=1024 * scalar["node_vmstat_pgpgout"],
     )
+
+
+def test_refaults_of_files_alone_are_refaults_and_those_of_programs_alone_are_not() -> None:
+    assert read_sample(b"node_vmstat_workingset_refault_file 3\n").refaulted == 3 * 4096
+    assert read_sample(b"node_vmstat_workingset_refault_anon 3\n").refaulted is None
 
 
 def test_an_empty_page_is_a_sample_of_which_nothing_is_known() -> None:

@@ -36,7 +36,7 @@ async def test_asks_only_for_what_it_needs_and_reads_it() -> None:
         return httpx.Response(200, stream=Chunks(b"node_load1 0.5\n"))
 
     assert await exporter(client(answer)).scrape() == GuestSample(load1=0.5)
-    wanted = ["cpu", "stat", "loadavg", "meminfo", "pressure"]
+    wanted = ["cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat"]
     assert asked == ["&".join(f"collect%5B%5D={name}" for name in wanted)]
 
 
@@ -48,10 +48,22 @@ async def test_an_exporter_that_refuses_a_selection_is_asked_for_everything_from
         return httpx.Response(400 if request.url.query else 200, stream=Chunks(b"node_load1 0.5\n"))
 
     guest = exporter(client(answer))
+    for _ in range(2):
+        with pytest.raises(PortError, match="answer 400"):
+            await guest.scrape()
+    assert await guest.scrape() == GuestSample(load1=0.5)
+    assert asked[2] == b""
+
+
+async def test_an_exporter_without_vmstat_is_asked_for_the_rest() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        refused = b"vmstat" in request.url.query
+        return httpx.Response(400 if refused else 200, stream=Chunks(b"node_load1 0.5\n"))
+
+    guest = exporter(client(answer))
     with pytest.raises(PortError, match="answer 400"):
         await guest.scrape()
     assert await guest.scrape() == GuestSample(load1=0.5)
-    assert asked[1] == b""
 
 
 async def test_a_guest_in_trouble_says_so() -> None:

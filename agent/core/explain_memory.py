@@ -1,0 +1,106 @@
+"""Why a VM keeps the memory that it keeps, in sentences: what was tried, what it cost, and when it is tried again.
+
+Rules that hold here:
+
+- Everything is read from the state; times are spans: the agent's clock means nothing to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from agent.core.policy import CachePolicy
+from agent.core.probing import Probing
+from agent.core.rereading import Cost
+from agent.core.state import State
+from agent.core.trials import Growth, Shrink
+from agent.core.working_set import Floor, Fruitless
+from protocol.units import Bytes, Instant
+
+_MIB: Final = 1024.0**2
+_MOST_SHOWN: Final = 1e6
+"""A guest may claim anything; a number beyond this in MiB a second is cut."""
+
+
+def memory_sentences(state: State, now: Instant) -> tuple[str, ...]:
+    """What the agent has learned of the VM's working set and is trying now; empty before the first metrics."""
+    policy, seen = state.policy.memory.cache, state.guest.seen
+    if seen is None or state.vm.seen is None:
+        return ()
+    if not policy.enabled:
+        return ("counts the page cache as free: memory.cache.enabled is false",)
+    return tuple(_sentences(state.guest.probing, now, policy, is_blind=not seen.sample.shows_rereading))
+
+
+def _sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
+    if isinstance(probing.trial, Growth):
+        yield _growth(probing.trial)
+    elif isinstance(probing.trial, Shrink):
+        yield _shrink(probing.trial, policy)
+    if probing.floor is not None:
+        yield _floor(probing, probing.floor, now, policy)
+    if probing.fruitless is not None and now < probing.fruitless.retry_at:
+        yield _fruitless(probing.fruitless, now)
+    if is_blind:
+        yield (
+            "cannot see what the guest rereads (no node_vmstat_workingset_refault_file or pgpgin): "
+            "its page cache counts only after a shrink has hurt"
+        )
+
+
+def _growth(trial: Growth) -> str:
+    why = f"with {_gib(trial.base)} the guest {_suffering(trial.baseline)}"
+    if trial.size is None:
+        return f"wants {_gib(trial.wanted)} for the page cache: {why}"
+    return f"tries whether {_gib(trial.size)} help the page cache: {why}"
+
+
+def _shrink(trial: Shrink, policy: CachePolicy) -> str:
+    left = max(0.0, policy.watch - trial.cost.seconds)
+    return f"watches for another {_span(left)} whether {_gib(trial.after)} instead of {_gib(trial.before)} hurt"
+
+
+def _floor(probing: Probing, floor: Floor, now: Instant, policy: CachePolicy) -> str:
+    """The working set, as far as it is known."""
+    ago = _span(now - floor.at)
+    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffered(floor.cost)}"
+    if probing.idle_since is not None and probing.is_lifted(now, policy):
+        idle = _span(now - probing.idle_since)
+        return (
+            f"gives memory back: the guest has been idle for {idle}; at work it needed {_gib(floor.size)} ({learned})"
+        )
+    again = f"tries less again in {_span(floor.retry_at - now)}" if now < floor.retry_at else "may try less now"
+    return f"keeps {_gib(floor.size)}: {learned}; {again}"
+
+
+def _fruitless(learned: Fruitless, now: Instant) -> str:
+    """What was not worth its memory."""
+    fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
+    return (
+        f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "
+        f"tries again in {_span(learned.retry_at - now)}"
+    )
+
+
+def _suffering(cost: Cost) -> str:
+    return f"rereads {_rate(cost)} and waits for that {cost.stall:.0%} of the time"
+
+
+def _suffered(cost: Cost) -> str:
+    return f"reread {_rate(cost)} and waited for that {cost.stall:.0%} of the time"
+
+
+def _rate(cost: Cost) -> str:
+    return f"{min(cost.reread_rate / _MIB, _MOST_SHOWN):.0f} MiB/s"
+
+
+def _gib(amount: Bytes) -> str:
+    return f"{amount.as_gib:.2f} GiB"
+
+
+def _span(seconds: float) -> str:
+    """Seconds below two minutes, minutes below two hours, then hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
