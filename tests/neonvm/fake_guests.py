@@ -41,8 +41,11 @@ class FakeGuests:
         self.by_pod: dict[str, FakeGuest] = {}
         self.doubled: list[str] = []
         self.refuse_to_receive = ""
+        self.error_at_start: Exception | None = None
+        self.made = 0
 
     def create(self, spec: GuestSpec) -> Guest:
+        self.made += 1
         guest = FakeGuest(spec, self)
         self.by_pod[spec.pod.name] = guest
         return guest
@@ -93,6 +96,8 @@ class FakeGuest:
     reason: str = ""
 
     async def start(self) -> None:
+        if self.flock.error_at_start is not None:
+            raise self.flock.error_at_start
         self._run(GuestState(GuestPhase.RUNNING, self.spec.cpu_use, self.spec.mem_use))
 
     async def ended(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import httpx
@@ -35,7 +36,8 @@ class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered.
 
     Of the next request whose method and path end so, ``unanswered`` loses the answer, and ``lost`` the request itself;
-    ``failing`` has it answered with the status ``fault``, and nothing done.
+    ``failing`` has it answered with the status ``fault``, and nothing done. ``refused``, a pattern, has every
+    request answered so whose method and path match it.
     """
 
     def __init__(self, environment: Environment | None = None) -> None:
@@ -49,6 +51,7 @@ class InProcess(httpx.AsyncBaseTransport):
         self.unanswered = ""
         self.lost = ""
         self.failing = ""
+        self.refused = ""
         self.fault = 503
 
     def client(self) -> ApiClient:
@@ -65,6 +68,8 @@ class InProcess(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the request was lost")
         if self.failing and f"{request.method} {request.url.path}".endswith(self.failing):
             self.failing = ""
+            return httpx.Response(self.fault, json={"reason": "Injected", "message": "not now"})
+        if self.refused and re.search(self.refused, f"{request.method} {request.url.path}"):
             return httpx.Response(self.fault, json={"reason": "Injected", "message": "not now"})
         self.busy += 1
         try:

@@ -137,11 +137,14 @@ class RuntimeFixture:
             if text(each, "involvedObject", "name") == name
         ]
 
-    async def run_vm(self, policy: str = "Always", **spec: object) -> str:
-        """A VM that runs; returns its pod."""
+    async def create_vm(self, policy: str = "Always", **spec: object) -> None:
         made = virtual_machine(None, policy)
         body = {**made, "metadata": {"name": "db"}, "spec": {**child(made, "spec"), **spec}}
         await self.client.create(VIRTUAL_MACHINES, "default", body)
+
+    async def run_vm(self, policy: str = "Always", **spec: object) -> str:
+        """A VM that runs; returns its pod."""
+        await self.create_vm(policy, **spec)
         await self.pass_time(1)
         status = await self.status()
         assert (status["phase"], self.guests.running) == ("Running", [status["podName"]])

@@ -6,7 +6,8 @@ from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kubelet.agents import per_node
 from deploy.local.kubelet.pod_status import running_status
-from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder, report
+from deploy.local.kubelet.reporting import keep_writing_status
+from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import ProcessSupervisor
 from protocol.kubernetes.objects import Json
@@ -48,7 +49,8 @@ class NodeAgents:
         name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
         pod = await deps.client.get(PODS, name)
         place = await deps.network.add_pod(node, name)
-        await report(deps, name, running_status(pod, place.address, timestamp(deps.clock.wall())))
+        status = running_status(pod, place.address, timestamp(deps.clock.wall()))
+        await keep_writing_status(deps.client, pod, status, deps.clock)
         run = per_node(pod, node, place, pod_folder(deps.state, name, node), deps.policy)
 
         def started(supervisor: ProcessSupervisor) -> None:

@@ -18,7 +18,8 @@ from typing import Final
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
 from deploy.local.kubelet.pod_status import failed_status, running_status
-from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, report, vm_folder
+from deploy.local.kubelet.reporting import write_status
+from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
@@ -104,7 +105,7 @@ class Kubelet:
     async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
         if ended is not None:
-            await report(self._deps, name, ended)
+            await self._write(pod, ended)
         else:
             await self._begin(name, pod, lives)
 
@@ -113,9 +114,9 @@ class Kubelet:
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
         if vm_name is None:
             if pod_phase(pod) != "Running":
-                await report(self._deps, name, running_status(pod, "", now))
+                await self._write(pod, running_status(pod, "", now))
         elif pod_phase(pod) == "Running":
-            await report(self._deps, name, failed_status("the guest was lost with the runtime that had it", now))
+            await self._write(pod, failed_status("the guest was lost with the runtime that had it", now))
         else:
             await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), lives)
 
@@ -124,18 +125,19 @@ class Kubelet:
         try:
             machine = machine_of(found or {})
         except InvalidObjectError as error:
-            await report(self._deps, name, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
+            await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
         sandbox = Sandbox(pod, machine, self._deps)
         self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))
+
+    async def _write(self, pod: Json, status: Json) -> None:
+        await write_status(self._deps.client, pod, status)
 
     async def _live(self, name: ObjectName, sandbox: Sandbox) -> None:
         try:
             ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
                 self._ended[sandbox.uid] = ended
-        except ApiError:
-            pass  # it could not even be said that the pod runs: it is begun anew
         finally:
             if (found := self._sandboxes.get(name)) is not None and found[0] is sandbox:
                 del self._sandboxes[name]

@@ -13,6 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Final
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.local.kubelet.agents import AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
+from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
@@ -43,8 +45,6 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
-from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -73,6 +73,8 @@ class _Inside:
     guest: Guest
     resizer: Resizer
 
+
+_log = logging.getLogger(__name__)
 
 _ROLES: Final = {
     GuestPhase.BOOTING: PodRole.BOOTING,
@@ -139,14 +141,14 @@ class Sandbox:
         theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
 
     async def run(self) -> Json:
-        """Runs the pod to its end, and returns the status that says how it ended.
-
-        Raises ``ApiError`` where the API does not take that it runs.
-        """
+        """Runs the pod to its end, and returns the status that says how it ended."""
         try:
             reason = await self._live()
         except (GuestError, NetworkError, OSError) as error:
             reason = str(error)
+        except Exception as error:  # noqa: BLE001 - one pod must not end the runtime that has the guests of all others
+            _log.exception("a pod ended by an error of the runtime", extra={"pod": str(self._name)})
+            reason = f"an error of the runtime: {error!r}"
         now = timestamp(self._deps.clock.wall())
         if self._moved_to is not None:
             return moved_status(f"the guest has moved to pod {self._moved_to.name}", now)
@@ -173,17 +175,20 @@ class Sandbox:
         begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         self._inside = _Inside(guest, resizer)
-        await report(deps, self._name, running_status(self._pod, place.address, timestamp(deps.clock.wall())))
         async with asyncio.TaskGroup() as tasks:
-            companions = [tasks.create_task(self._agent(place))] if has_agent(self._pod) else []
+            companion = tasks.create_task(self._accompany(place))
             reason = await resizer.run()
             await self._decided.wait()
-            for companion in companions:
-                companion.cancel()
+            companion.cancel()
         return reason
 
-    async def _agent(self, place: PodNetwork) -> None:
+    async def _accompany(self, place: PodNetwork) -> None:
+        """Says that the pod runs, and keeps the agent running from then on."""
         deps = self._deps
+        status = running_status(self._pod, place.address, timestamp(deps.clock.wall()))
+        await keep_writing_status(deps.client, self._pod, status, deps.clock)
+        if not has_agent(self._pod):
+            return
         folder = pod_folder(deps.state, self._name, self.uid)
         run = sidecar(self._pod, self._machine.name, place, folder, deps.policy)
         await attend_agent(run, deps, self._keep)
@@ -231,21 +236,6 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
             await run_agent(run, deps.client, deps.clock, supervisor)
         except (ApiError, ApiUnavailableError, OSError):
             await deps.clock.sleep(Seconds(1.0))
-
-
-async def report(deps: NodeDependencies, pod: ObjectName, status: Json) -> None:
-    """Writes a pod's status; waits for an API server that is away. A pod that is gone needs none."""
-    while True:
-        try:
-            await deps.client.merge_patch(PODS, pod, {"status": status}, "status")
-        except ApiUnavailableError:
-            await deps.clock.sleep(Seconds(1.0))
-        except ApiError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return
-            raise
-        else:
-            return
 
 
 def vm_folder(state: Path, vm: ObjectName, uid: str) -> Path:

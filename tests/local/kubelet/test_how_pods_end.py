@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.objects import Json, child, text
 from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
 
 
@@ -49,3 +49,24 @@ async def test_a_pod_of_an_earlier_runtime_is_lost_with_it(runtime: RuntimeFixtu
     await runtime.restart()
     found = child((await runtime.pods())[pod], "status")
     assert (found["phase"], found["message"]) == ("Failed", "the guest was lost with the runtime that had it")
+
+
+async def test_a_guest_runs_on_while_the_api_refuses_to_hear_that_it_runs(runtime: RuntimeFixture) -> None:
+    runtime.api.refused, runtime.api.fault = "PATCH .*/pods/[^/]+/status", 422
+    await runtime.create_vm("Never")
+    await runtime.pass_time(30)
+    ((pod, found),) = (await runtime.pods()).items()
+    assert (runtime.guests.running, runtime.guests.made, text(found, "status", "phase")) == ([pod], 1, "Pending")
+    runtime.api.refused = ""
+    await runtime.pass_time(40)
+    assert (text((await runtime.pods())[pod], "status", "phase"), runtime.guests.made) == ("Running", 1)
+
+
+async def test_an_error_of_the_runtime_ends_the_one_pod_that_it_is_about(runtime: RuntimeFixture) -> None:
+    runtime.guests.error_at_start = ArithmeticError("a size with a thousand digits")
+    await runtime.create_vm("Never")
+    await runtime.pass_time(3)
+    (found,) = (await runtime.pods()).values()
+    status = child(found, "status")
+    said = "an error of the runtime: ArithmeticError('a size with a thousand digits')"
+    assert (status["phase"], status["message"]) == ("Failed", said)
