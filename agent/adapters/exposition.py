@@ -1,17 +1,19 @@
-"""Reading out of node_exporter's text the few numbers that decide (S4.3).
+"""Reading the few numbers that decide out of a guest's metrics page: node_exporter's, or vector's ``host_*`` (S4.3).
 
 Rules that hold here:
 
-- Only lines that are wanted are looked at; everything else may be anything. A wanted line with a bad value counts as
-  missing: the core knows how to do without.
+- ``SCALARS`` and the two CPU families are the only list of what is wanted; everything else may be anything. A wanted
+  line with a bad value counts as missing: the core knows how to do without.
+- Time is linear in the page and bounded for any page up to the size limit: no pattern here can backtrack, and lines or
+  pages beyond what a real guest sends are not read to the end.
 - prometheus_client's parser is the oracle of the tests; it takes 15 to 35 times as long.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from agent.core.guest import CpuSeconds, GuestSample
@@ -20,7 +22,7 @@ from protocol.units import Bytes
 COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat")
 """The collectors of node_exporter that say what is wanted; asking for these alone makes its page small."""
 
-_SCALARS: Final[Mapping[bytes, str]] = {
+SCALARS: Final[Mapping[bytes, str]] = {
     b"node_boot_time_seconds": "boot_time",
     b"node_procs_running": "runnable",
     b"node_load1": "load1",
@@ -35,7 +37,13 @@ _SCALARS: Final[Mapping[bytes, str]] = {
     b"node_vmstat_workingset_refault_anon": "refaults_anon",
     b"node_vmstat_pgpgin": "kib_in",
     b"node_vmstat_pgpgout": "kib_out",
+    b"host_load1": "load1",
+    b"host_load5": "load5",
+    b"host_memory_total_bytes": "mem_total",
+    b"host_memory_available_bytes": "mem_available",
+    b"host_memory_free_bytes": "mem_free",
 }
+"""Families of one number each, and what ``_sample`` makes of them."""
 
 _PAGE: Final = 4096.0
 """What the kernel counts refaults in; what moves from and to disks it counts in KiB."""
@@ -46,28 +54,83 @@ KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
 BUSY_MODES: Final = frozenset({b"user", b"nice"}) | KERNEL_MODES
 """Time in which a CPU worked. Guest time is part of user time already."""
 
-_CPU: Final = b"node_cpu_seconds_total"
-_LINE: Final = re.compile(
-    rb"^(" + b"|".join([_CPU, *_SCALARS]) + rb")[ \t]*(?:\{([^}\n]*)\})?[ \t]+([^ \t\r\n]+)[ \t\r]*[-0-9]*[ \t\r]*$",
-    re.MULTILINE,
-)
-_LABEL: Final = re.compile(rb'(cpu|mode)[ \t]*=[ \t]*"([^"\\]*)"')
+MOST_LINES: Final = 8192
+"""Wanted lines of one page: 1,000 CPUs with eight modes each."""
+
+LONGEST_LINE: Final = 1024
+MOST_LABELS: Final = 16
+
+LARGEST: Final = 2.0**63
+"""No number of a guest is this large; the wire cannot say it."""
+
+_CPU: Final = (b"node_cpu_seconds_total", b"host_cpu_seconds_total")
+_NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS))
+_LINE: Final = re.compile(rb"^(" + _NAMES + rb")([ \t{][^\n]*+)", re.MULTILINE)
+_SHORT: Final = re.compile(rb'\{cpu="([^"\\]*+)",mode="([^"\\]*+)"\} (\S++)')
+_LABEL: Final = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+')
+_IOWAIT: Final = (b"iowait", b"io_wait")
 
 
 def read_sample(page: bytes) -> GuestSample:
-    """The sample that a page of metrics holds; what the page lacks is None. Never raises."""
+    """The sample that a page of metrics holds; what the page lacks is None. Never raises.
+
+    >>> read_sample(b'node_load1 0.5\\nnode_cpu_seconds_total{cpu="0",mode="user"} 7\\n').cpus
+    {'0': CpuSeconds(busy=7.0, steal=0.0, iowait=0.0, kernel=0.0)}
+    """
     scalars: dict[str, float] = {}
     cpus: dict[bytes, dict[bytes, float]] = {}
-    for name, labels, text in _LINE.findall(page):
-        value = _number(text)
-        if value is None:
-            continue
-        if name != _CPU:
-            scalars[_SCALARS[name]] = value
-            continue
-        found = dict(_LABEL.findall(labels))
-        cpus.setdefault(found.get(b"cpu", b""), {})[found.get(b"mode", b"")] = value
+    for name, rest in _wanted(page):
+        if name in _CPU:
+            cpu, mode, text = _cpu_line(rest)
+            value = _number(text)
+            if value is not None:
+                cpus.setdefault(cpu, {})[mode] = value
+        else:
+            value = _number(_labels(rest)[1])
+            if value is not None:
+                scalars[SCALARS[name]] = value
     return _sample(scalars, {cpu.decode(errors="replace"): _cpu(modes) for cpu, modes in cpus.items()})
+
+
+def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The wanted lines: the family's name and all that follows it."""
+    for found in islice(_LINE.finditer(page), MOST_LINES):
+        name, rest = found.groups()
+        if len(rest) <= LONGEST_LINE:
+            yield name, rest
+
+
+def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes]:
+    """The CPU, the mode and the value; node_exporter's own way of writing them is read at once."""
+    short = _SHORT.fullmatch(rest)
+    if short is not None:
+        cpu, mode, text = short.groups()
+        return cpu, mode, text
+    labels, text = _labels(rest)
+    return labels.get(b"cpu", b""), labels.get(b"mode", b""), text
+
+
+def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes]:
+    """The labels, and the value with a time stamp left out; both empty where the line makes no sense."""
+    labels: dict[bytes, bytes] = {}
+    at = len(rest) - len(rest.lstrip())
+    if rest[at : at + 1] == b"{":
+        at += 1
+        for _ in range(MOST_LABELS):
+            found = _LABEL.match(rest, at)
+            if found is None:
+                break
+            labels[found[1]] = found[2]
+            at = found.end()
+            if rest[at : at + 1] != b",":
+                break
+            at += 1
+        rest = rest[at:].lstrip(b" \t,")
+        if not rest.startswith(b"}"):
+            return {}, b""
+        at = 1
+    words = rest[at:].split()
+    return (labels, words[0]) if 1 <= len(words) <= 2 else ({}, b"")
 
 
 def _number(text: bytes) -> float | None:
@@ -75,13 +138,14 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if isfinite(value) and value >= 0 else None
+    return value if 0 <= value < LARGEST else None
 
 
 def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
     busy = sum(seconds for mode, seconds in modes.items() if mode in BUSY_MODES)
     kernel = sum(seconds for mode, seconds in modes.items() if mode in KERNEL_MODES)
-    return CpuSeconds(busy, modes.get(b"steal", 0.0), modes.get(b"iowait", 0.0), kernel)
+    iowait = sum(modes.get(mode, 0.0) for mode in _IOWAIT)
+    return CpuSeconds(busy, modes.get(b"steal", 0.0), iowait, kernel)
 
 
 def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> GuestSample:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -66,7 +68,7 @@ def test_an_empty_page_is_a_sample_of_which_nothing_is_known() -> None:
 
 
 def test_a_bad_value_counts_as_missing() -> None:
-    page = b"node_load1 NaN\nnode_load5 +Inf\nnode_procs_running x\nnode_memory_MemTotal_bytes -5\n"
+    page = b"node_load1 NaN\nnode_load5 +Inf\nnode_procs_running x\nnode_memory_MemTotal_bytes -5\nhost_load1 1e300\n"
     assert read_sample(page) == GuestSample()
 
 
@@ -88,7 +90,7 @@ def test_whatever_a_guest_sends_is_a_sample(page: bytes) -> None:
 @given(
     st.dictionaries(
         st.sampled_from(["node_load1", "node_load5", "node_procs_running", "node_boot_time_seconds"]),
-        st.floats(min_value=0, allow_nan=False, allow_infinity=False),
+        st.floats(min_value=0, max_value=2.0**62),
     )
 )
 def test_every_number_reads_as_the_oracle_reads_it(values: dict[str, float]) -> None:
@@ -103,3 +105,94 @@ def test_every_number_reads_as_the_oracle_reads_it(values: dict[str, float]) -> 
     assert {name: value for name, value in read.items() if value is not None} == {
         name: value for (name, _, _), value in known.items()
     }
+
+
+VECTOR = b"""\
+# HELP host_cpu_seconds_total cpu_seconds_total
+# TYPE host_cpu_seconds_total counter
+host_cpu_seconds_total{collector="cpu",cpu="0",host="pg-0",mode="idle"} 900.5 1700000000000
+host_cpu_seconds_total{collector="cpu",cpu="0",host="pg-0",mode="io_wait"} 3.25 1700000000000
+host_cpu_seconds_total{collector="cpu",cpu="0",host="pg-0",mode="nice"} 1 1700000000000
+host_cpu_seconds_total{collector="cpu",cpu="0",host="pg-0",mode="system"} 20.5 1700000000000
+host_cpu_seconds_total{collector="cpu",cpu="0",host="pg-0",mode="user"} 70 1700000000000
+host_load1{collector="load",host="pg-0"} 0.5 1700000000000
+host_load15{collector="load",host="pg-0"} 9 1700000000000
+host_load5{collector="load",host="pg-0"} 0.25 1700000000000
+host_memory_available_bytes{collector="memory",host="pg-0"} 3221225472 1700000000000
+host_memory_total_bytes{collector="memory",host="pg-0"} 4294967296 1700000000000
+"""
+
+
+def test_the_page_of_an_image_with_vector_reads_as_the_oracle_reads_it() -> None:
+    known, found = oracle(VECTOR), read_sample(VECTOR)
+    assert found == GuestSample(
+        cpus={"0": CpuSeconds(busy=91.5, steal=0.0, iowait=3.25, kernel=20.5)},
+        load1=known["host_load1", "", ""],
+        load5=known["host_load5", "", ""],
+        mem_total=Bytes(4 * 1024**3),
+        mem_available=Bytes(3 * 1024**3),
+    )
+
+
+LABELS = st.dictionaries(
+    st.sampled_from(["cpu", "mode", "host", "a_b"]), st.text('ab}{,=# \\"', max_size=5), max_size=4
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["node_cpu_seconds_total", "host_cpu_seconds_total", "node_load1", "host_load5", "other"]),
+            LABELS,
+            st.floats(0, 1e15),
+            st.sampled_from(["", " 1700000000000"]),
+        ),
+        max_size=5,
+        unique_by=lambda line: line[0],
+    )
+)
+def test_labels_with_any_text_read_as_the_oracle_reads_them(
+    lines: list[tuple[str, dict[str, str], float, str]],
+) -> None:
+    def line(name: str, labels: dict[str, str], value: float, stamp: str) -> str:
+        escaped = {key: text.replace("\\", "\\\\").replace('"', '\\"') for key, text in labels.items()}
+        inside = ",".join(f'{key}="{text}"' for key, text in escaped.items())
+        return f"{name}{{{inside}}} {value!r}{stamp}"
+
+    page = "\n".join(line(*each) for each in lines) + "\n"
+    known = {name: value for (name, _, _), value in oracle(page.encode()).items()}
+    found = read_sample(page.encode())
+    assert (found.load1, found.load5) == (known.get("node_load1"), known.get("host_load5"))
+    plain = [labels.get("cpu", "") for name, labels, _, _ in lines if name.endswith("cpu_seconds_total")]
+    assert {cpu for cpu in plain if "\\" not in cpu and '"' not in cpu} <= set(found.cpus)
+
+
+MIB = 1024 * 1024
+HOSTILE = {
+    "blanks after a name": lambda size: b"node_load1" + b" " * size,
+    "blanks in lines": lambda size: (b"node_load1" + b" " * 900 + b"\n") * (size // 911),
+    "an unclosed label": lambda size: b"host_load1{" + b'a="' + b"\\x" * (size // 2),
+    "labels without end": lambda size: (b"host_load1{" + b'a="",' * 190 + b"} 1\n") * (size // 965),
+    "words": lambda size: b"node_load1" + b" 1" * (size // 2),
+    "wanted lines": lambda size: b"node_load1 1\n" * (size // 13),
+    "almost wanted lines": lambda size: b"node_memory_MemTotal_byte\n" * (size // 26),
+    "empty lines": lambda size: b"\n" * size,
+    "no line at all": lambda size: b"node_" * (size // 5),
+}
+
+
+def work(page: bytes) -> float:
+    """The least CPU time of several readings, in seconds: noise only ever adds."""
+    times = []
+    for _ in range(3):
+        began = process_time()
+        read_sample(page)
+        times.append(process_time() - began)
+    return min(times)
+
+
+@pytest.mark.parametrize("kind", sorted(HOSTILE))
+def test_twice_the_page_takes_at_most_about_twice_the_time(kind: str) -> None:
+    once, twice = work(HOSTILE[kind](MIB // 2)), work(HOSTILE[kind](MIB))
+    assert twice <= 4 * once + 0.002, "quadratic work would be 4 times as much at the least, and far more than 2 ms"
+    assert twice < 0.05
