@@ -94,7 +94,7 @@ class InProcess(httpx.AsyncBaseTransport):
     async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
         resource = self.server.api.catalog.by_key(_PLURALS[request.url.path.rsplit("/", 1)[-1]])
         assert resource is not None
-        options = WatchOptions(resource_version=request.url.params["resourceVersion"])
+        options = WatchOptions(resource_version=request.url.params.get("resourceVersion", ""))
         watch = Watch(self.server.api.store, Target(resource), options, None)
         async for chunk in watch.lines(self._closing):
             yield chunk
