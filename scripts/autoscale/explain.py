@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from deploy.kube.client import ApiError
-from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, whole
-from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, uid_of, whole
+from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, QuantityError
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
@@ -20,6 +20,7 @@ from scripts.autoscale.site import SiteError, explanation, open_site
 from scripts.autoscale.vms import vm_name
 
 _MIB = 1024**2
+_WARNINGS = 3
 
 Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster than the local one.")]
 
@@ -42,21 +43,24 @@ async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> 
             raise SiteError(str(error)) from error
         listed = await site.client.list(PODS, name_of(vm).namespace)
         system = await site.client.list(PODS, "kube-system")
+        events = await site.client.list(EVENTS, name_of(vm).namespace)
         pods = {text(each, "metadata", "name"): each for each in (*listed.objects, *system.objects)}
         agent = await explanation(site, vm, pods)
         scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     if as_json:
-        print(json.dumps({"vm": vm, "agent": agent, "scheduler": scheduler}, indent=2))
+        warnings = warnings_about(vm, events.objects)
+        print(json.dumps({"vm": vm, "warnings": warnings, "agent": agent, "scheduler": scheduler}, indent=2))
         return 0
     console = Console()
-    for line in story(vm, agent, scheduler):
+    for line in story(vm, agent, scheduler, events.objects):
         console.print(escape(line), soft_wrap=True, highlight=False)
     return 0
 
 
-def story(vm: Json, agent: Json | None, scheduler: Json | None) -> Iterator[str]:
+def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = ()) -> Iterator[str]:
     """The whole answer as lines of text (pure). What could not be asked is said."""
     yield from _of_object(vm)
+    yield from _of_warnings(vm, events)
     yield ""
     if agent is None:
         yield "Its agent does not answer: it may be starting, or the VM is not enabled for autoscaling."
@@ -68,6 +72,19 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None) -> Iterator[str]
     else:
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
+
+
+def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
+    """The latest warnings about ``vm``, the newest last (pure)."""
+    of_vm = [each for each in events if text(each, "involvedObject", "uid") == uid_of(vm)]
+    said = [each for each in of_vm if text(each, "type") == "Warning"]
+    return sorted(said, key=lambda each: text(each, "lastTimestamp"))[-_WARNINGS:]
+
+
+def _of_warnings(vm: Json, events: Sequence[Json]) -> Iterator[str]:
+    for each in warnings_about(vm, events):
+        times = f" ({whole(each, 'count')} times)" if whole(each, "count") > 1 else ""
+        yield f"  Warning of {text(each, 'lastTimestamp')}: {text(each, 'reason')}: {text(each, 'message')}{times}"
 
 
 def _of_object(vm: Json) -> Iterator[str]:

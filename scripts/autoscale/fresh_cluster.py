@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rich.console import Console
 
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
-from deploy.local.cluster.launch import launch, remove_remains
+from deploy.local.cluster.launch import LaunchedCluster, launch, remove_remains
 from deploy.local.cluster.spec import ClusterSpec
-from scripts.autoscale.site import Site, open_site
+from scripts.autoscale.site import Site, SiteError, open_site
 from scripts.autoscale.steps import StepView
 
 
@@ -18,7 +19,8 @@ from scripts.autoscale.steps import StepView
 async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
     """A cluster with nothing in it; its logs stay until the next one of that name.
 
-    Raises ``AlreadyRunsError`` and ``StepFailedError``.
+    Raises ``AlreadyRunsError`` and ``StepFailedError``. A cluster that ends before its purpose cancels the block, which
+    then raises a group with a ``SiteError``.
     """
     folder = ClusterFolder.of(name)
     if folder.runs():
@@ -29,7 +31,14 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
     try:
         with StepView(console) as view:
             await cluster.follow(view.show)
-        async with open_site(name, "") as site:
+        async with open_site(name, "") as site, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(_fails_with(cluster, folder))
             yield site
+            watching.cancel()
     finally:
         await cluster.end()
+
+
+async def _fails_with(cluster: LaunchedCluster, folder: ClusterFolder) -> None:
+    code = await cluster.wait()
+    raise SiteError(f"the cluster's process has ended with exit code {code}; its log: {folder.log('cluster')}")

@@ -26,6 +26,7 @@ from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
+from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run
@@ -42,7 +43,7 @@ _PERIOD: Final = 6
 _STILL: Final = 30
 """Seconds of load without any migration, for comparison."""
 _REST: Final = 10
-_BOOT: Final = Seconds(180.0)
+_BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
 _POLL: Final = Seconds(0.1)
 
@@ -67,9 +68,10 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
         runs = _Runs(site, clock, console.print)
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(runs.watcher.run())
+            watching = [tasks.create_task(each) for each in (runs.watcher.run(), watch_for_ends(site.client, clock))]
             found = await runs.measure(stack, count)
-            watching.cancel()
+            for each in watching:
+                each.cancel()
     console.print(table(found))
     if report is not None:
         await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(found)) + b"\n")

@@ -13,6 +13,7 @@ from typing import cast
 import httpx
 import yaml
 
+from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import register_node
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.kubelet.node_object import NodeSpec
@@ -37,6 +38,32 @@ def definition(name: str) -> Json:
     return cast("Json", yaml.safe_load((DEFINITIONS / name).read_text()))
 
 
+class FakeExtender:
+    """Lets every pod onto every node that is not ``full``, and binds it as the scheduler would."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self.full: set[str] = set()
+        self._client = client
+
+    def http(self) -> httpx.AsyncClient:
+        """A client of the extender."""
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://extender")
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if request.url.path == "/filter":
+            names = [each for each in body["NodeNames"] if each not in self.full]
+            failed = {each: "Insufficient memory" for each in body["NodeNames"] if each in self.full}
+            return httpx.Response(200, json={"NodeNames": names, "FailedNodes": failed})
+        if request.url.path == "/prioritize":
+            return httpx.Response(200, json=[{"Host": "n1", "Score": 9}])
+        name = ObjectName(body["PodNamespace"], body["PodName"])
+        target = {"apiVersion": "v1", "kind": "Node", "name": body["Node"]}
+        binding: Json = {"metadata": {"name": name.name, "namespace": name.namespace}, "target": target}
+        await self._client.post_subresource(PODS, name, "binding", binding)
+        return httpx.Response(200, json={"Error": ""})
+
+
 class RuntimeFixture:
     """Two nodes, one VM, and everything that moves it."""
 
@@ -46,7 +73,7 @@ class RuntimeFixture:
         self.clock = FakeClock()
         self.guests = FakeGuests()
         self.network = PlainNetwork()
-        self.full: set[str] = set()
+        self.extender = FakeExtender(self.client)
         self._state = state
         self._runtime: asyncio.Task[None] | None = None
 
@@ -59,11 +86,10 @@ class RuntimeFixture:
 
     async def start(self) -> None:
         """The runtime begins."""
-        extender = httpx.AsyncClient(transport=httpx.MockTransport(self._extend), base_url="http://extender")
         nodes = frozenset({"n1", "n2"})
-        means = RuntimeDependencies(
+        dependencies = RuntimeDependencies(
             self.client,
-            extender,
+            self.extender.http(),
             self.network,
             self.guests,
             self.clock,
@@ -72,7 +98,7 @@ class RuntimeFixture:
             sidecars=False,
             policy=None,
         )
-        self._runtime = asyncio.ensure_future(Runtime(means).run())
+        self._runtime = asyncio.ensure_future(Runtime(dependencies).run())
         await self.settle()
 
     async def stop(self) -> None:
@@ -187,20 +213,6 @@ class RuntimeFixture:
         await self.resize(4)
         await self.pass_time(2)
         assert ((await self.status())["cpus"], self.guests.by_pod[pod].has.cpu.value) == ("4", 4000)
-
-    async def _extend(self, request: httpx.Request) -> httpx.Response:
-        body = json.loads(request.content)
-        if request.url.path == "/filter":
-            names = [each for each in body["NodeNames"] if each not in self.full]
-            failed = {each: "Insufficient memory" for each in body["NodeNames"] if each in self.full}
-            return httpx.Response(200, json={"NodeNames": names, "FailedNodes": failed})
-        if request.url.path == "/prioritize":
-            return httpx.Response(200, json=[{"Host": "n1", "Score": 9}])
-        name = ObjectName(body["PodNamespace"], body["PodName"])
-        target = {"apiVersion": "v1", "kind": "Node", "name": body["Node"]}
-        binding: Json = {"metadata": {"name": name.name, "namespace": name.namespace}, "target": target}
-        await self.client.post_subresource(PODS, name, "binding", binding)
-        return httpx.Response(200, json={"Error": ""})
 
 
 @asynccontextmanager

@@ -61,6 +61,25 @@ SCHEDULER: Json = {
 }
 
 
+def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
+    def event(at: str, message: str, uid: str, kind: str = "Warning", count: int = 1) -> Json:
+        about: Json = {"involvedObject": {"uid": uid}, "type": kind, "count": count}
+        return {**about, "reason": "Failed", "message": message, "lastTimestamp": at}
+
+    vm = virtual_machine(STATUS)
+    uid = str(vm["metadata"]["uid"])  # type: ignore[index]  # it has one
+    events = [
+        event("2026-01-01T00:00:02Z", "the VM has ended: its kernel panicked", uid, count=2),
+        event("2026-01-01T00:00:01Z", "the VM has ended: QEMU was ended by SIGKILL", uid),
+        event("2026-01-01T00:00:03Z", "of another VM", "other"),
+        event("2026-01-01T00:00:03Z", "all is well", uid, "Normal"),
+    ]
+    assert [line for line in story(vm, None, None, events) if "Warning" in line] == [
+        "  Warning of 2026-01-01T00:00:01Z: Failed: the VM has ended: QEMU was ended by SIGKILL",
+        "  Warning of 2026-01-01T00:00:02Z: Failed: the VM has ended: its kernel panicked (2 times)",
+    ]
+
+
 def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
@@ -21,7 +20,7 @@ from protocol.units import Bytes, MilliCpu
 from vm_image.build import ensure_image
 
 VM, POD = ObjectName("default", "db"), ObjectName("default", "db-pod")
-BOOT_SECONDS = 90
+BOOT_SECONDS = 240
 MIB = 1024**2
 
 
@@ -83,13 +82,19 @@ async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
         await network.down()
 
 
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Returns once ``holds``; raises ``TimeoutError`` where that takes longer than ``seconds``."""
-    async with asyncio.timeout(seconds):
-        for _ in count():
-            if await holds():
-                return
-            await asyncio.sleep(0.1)
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float, guest: Guest | None = None) -> None:
+    """Returns once ``holds``; raises ``TimeoutError`` where that takes longer than ``seconds``.
+
+    Where that depends on ``guest``, its end is the end of the wait, with its reason.
+    """
+    ended = asyncio.ensure_future(guest.ended() if guest is not None else asyncio.Event().wait())
+    try:
+        async with asyncio.timeout(seconds):
+            while not await holds():
+                assert not ended.done(), f"the guest has ended: {ended.result()}"
+                await asyncio.wait((ended,), timeout=0.1)
+    finally:
+        ended.cancel()
 
 
 async def until_running(guest: Guest) -> None:
@@ -98,7 +103,7 @@ async def until_running(guest: Guest) -> None:
     async def runs() -> bool:
         return (await guest.state()).phase is GuestPhase.RUNNING
 
-    await until(runs, BOOT_SECONDS)
+    await until(runs, BOOT_SECONDS, guest)
 
 
 async def output(*command: str) -> str:

@@ -125,7 +125,7 @@ async def under_way(journey: Journey) -> None:
     async def holds() -> bool:
         return any(moves(info) for info in journey.progress)
 
-    await until(holds, 20)
+    await until(holds, 20, journey.guest)
 
 
 def moves(info: TransferInfo) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
-from tests.vm.guests import machines, until
+from tests.vm.guests import BOOT_SECONDS, machines, until
 
 pytestmark = pytest.mark.vm
 
@@ -30,12 +30,18 @@ asyncio.run(main())
 """
 
 
+async def comes_up(owner: asyncio.subprocess.Process) -> None:
+    """Returns once the owner's guest runs; an owner that ends says nothing."""
+    assert owner.stdout is not None
+    async with asyncio.timeout(BOOT_SECONDS):
+        assert await owner.stdout.readline() == b"up\n"
+
+
 async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_removed(tmp_path: Path) -> None:
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
-    assert owner.stdout is not None
-    assert await asyncio.wait_for(owner.stdout.readline(), 120) == b"up\n"
+    await comes_up(owner)
     assert machines(tmp_path) != []
     owner.kill()
     await owner.wait()
@@ -53,9 +59,9 @@ async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_pat
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    assert owner.stdout is not None
-    assert await asyncio.wait_for(owner.stdout.readline(), 120) == b"up\n"
+    await comes_up(owner)
     owner.send_signal(signal.SIGINT)
-    await asyncio.wait_for(owner.wait(), 10)
+    async with asyncio.timeout(10):
+        await owner.wait()
     assert machines(tmp_path) == []
     assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []

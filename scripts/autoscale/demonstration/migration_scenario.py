@@ -23,7 +23,7 @@ from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
-_BOOT: Final = Seconds(180.0)
+_BOOT: Final = Seconds(240.0)
 _ARRIVE: Final = Seconds(90.0)
 _LOOK: Final = Seconds(0.1)
 

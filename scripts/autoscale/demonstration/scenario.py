@@ -18,6 +18,7 @@ from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
+from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
@@ -25,7 +26,8 @@ from scripts.autoscale.site import Site, SiteError
 DEMO_VM: Final = ObjectName("default", "demo")
 _POLICY: Final = '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}}'
 """A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
-_BOOT: Final = Seconds(120.0)
+_BOOT: Final = Seconds(240.0)
+"""An emulated guest on a busy machine; one that has ended is not waited for."""
 _SETTLE: Final = Seconds(20.0)
 _STILL: Final = 6.0
 """Seconds without a change of size after which the guest is not busy with the last one any more."""
@@ -64,19 +66,21 @@ class Scenario:
         self.watcher = Watcher(self.site, DEMO_VM, self.clock, self._sized, self._reasoned)
 
     async def run(self) -> None:
-        """Plays all acts. Raises ``SiteError`` where one cannot be played."""
+        """Plays all acts. Raises ``SiteError`` where one cannot be played, and as soon as one of the VMs has ended."""
         async with asyncio.TaskGroup() as tasks:
-            company = [tasks.create_task(each) for each in (self.watcher.run(), self._draw(), self._look_around())]
+            beside = [self.watcher.run(), self._draw(), self._look_around()]
+            beside.append(watch_for_ends(self.site.client, self.clock))
             if self.second is not None:
-                company.append(tasks.create_task(self.second.watch()))
+                beside.append(self.second.watch())
+            watching = [tasks.create_task(each) for each in beside]
             await self._acts()
-            for each in company:
+            for each in watching:
                 each.cancel()
 
     async def _acts(self) -> None:
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
-            raise SiteError(f"the VM did not come up within {_BOOT:g} s; see: kubectl describe neonvm {DEMO_VM.name}")
+            raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.say("the VM runs and its database answers")
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {_POLICY}")
         load = await self.make_load(self.watcher.found)

@@ -32,6 +32,8 @@ class Snapshot:
     used_cpu: float | None
     used_memory: Bytes | None
     because: str
+    condition: str = ""
+    """What the runtime last said of the VM."""
 
 
 @dataclass(slots=True)
@@ -62,16 +64,17 @@ class Watcher:
         """What is known now."""
         metrics, status = child(self.explained, "metrics"), child(self.found, "status")
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
-        conditions = [text(each, "status") for each in items(status, "conditions") if text(each, "type") == "Available"]
+        found = [each for each in items(status, "conditions") if text(each, "type") == "Available"]
         return Snapshot(
             phase=text(status, "phase") or "Pending",
             node=text(status, "node"),
             size=_size(self.found),
             most=_most(self.found),
-            available=conditions == ["True"],
+            available=[text(each, "status") for each in found] == ["True"],
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,
             because=text(self.explained, "because"),
+            condition=text(found[0], "message") if found else "it has no pod yet",
         )
 
     def _changed(self, change: Change) -> None:

@@ -42,7 +42,7 @@ async def test_a_migration_of_a_vm_that_is_not_there_fails(runtime: RuntimeFixtu
 
 
 async def test_a_migration_of_a_vm_that_does_not_run_fails(runtime: RuntimeFixture) -> None:
-    runtime.full = {"n1", "n2"}
+    runtime.extender.full = {"n1", "n2"}
     with pytest.raises(AssertionError):
         await runtime.run_vm()
     await runtime.ask_to_move()

@@ -6,7 +6,7 @@ from tests.neonvm.runtime_fixture import DB, MOVE, RuntimeFixture
 
 async def test_a_migration_can_be_cancelled_while_it_waits(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
-    runtime.full = {"n2"}
+    runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
     assert (await runtime.status())["phase"] == "PreMigrating"
     await runtime.cancel()

@@ -151,7 +151,7 @@ async def test_a_move_that_takes_too_long_is_given_up(runtime: RuntimeFixture) -
 
 async def test_a_target_for_which_there_is_no_room_is_given_up_in_time(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
-    runtime.full = {"n2"}
+    runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
     await runtime.pass_time(62, step=5)
     assert await runtime.outcome() == ("Failed", "TimedOut")

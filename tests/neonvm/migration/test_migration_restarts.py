@@ -45,7 +45,7 @@ async def test_a_runtime_that_is_restarted_ends_the_migration_and_starts_the_vm_
 ) -> None:
     await runtime.run_vm()
     if not sending:
-        runtime.full = {"n2"}
+        runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
     await runtime.restart()
     await runtime.pass_time(8)

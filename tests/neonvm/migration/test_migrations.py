@@ -103,10 +103,10 @@ async def test_progress_is_written_once_a_second(runtime: RuntimeFixture) -> Non
 
 async def test_a_target_that_waits_is_placed_when_room_is_freed(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
-    runtime.full = {"n2"}
+    runtime.extender.full = {"n2"}
     await runtime.ask_to_move()
     await runtime.pass_time(5)
-    runtime.full = set()
+    runtime.extender.full = set()
     touched: Json = {"metadata": {"annotations": {"autoscaling.neon.tech/room-freed": "1"}}}
     await runtime.client.merge_patch(NODES, ObjectName("", "n2"), touched)
     await runtime.pass_time(3)
@@ -118,7 +118,7 @@ async def test_a_target_that_waits_is_placed_when_room_is_freed(runtime: Runtime
 
 async def test_a_migration_within_one_node_must_be_asked_for(runtime: RuntimeFixture) -> None:
     await runtime.run_vm()
-    runtime.full = {"n2"}
+    runtime.extender.full = {"n2"}
     await runtime.ask_to_move(preventMigrationToSameHost=False)
     target = runtime.guests.moving.move.target  # type: ignore[union-attr]  # it is being moved
     assert node_of((await runtime.pods())[target.spec.pod.name]) == "n1"
@@ -150,7 +150,7 @@ async def test_pods_of_the_vm_that_nothing_needs_are_deleted(runtime: RuntimeFix
         "spec": child(pod, "spec"),
     }
     stray["spec"] = {**child(stray, "spec"), "nodeName": None}
-    runtime.full = {"n1", "n2"}
+    runtime.extender.full = {"n1", "n2"}
     await runtime.client.create(PODS, "default", stray)
     await runtime.pass_time(1)
     await runtime.assert_well(old)

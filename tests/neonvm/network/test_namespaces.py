@@ -98,7 +98,8 @@ async def test_a_removed_pod_takes_its_programs_with_it(network: NamespaceNetwor
     place = await network.add_pod("a", ONE)
     program = await lasting(place)
     await network.remove_pod(ONE)
-    assert await asyncio.wait_for(program.wait(), 5) == -9
+    async with asyncio.timeout(5):
+        assert await program.wait() == -9
 
 
 async def test_what_a_crashed_run_left_is_removed_by_the_next(network: NamespaceNetwork) -> None:
@@ -107,7 +108,8 @@ async def test_what_a_crashed_run_left_is_removed_by_the_next(network: Namespace
     after_crash = NamespaceNetwork("pytest", "a test")
     await after_crash.down()
     assert remains() == []
-    assert await asyncio.wait_for(program.wait(), 5) == -9
+    async with asyncio.timeout(5):
+        assert await program.wait() == -9
 
 
 async def test_clusters_do_not_touch_each_other(network: NamespaceNetwork) -> None:

@@ -1,0 +1,190 @@
+"""A real guest that cannot go on ends its pod within a second, and the VM's event says why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deploy.kube.informer import Change, Informer
+from deploy.local.cluster.content import register_node
+from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.kubelet.node_object import NodeSpec
+from deploy.neonvm.network.chooser import NetworkKind, choose_network
+from deploy.neonvm.qemu.accelerator import KVM_DEVICE, Accelerator, emulation, kvm
+from deploy.neonvm.qemu.boot_trial import BootTrial
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_command import launcher, trial_command
+from deploy.neonvm.qemu.qemu_guest import QemuGuests
+from deploy.neonvm.qemu.qemu_process import Qemu
+from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, PODS, VIRTUAL_MACHINES
+from protocol.runtime.clock import SystemClock
+from protocol.units import Resources
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.runtime_fixture import FakeExtender, definition
+from tests.vm.guests import BOOT_SECONDS, machines, until
+from vm_image.build import GuestImage, ensure_image
+
+pytestmark = pytest.mark.vm
+
+_VM: Json = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachine",
+    "metadata": {"name": "db"},
+    "spec": {
+        "guest": {
+            "rootDisk": {"image": "postgres:15"},
+            "cpus": {"min": 1, "max": 1, "use": 1},
+            "memorySlotSize": "256Mi",
+            "memorySlots": {"min": 1, "max": 1, "use": 1},
+        }
+    },
+}
+
+
+class WatchedQemu(Qemu):
+    """Keeps the machine that was launched last."""
+
+    machine: Machine
+
+    async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
+        self.machine = await super().launch(who, command, log)
+        return self.machine
+
+
+class RunningVm:
+    """A VM on a whole runtime with real guests. ``failed`` has the time at which each of its pods was seen to fail."""
+
+    def __init__(self, api: InProcess, hypervisor: WatchedQemu, state: Path) -> None:
+        self.client, self.hypervisor, self.state = api.client(), hypervisor, state
+        self.failed: dict[str, float] = {}
+        self._stir = asyncio.Event()
+
+    def look(self, change: Change) -> None:
+        if change.new is not None and text(change.new, "status", "phase") == "Failed":
+            self.failed.setdefault(change.name.name, time.monotonic())
+        self._stir.set()
+
+    async def starts_services(self) -> None:
+        """Returns once the guest of the present pod has begun its services: its drivers are there by then."""
+        known = len(self.failed)
+
+        async def has_begun() -> bool:
+            assert len(self.failed) == known, "the guest has ended while it booted"
+            return any(b"services are started" in each.read_bytes() for each in self.state.rglob("console.log"))
+
+        await until(has_begun, BOOT_SECONDS)
+
+    async def fails_within_a_second_after(self, fault: Callable[[RunningVm], Awaitable[None]], reason: str) -> None:
+        """The fault ends the pod with the reason, which is in the pod's status and in the VM's event."""
+        known = len(self.failed)
+        await fault(self)
+        happened = time.monotonic()
+        async with asyncio.timeout(10):
+            while len(self.failed) == known:
+                self._stir.clear()
+                await self._stir.wait()
+        assert list(self.failed.values())[-1] - happened < 1
+
+        async def is_said() -> bool:
+            events = (await self.client.list(EVENTS)).objects
+            about_vm = [each for each in events if text(each, "involvedObject", "kind") == "VirtualMachine"]
+            return any(reason in text(each, "message") for each in about_vm)
+
+        await until(is_said, 5)
+        for console in self.state.rglob("console.log"):
+            console.unlink()
+
+
+@asynccontextmanager
+async def running_vm(state: Path, image: GuestImage) -> AsyncIterator[RunningVm]:
+    """The VM of this test: an unknown NMI makes its kernel panic, and nothing else is unusual."""
+    network = await choose_network(NetworkKind.AUTO, real_guests=True, cluster=f"vm-test-{os.getpid()}")
+    await network.up()
+    api, clock, hypervisor = InProcess(), SystemClock(), WatchedQemu()
+    vm = RunningVm(api, hypervisor, state)
+    prepared = await QemuGuests.prepare(image, network, clock)
+    panics = replace(prepared.accelerator, kernel=f"{prepared.accelerator.kernel} unknown_nmi_panic")
+    guests = replace(prepared, accelerator=panics, hypervisor=hypervisor)
+    try:
+        for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+            await vm.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
+        await network.add_node("n1")
+        await register_node(vm.client, NodeSpec("n1", Resources.parse("8", "16Gi")), clock)
+        dependencies = RuntimeDependencies(
+            client=vm.client,
+            extender=FakeExtender(vm.client).http(),
+            network=network,
+            guests=guests,
+            clock=clock,
+            state=state,
+            nodes=frozenset({"n1"}),
+            sidecars=False,
+            policy=None,
+        )
+        pods = Informer(vm.client, PODS, clock)
+        pods.listen(vm.look)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each) for each in (Runtime(dependencies).run(), pods.run())]
+            await vm.client.create(VIRTUAL_MACHINES, "default", _VM)
+            yield vm
+            for each in running:
+                each.cancel()
+    finally:
+        await vm.client.__aexit__()
+        api.server.close()
+        await network.down()
+
+
+async def is_killed(vm: RunningVm) -> None:
+    (pid,) = machines(vm.state)
+    os.kill(pid, signal.SIGKILL)
+
+
+async def is_reset(vm: RunningVm) -> None:
+    await vm.hypervisor.machine.call("system_reset")
+
+
+async def panics(vm: RunningVm) -> None:
+    await vm.hypervisor.machine.call("inject-nmi")
+
+
+async def test_a_guest_that_cannot_go_on_ends_its_pod_within_a_second_with_the_reason(tmp_path: Path) -> None:
+    image = await asyncio.to_thread(ensure_image, print)
+    async with running_vm(tmp_path, image) as vm:
+        await vm.starts_services()
+        await vm.fails_within_a_second_after(panics, "its kernel panicked; QEMU said nothing; its console said ")
+        await vm.starts_services()
+        await vm.fails_within_a_second_after(is_killed, "QEMU was ended by SIGKILL")
+        await vm.starts_services()
+        await vm.fails_within_a_second_after(is_reset, "its machine was reset")
+        (found,) = (await vm.client.list(VIRTUAL_MACHINES)).objects
+        assert items(found, "status", "conditions")
+    assert machines(tmp_path) == []
+
+
+async def test_an_accelerator_is_proven_by_a_boot_of_the_real_image(tmp_path: Path) -> None:
+    image = await asyncio.to_thread(ensure_image, print)
+    trial = BootTrial(Qemu(), image, tmp_path, time.time, limit=60.0)
+
+    async def fault(accelerator: Accelerator, seconds: float) -> str:
+        limited = replace(trial, limit=seconds)
+        return await limited.fault(lambda fd, at: [*launcher(()), *trial_command(image, accelerator, fd, at)])
+
+    assert await fault(emulation("a test"), 60.0) == ""
+    cannot = replace(emulation("a test"), arguments=("-accel", "tcg", "-cpu", "486"))
+    assert await fault(cannot, 3.0) == "it did not reach its first program within 3 s"
+    if KVM_DEVICE.exists() and os.access(KVM_DEVICE, os.R_OK | os.W_OK):
+        began = time.monotonic()
+        first = await fault(kvm("a test"), 5.0)
+        assert time.monotonic() - began < 7
+        began = time.monotonic()
+        assert (await fault(kvm("a test"), 5.0), time.monotonic() - began < 1) == (first, True)
