@@ -4,28 +4,32 @@ Rules that hold here:
 
 - Every field has a default; a document changes what it names. An unknown field is an error, not a surprise.
 - A refused document changes nothing; the message begins with the path of the bad value.
-- Times are seconds or texts such as ``90s``, ``5m``, ``1500ms``; amounts are Kubernetes quantities.
+- Times are durations such as ``90s``, ``5m``, ``1h30m`` or plain seconds; amounts are Kubernetes quantities.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Annotated, Final, TypeVar
 
 import msgspec
-import yaml
 
 from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
 from protocol.smoothing.policy import Policy as Stages
 from protocol.smoothing.policy import Resource, parse_policy
 from protocol.units import Bytes, QuantityError, Seconds
+from protocol.yaml_text import read_yaml
 
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Span = str | float
+
+
+LONGEST_POLICY: Final = 8192
+"""Characters of a policy. It may come in an annotation of a VM, and is read between two requests of others."""
 
 
 class PolicyError(ValueError):
@@ -107,7 +111,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
     try:
-        document = yaml.safe_load(text)
+        document = read_yaml(text, LONGEST_POLICY)
         found = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
             cpu=_changed(base.cpu, found.cpu),
@@ -115,8 +119,6 @@ def read_policy(text: str, base: Policy) -> Policy:
             smoothing=_smoothing(base.smoothing, found.smoothing),
             timing=_changed(base.timing, found.timing, "timing"),
         )
-    except yaml.YAMLError as error:
-        raise PolicyError(f"no YAML: {' '.join(str(error).split())}") from None
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
     if policy.timing.tick_jitter >= policy.timing.tick:
@@ -190,16 +192,12 @@ def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
         raise ValueError(f"memory.kernelAllowance: {error}") from None
 
 
-_SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)?")
-_FACTORS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-
-
 def _seconds(path: str, value: object) -> Seconds:
     low, high = LIMITS[path]
-    match = _SPAN.fullmatch(str(value).strip())
-    if match is None:
-        raise ValueError(f'{path}: expected seconds or a time such as "90s" or "5m", got {shown(value)}')
-    seconds = float(match[1]) * _FACTORS[match[2]]
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not low <= seconds <= high:
         raise ValueError(f"{path}: expected {low:g} to {high:g} seconds, got {shown(value)}")
-    return Seconds(seconds)
+    return seconds

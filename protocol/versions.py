@@ -44,11 +44,6 @@ class VersionRange:
     def __str__(self) -> str:
         return f"{self.lowest} to {self.highest}"
 
-    def latest_shared(self, other: VersionRange) -> int | None:
-        """The newest version that both understand; None where there is none."""
-        newest = min(self.highest, other.highest)
-        return newest if newest >= max(self.lowest, other.lowest) else None
-
 
 EVERY_VERSION: Final = VersionRange(min(ProtocolVersion), max(ProtocolVersion))
 """What our scheduler accepts unless it is told otherwise."""

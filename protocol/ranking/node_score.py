@@ -10,13 +10,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from protocol.ranking.config import ScoreCurve
-from protocol.units import Resources
 
 K = TypeVar("K")
 
@@ -25,20 +22,6 @@ Draw = Callable[[int, int], int]
 
 Standing = tuple[int, float, float]
 """How much a node is wanted, the most wanted sorting first: its score below zero, its price, its unfitness."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeUse:
-    """A node as it would be with the pod: what would be reserved, its watermark, and what it has to reserve at most.
-
-    ``price`` is per hour; ``unfitness`` as in ``rank``; both separate only nodes of equal score.
-    """
-
-    reserved: Resources
-    watermark: Resources
-    total: Resources
-    price: float = 0.0
-    unfitness: float = 1.0
 
 
 def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
@@ -60,20 +43,6 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
 def percent(cpu: float, mem: float) -> int:
     """The score of a node, 0..100, from those of its resources."""
     return int(100 * (min(mem, cpu)) + 1e-9)
-
-
-def node_score(use: NodeUse, curve: ScoreCurve) -> int:
-    """The score of a node, 0..100."""
-    used, mark, total = use.reserved, use.watermark, use.total
-    return percent(
-        fraction(used.cpu.value, mark.cpu.value, total.cpu.value, curve),
-        fraction(used.mem.value, mark.mem.value, total.mem.value, curve),
-    )
-
-
-def standing(use: NodeUse, curve: ScoreCurve) -> Standing:
-    """How much the node is wanted."""
-    return -node_score(use, curve), use.price, use.unfitness
 
 
 def extender_score(score: int) -> int:
@@ -103,13 +72,3 @@ def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
     best = min(standings.values())
     equal = [name for name, each in standings.items() if each == best]
     return equal[draw(0, len(equal) - 1)]
-
-
-def order_to_empty(nodes: Sequence[tuple[K, float, int]]) -> list[K]:
-    """Which node to empty first (S2.8c): the highest price per used compute unit; of equals the one with less to move.
-
-    Each node is its name, its price per hour and the compute units used on it; an unused one comes first.
-    """
-    return [
-        name for name, price, used in sorted(nodes, key=lambda node: (-node[1] / node[2] if node[2] else -inf, node[2]))
-    ]

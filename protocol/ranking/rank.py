@@ -44,11 +44,6 @@ def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
     )
 
 
-def preferred_mem_mib(cluster_nodes: int, config: RankingConfig) -> float:
-    """The memory of that node in MiB."""
-    return preferred_vcpus(cluster_nodes, config) * config.preferred_mib_per_vcpu
-
-
 def unfitness(preferred_cpu: float, node_cpu: float) -> float:
     """How far a node's vCPUs are from the preferred, as a ratio of 1 or more (S2.3). Both are above zero."""
     return max(preferred_cpu / node_cpu, node_cpu / preferred_cpu)

@@ -10,22 +10,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import exp
 from typing import ClassVar
 
-import msgspec
-
-from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
-
-
-class SustainState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The weighed level and its age in seconds."""
-
-    level: float | None
-    age: float | None
 
 
 class Sustain(Stage):
@@ -57,22 +47,6 @@ class Sustain(Stage):
         """The span of the mean."""
         return f"weighed by how long it stood, over {self._over:g} s"
 
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The level and its age."""
-        return {"level": None, "age": None} if self._at is None else {"level": self._level, "age": now - self._at}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        read = read_state(state, SustainState, self.name)
-        if read.level is not None and read.age is not None:
-            self._level, self._at = read.level, Instant(now - read.age)
-
-
-class SurgeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the surge window remembers, as ages in seconds."""
-
-    entries: list[tuple[float, float, float | None]]
-
 
 class Surge(Stage):
     """While the need is above what there is: ``factor`` (>= 1) times the need, kept for ``span`` seconds."""
@@ -98,11 +72,3 @@ class Surge(Stage):
         return (
             f"{self._factor:g} times a need that was not covered, for {self._span:g} s" if self._surging else "covered"
         )
-
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The window, as ages."""
-        return {"entries": self._window.entries(now)}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        self._window.restore(read_state(state, SurgeState, self.name).entries, None, now)

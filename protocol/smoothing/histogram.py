@@ -8,13 +8,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import exp2, log
 from typing import ClassVar, Final, Literal
 
-import msgspec
-
-from protocol.smoothing.stage import Sample, Stage, StateError, read_state
+from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 GROWTH: Final = 1.05
@@ -25,6 +22,9 @@ BUCKETS: Final = 512
 
 _LOG_GROWTH: Final = log(GROWTH)
 _RENORMALISE: Final = 1e100
+_FORGOTTEN: Final = 200.0
+"""Half-lives after which nothing counts any more; a power of two with many more is no float."""
+
 LONGEST_GAP: Final = 60.0
 """A value is not believed to have stood for longer than this many seconds without being seen again."""
 
@@ -43,14 +43,22 @@ class DecayingHistogram:
 
     def age(self, seconds: float) -> None:
         """Lets everything seen so far count less. New weights grow instead; rarely all are scaled back."""
-        self._unit *= exp2(seconds / self._half_life)
+        self._unit *= exp2(min(seconds / self._half_life, _FORGOTTEN))
         if self._unit > _RENORMALISE:
-            self.load({bucket: mark / self._unit for bucket, mark in enumerate(self._marks) if mark})
+            self._scale_back()
 
     def add(self, value: float, seconds: float) -> None:
         """Counts ``value`` (>= 0) as having stood for so many seconds."""
         index = 0 if value <= self._smallest else min(BUCKETS - 1, int(log(value / self._smallest) / _LOG_GROWTH) + 1)
         self._put(index, seconds * self._unit)
+
+    def _scale_back(self) -> None:
+        weights = [mark / self._unit for mark in self._marks]
+        self._weights, self._marks = [0.0] * (BUCKETS + 1), [0.0] * BUCKETS
+        self._total, self._unit = 0.0, 1.0
+        for bucket, weight in enumerate(weights):
+            if weight:
+                self._put(bucket, weight)
 
     def _put(self, index: int, weight: float) -> None:
         self._marks[index] += weight
@@ -71,25 +79,6 @@ class DecayingHistogram:
                 wanted -= self._weights[node]
             span //= 2
         return float(self._smallest * GROWTH**node)
-
-    def dump(self) -> dict[int, float]:
-        """The weight of every bucket that has one, in seconds as of now."""
-        return {index: mark / self._unit for index, mark in enumerate(self._marks) if mark > 1e-9 * self._unit}
-
-    def load(self, weights: Mapping[int, float]) -> None:
-        """Replaces everything by ``dump``'s answer."""
-        self._weights, self._marks = [0.0] * (BUCKETS + 1), [0.0] * BUCKETS
-        self._total, self._unit = 0.0, 1.0
-        for index, weight in weights.items():
-            self._put(index, weight)
-
-
-class HistogramState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Weights by bucket; the value in force and its age in seconds."""
-
-    weights: dict[int, float]
-    value: float | None
-    age: float | None
 
 
 class HistogramStage(Stage):
@@ -119,16 +108,3 @@ class HistogramStage(Stage):
     def explain(self) -> str:
         """The percentile in numbers."""
         return f"P{self._fraction * 100:g} of the recent past times {self._margin:g} is {self._level:.6g} ({self._use})"
-
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The weights, and the value in force."""
-        age = None if self._at is None else now - self._at
-        return {"weights": self._histogram.dump(), "value": self._last, "age": age}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        read = read_state(state, HistogramState, self.name)
-        if any(not 0 <= index < BUCKETS or weight < 0 for index, weight in read.weights.items()):
-            raise StateError(f"{self.name}: weights: expected buckets 0..{BUCKETS - 1} with weights of zero or more")
-        self._histogram.load(read.weights)
-        self._at, self._last = (None if read.age is None else Instant(now - read.age)), read.value or 0.0

@@ -10,23 +10,11 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-import msgspec
-
-from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
-
-
-class HoldState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ages in seconds: what the window remembers, how long it has watched, when what there is last fell."""
-
-    entries: list[tuple[float, float, float | None]]
-    seen_for: float | None
-    fell: float | None
-    last: float | None
 
 
 class Hold(Stage):
@@ -72,16 +60,3 @@ class Hold(Stage):
         kept = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"
         more = "" if not self._extra else f" and {self._extra:g}"
         return f"{self._reason} ({self._span:g} s{kept}{more})"
-
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The window and the last shrink, as ages."""
-        fell = None if self._fell is None else now - self._fell
-        state = HoldState(self._window.entries(now), self._window.seen_for(now), fell, self._last)
-        return msgspec.to_builtins(state)  # type: ignore[no-any-return]  # a struct becomes a mapping
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        read = read_state(state, HoldState, self.name)
-        self._window.restore(read.entries, read.seen_for, now)
-        self._fell = None if read.fell is None else Instant(now - read.fell)
-        self._last = read.last

@@ -11,21 +11,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
-import msgspec
-
-from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.stage import Sample, Stage
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
-
-
-class HysteresisState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the window of patience remembers, as ages in seconds; empty without patience."""
-
-    entries: list[tuple[float, float, float | None]] = []
-    seen_for: float | None = None
 
 
 class Hysteresis(Stage):
@@ -76,14 +67,3 @@ class Hysteresis(Stage):
     def explain(self) -> str:
         """The rule, or that patience has ended it."""
         return "nothing more was needed for as long as patience lasts" if self._waited else self._rule
-
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The window of patience, as ages."""
-        window = self._patience
-        return {} if window is None else {"entries": window.entries(now), "seen_for": window.seen_for(now)}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        read = read_state(state, HysteresisState, self.name)
-        if self._patience is not None:
-            self._patience.restore(read.entries, read.seen_for, now)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import msgspec
 
-from protocol.smoothing.stage import Sample, Stage, read_state
+from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
 MAX_SAMPLES: Final = 1024
@@ -38,12 +37,6 @@ class Thresholds(msgspec.Struct, frozen=True):
     target: float = 0.80
     low: float = 0.60
     high: float = 0.95
-
-
-class PercentileState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Samples as (age in seconds, value), oldest first."""
-
-    samples: list[tuple[float, float]]
 
 
 class Percentile(Stage):
@@ -99,13 +92,3 @@ class Percentile(Stage):
     def explain(self) -> str:
         """Where what there is lies among the percentiles."""
         return f"{self._reason} over {self._span:g} s"
-
-    def snapshot(self, now: Instant) -> Mapping[str, object]:
-        """The samples, as ages."""
-        return {"samples": [(now - at, value) for at, value in self._samples]}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:
-        """Takes up a snapshot."""
-        read = read_state(state, PercentileState, self.name)
-        self._samples = deque((now - age, value) for age, value in read.samples)
-        self._ascending = sorted(value for _, value in read.samples)

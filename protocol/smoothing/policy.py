@@ -1,4 +1,4 @@
-"""A policy is a list of stages in a file (S0.7): reading it, starting it, asking it, putting it away.
+"""A policy is a list of stages in a file (S0.7): reading it, starting it, asking it.
 
 Rules that hold here:
 
@@ -17,7 +17,7 @@ from typing import Final, Literal, TypeGuard
 import msgspec
 
 from protocol.smoothing.spec import READERS, SPECS, Spec
-from protocol.smoothing.stage import Sample, Stage, StageExplanation, StateError
+from protocol.smoothing.stage import Sample, Stage, StageExplanation
 from protocol.units import Instant
 
 Resource = Literal["cpu", "memory"]
@@ -75,22 +75,6 @@ class Pipeline:
             StageExplanation(stage.name, before[index], self._values[index], stage.explain())
             for index, stage in enumerate(self._stages)
         )
-
-    def snapshot(self, now: Instant) -> list[dict[str, object]]:
-        """The state of every stage as plain JSON values, with ages instead of instants."""
-        return [{"stage": stage.name, "state": stage.snapshot(now)} for stage in self._stages]
-
-    def restore(self, snapshot: Sequence[Mapping[str, object]], now: Instant) -> None:
-        """Takes up a snapshot of the same policy as if it had been made at ``now``. Raises ``StateError``."""
-        names = [part.get("stage") for part in snapshot]
-        expected = [stage.name for stage in self._stages]
-        if names != expected:
-            raise StateError(f"expected the state of {expected}, got that of {names}")
-        for stage, part in zip(self._stages, snapshot, strict=True):
-            state = part.get("state")
-            if not isinstance(state, Mapping):
-                raise StateError(f"{stage.name}: expected a mapping, got {state!r}")
-            stage.restore(state, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from protocol.durations import parse_duration
+from protocol.field_errors import shown
 from protocol.smoothing.curves import Model, Segments
 from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import HistogramStage
@@ -25,7 +27,6 @@ from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
 
-_SPAN_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_SPAN: Final = 366 * 86400.0
 
 
@@ -40,25 +41,22 @@ class Span(float):
 def read_level(raw: object) -> Level:
     """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``."""
     if not isinstance(raw, (str, int, float)):
-        raise ValueError(f'expected a quantity such as 2, "250m" or "1Gi", got {raw!r}')
+        raise ValueError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
     level = parse_quantity(raw)
     if level < 0:
-        raise QuantityError(f"expected a quantity of zero or more, got {raw!r}")
+        raise QuantityError(f"expected a quantity of zero or more, got {shown(raw)}")
     return Level(level)
 
 
 def read_span(raw: object) -> Span:
-    """Seconds as a number, or text such as ``"30s"``. Raises ``ValueError``."""
-    number, unit = raw, "s"
-    if isinstance(raw, str):
-        digits = raw.strip().rstrip("msdh")
-        number, unit = digits, raw.strip()[len(digits) :] or "s"
-    try:
-        seconds = float(number) * _SPAN_UNITS[unit]  # type: ignore[arg-type]  # whatever is no number raises
-    except (ValueError, TypeError, KeyError):
-        raise ValueError(f'expected seconds or a span such as "30s", "5m" or "24h", got {raw!r}') from None
-    if isinstance(raw, bool) or not 0 < seconds <= _LONGEST_SPAN:
-        raise ValueError(f"expected a span above zero and at most a year, got {raw!r}")
+    """Seconds as a number, or a duration such as ``"30s"``. Raises ``ValueError``.
+
+    >>> read_span("5m")
+    300.0
+    """
+    seconds = parse_duration(raw)
+    if not 0 < seconds <= _LONGEST_SPAN:
+        raise ValueError(f"expected a span above zero and at most a year, got {shown(raw)}")
     return Span(seconds)
 
 

@@ -5,23 +5,17 @@ Rules that hold here:
 - A stage turns the value that reaches it into the value it passes on. It is told ``now``; it never asks a clock.
 - Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
 - A step costs O(log n) or less and a stage's memory is bounded, however many samples come.
-- A stage can be put away and taken up again: a snapshot holds ages, not instants, so it survives a change of clock.
 - Explanations are returned, never logged, and made only when somebody asks.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
 import msgspec
 
 from protocol.units import Instant
-
-
-class StateError(ValueError):
-    """A snapshot that this stage or pipeline cannot take up; the message names the place."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -56,15 +50,6 @@ class Stage(ABC):
     def explain(self) -> str:
         """Why the last step passed on what it did."""
 
-    def snapshot(self, now: Instant) -> Mapping[str, object]:  # noqa: ARG002 - a stage without state needs no time
-        """The stage's state as plain JSON values; empty where it has none."""
-        return {}
-
-    def restore(self, state: Mapping[str, object], now: Instant) -> None:  # noqa: ARG002 - as above
-        """Takes up a snapshot as if it had been made at ``now``. Raises ``StateError``."""
-        if state:
-            raise StateError(f"{self.name}: expected no state, got {sorted(state)}")
-
 
 class Curve(Stage):
     """A stage without state: a function of the value alone, that never falls where its input rises."""
@@ -81,11 +66,3 @@ class Curve(Stage):
 
 
 T = TypeVar("T")
-
-
-def read_state(state: Mapping[str, object], kind: type[T], stage: str) -> T:
-    """A snapshot as the struct ``kind``. Raises ``StateError`` that names the stage and the bad field."""
-    try:
-        return msgspec.convert(state, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise StateError(f"{stage}: {error}") from None

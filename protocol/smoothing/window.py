@@ -11,7 +11,6 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -59,23 +58,6 @@ class WindowMax:
     def is_full(self, now: Instant) -> bool:
         """Whether more than ``span`` has passed since the first value: only then is ``max`` a proof."""
         return self._since is not None and now - self._since > self._span
-
-    def entries(self, now: Instant) -> list[tuple[float, float, float | None]]:
-        """What the window remembers, as values with their ages at ``now``: value, begun, ended (None: in force)."""
-        return [(value, now - begun, None if ended == inf else now - ended) for value, begun, ended in self._entries]
-
-    def seen_for(self, now: Instant) -> Seconds | None:
-        """How long ago the first value came; None before it."""
-        return None if self._since is None else Seconds(now - self._since)
-
-    def restore(
-        self, entries: Iterable[tuple[float, float, float | None]], seen_for: float | None, now: Instant
-    ) -> None:
-        """Takes up what ``entries`` and ``seen_for`` said, as if it had been said at ``now``."""
-        self._since = None if seen_for is None else now - seen_for
-        self._entries = deque(
-            [value, now - begun, inf if ended is None else now - ended] for value, begun, ended in entries
-        )
 
     def clear(self) -> None:
         """Forgets everything: after a gap in what was seen there is no proof yet."""

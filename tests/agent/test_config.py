@@ -93,7 +93,7 @@ def test_json_is_yaml() -> None:
         ("memory: {kernelAllowance: -1}", "memory.kernelAllowance: expected a quantity of zero or more"),
         (
             "smoothing: {maxGap: soon}",
-            'smoothing.maxGap: expected seconds or a time such as "90s" or "5m", got \'soon\'',
+            'smoothing.maxGap: expected seconds or a duration such as "90s", "5m" or "1h30m", got \'soon\'',
         ),
         ("smoothing: {maxGap: 0}", "smoothing.maxGap: expected 1 to 3600 seconds, got 0"),
         ("smoothing: {maxGap: 1}", "smoothing.maxGap: expected more than timing.scrape (1 s)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -11,27 +12,37 @@ from hypothesis import strategies as st
 
 from protocol.ranking.config import ScoreCurve
 from protocol.ranking.node_score import (
-    NodeUse,
+    Standing,
     choose_target,
     extender_score,
     extender_scores,
-    node_score,
-    order_to_empty,
-    standing,
+    fraction,
+    percent,
 )
-from protocol.units import Bytes, MilliCpu, Resources
 
 CURVE = ScoreCurve()
 
 
-def size(cpu: int, mem: int | None = None) -> Resources:
-    return Resources(MilliCpu(cpu), Bytes(cpu if mem is None else mem))
+@dataclass(frozen=True)
+class Node:
+    """A node of which so much CPU and memory would be reserved; both have the same total and watermark."""
+
+    cpu: int
+    mem: int
+    watermark: int
+    total: int
+    price: float
+
+    def score(self, curve: ScoreCurve = CURVE) -> int:
+        return percent(*(fraction(used, self.watermark, self.total, curve) for used in (self.cpu, self.mem)))
+
+    @property
+    def standing(self) -> Standing:
+        return -self.score(), self.price, 1.0
 
 
-def use(
-    reserved: int, mem: int | None = None, *, watermark: int = 900, total: int = 1000, price: float = 0.0
-) -> NodeUse:
-    return NodeUse(size(reserved, mem), size(watermark), size(total), price)
+def use(reserved: int, mem: int | None = None, *, watermark: int = 900, total: int = 1000, price: float = 0.0) -> Node:
+    return Node(reserved, reserved if mem is None else mem, watermark, total, price)
 
 
 @pytest.mark.parametrize(
@@ -50,20 +61,20 @@ def use(
         (use(0, total=0, watermark=0), 0),
     ],
 )
-def test_a_score_peaks_where_the_curve_says_and_never_above_the_watermark(node: NodeUse, score: int) -> None:
-    assert node_score(node, CURVE) == score
+def test_a_score_peaks_where_the_curve_says_and_never_above_the_watermark(node: Node, score: int) -> None:
+    assert node.score() == score
 
 
 def test_a_curve_that_peaks_at_zero_spreads() -> None:
     curve = ScoreCurve(empty=1.0, full=0.0, peak=0.0)
-    assert [node_score(use(filled), curve) for filled in (0, 400, 1000)] == [100, 60, 0]
+    assert [use(filled).score(curve) for filled in (0, 400, 1000)] == [100, 60, 0]
 
 
 @given(st.integers(0, 1100), st.integers(0, 1100), st.integers(0, 1000), st.integers(1, 2000))
 def test_a_score_is_a_percentage_and_zero_where_the_node_would_overflow(
     cpu: int, mem: int, watermark: int, total: int
 ) -> None:
-    score = node_score(NodeUse(size(cpu, mem), size(min(watermark, total)), size(total)), CURVE)
+    score = use(cpu, mem, watermark=min(watermark, total), total=total).score()
     assert 0 <= score <= 100
     assert score == 0 or (cpu <= total and mem <= total)
 
@@ -84,7 +95,7 @@ def test_among_equal_extender_scores_only_the_best_and_cheapest_keep_it() -> Non
         "nearly full and dear": use(995, price=2.0),
         "full": use(1001),
     }
-    standings = {name: standing(node, CURVE) for name, node in nodes.items()}
+    standings = {name: node.standing for name, node in nodes.items()}
     scores = extender_scores(standings.values())
     assert {name: scores[standings[name]] for name in nodes} == {
         "cheap": 10,
@@ -105,18 +116,13 @@ def test_unfitness_separates_nodes_of_one_price() -> None:
 
 def test_a_vm_moves_to_the_best_node_and_price_breaks_ties() -> None:
     nodes = {"empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
-    standings = {name: standing(node, CURVE) for name, node in nodes.items()}
+    standings = {name: node.standing for name, node in nodes.items()}
     assert choose_target(standings, Random(1).randint) == "cheap"
     assert choose_target({}, Random(1).randint) is None
 
 
 def test_equal_targets_are_chosen_evenly_by_the_injected_chance() -> None:
-    nodes, draw = {name: standing(use(500), CURVE) for name in "abc"}, Random(3).randint
+    nodes, draw = {name: use(500).standing for name in "abc"}, Random(3).randint
     chosen = Counter(choose_target(nodes, draw) for _ in range(300))
     assert set(chosen) == set("abc")
     assert min(chosen.values()) > 60
-
-
-def test_the_node_that_costs_most_per_used_unit_is_emptied_first_and_unused_ones_before() -> None:
-    nodes = [("busy", 1.0, 40), ("dear", 4.0, 40), ("light", 1.0, 10), ("same", 4.0, 40), ("unused", 0.1, 0)]
-    assert order_to_empty(nodes) == ["unused", "light", "dear", "same", "busy"]

@@ -13,7 +13,6 @@ from protocol.ranking.prices import MIB, Needs, damper_price, node_price, perfec
 from protocol.ranking.rank import (
     Option,
     best_options,
-    preferred_mem_mib,
     preferred_vcpus,
     rank,
     rank_options,
@@ -108,7 +107,6 @@ def test_nothing_paid_for_nothing_is_no_rank() -> None:
 )
 def test_the_preferred_size_grows_with_the_cluster(nodes: int, vcpus: float) -> None:
     assert preferred_vcpus(nodes, CONFIG) == vcpus
-    assert preferred_mem_mib(nodes, CONFIG) == vcpus * 3750
 
 
 @given(st.floats(0.1, 512), st.floats(0.1, 512), st.integers(-5, 10_000), st.integers(1, 100))

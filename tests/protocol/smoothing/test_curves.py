@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol.smoothing.curves import INPUT_SLACK, Model, Segments
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.quantize import MAX_RUNGS, Quantize
-from protocol.smoothing.stage import Sample, StateError
+from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 
 NOW = Instant(0.0)
@@ -110,7 +110,6 @@ def test_patience_ends_what_hysteresis_would_hold_for_ever() -> None:
 
 def test_hysteresis_without_patience_has_nothing_to_keep() -> None:
     stage = Hysteresis.by_outputs(1.0, 0.0)
-    stage.restore(stage.snapshot(NOW), NOW)
     assert stage.step(NOW, 2.0, Sample(2.0, 2.5)) == 2.5
 
 
@@ -128,11 +127,3 @@ def test_curves_say_what_they_do() -> None:
         "rounded up to 1, then every 2",
         "rounded up to 1, 2, 4, 8, ...",
     ]
-
-
-def test_a_curve_has_no_state_to_keep() -> None:
-    stage = Model(0, 1)
-    assert stage.snapshot(NOW) == {}
-    stage.restore({}, NOW)
-    with pytest.raises(StateError, match=r"model: expected no state, got \['level'\]"):
-        stage.restore({"level": 1}, NOW)
