@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.migration.metrics import MigrationMetrics
@@ -83,18 +82,18 @@ class Telemetry:
         """See ``WatchReport``."""
         self.watch_heard(kind)
         self.missing.labels(kind).set(0)
-        LOG.info("listed kind=%s count=%d", kind, count)
+        LOG.info("listed", extra={"kind": kind, "count": count})
 
-    def watch_failed(self, kind: str, error: ApiError) -> None:
+    def watch_failed(self, kind: str, error: Exception) -> None:
         """See ``WatchReport``."""
         self.watch_errors.labels(kind).inc()
-        LOG.warning("watch broke off, trying again kind=%s error=%s", kind, error)
+        LOG.warning("watch broke off, trying again", extra={"kind": kind, "reason": str(error)})
 
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
         self._heard.pop(kind, None)
         self.missing.labels(kind).set(1)
-        LOG.warning("the cluster lacks this kind, doing without until it is there kind=%s", kind)
+        LOG.warning("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
@@ -110,23 +109,23 @@ class Telemetry:
         self.reloads.labels("accepted").inc()
         self.generation.set(generation)
         self.refused.set(0)
-        LOG.info("settings accepted generation=%d", generation)
+        LOG.info("settings accepted", extra={"generation": generation})
 
-    def settings_refused(self, problems: list[str]) -> None:
+    def settings_refused(self, reason: str) -> None:
         """See ``SettingsReport``."""
         self.reloads.labels("refused").inc()
         self.refused.set(1)
-        LOG.error("settings refused, the old ones stay: %s", "; ".join(problems))
+        LOG.error("settings refused, the old ones stay", extra={"reason": reason})
 
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
-        LOG.info("ready nodes=%d claims=%d", nodes, claims)
+        LOG.info("ready", extra={"nodes": nodes, "claims": claims})
 
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
         """Another process wrote a permit while this one was at work: two schedulers, or a person."""
         self.rivals.inc()
-        LOG.error("a permit was written by somebody else vm=%s writer=%s: only one scheduler may run", vm, writer)
+        LOG.error("another process wrote a permit: only one scheduler may run", extra={"vm": str(vm), "writer": writer})
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
         """A permit's write ended; ``took`` where an agent waited for it."""

@@ -123,7 +123,7 @@ T = TypeVar("T")
 def _converted(obj: JsonObject, kind: type[T]) -> T:
     try:
         return msgspec.convert(obj, kind)
-    except msgspec.ValidationError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
 
 
@@ -139,7 +139,7 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
     """A Node from its JSON text. Raises ``ValueError``."""
     try:
         return _cluster_node(_NODE.decode(body))
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
 
 
@@ -174,7 +174,7 @@ def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
     """A Pod that our extender is asked about, from its JSON text, for hot paths. Raises ``ValueError``."""
     try:
         return _pod_facts(_POD.decode(body), is_ours=True)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
 
 

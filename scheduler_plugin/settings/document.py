@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Final, TypeVar
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -23,6 +22,7 @@ from protocol.field_errors import shown
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
+from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger import Level, NodePolicy
 from scheduler_plugin.migration.core import MigrationPolicy
 from scheduler_plugin.settings.fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
@@ -184,9 +184,9 @@ class _Settings(Section):
 def parse_settings(text: str) -> SchedulerSettings:
     """Reads settings from YAML. Raises ``SettingsError`` with every problem."""
     try:
-        document = _unwrapped(list(yaml.safe_load_all(text)))
-    except yaml.YAMLError as error:
-        raise SettingsError([f"not YAML: {' '.join(str(error).split())}"]) from None
+        document = _unwrapped(read_documents(text))
+    except YamlError as error:
+        raise SettingsError([str(error)]) from None
     if not isinstance(document, dict):
         raise SettingsError([f"expected settings with nodeDefaults, got {shown(document)}"])
     try:
@@ -201,7 +201,7 @@ def _unwrapped(documents: list[object]) -> object:
         data = document.get("data") if isinstance(document, dict) and document.get("kind") == "ConfigMap" else None
         inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
         if isinstance(inner, str):
-            return yaml.safe_load(inner)
+            return read_yaml(inner)
     return documents[0] if len(documents) == 1 else None
 
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from protocol.codec import MalformedRequestError, decode_request, encode_response
 from scheduler_plugin.service import RefusedError, Service
+from scheduler_plugin.web.bodies import BodyError, read_body
 
 LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""
@@ -31,12 +32,13 @@ class AgentRoutes:
     async def request(self, request: Request) -> Response:
         """One agent's request of any wire version."""
         try:
-            body = await _limited(request)
-            wire = decode_request(body)
+            wire = decode_request(await read_body(request, LONGEST_BODY))
             granted = await self._service.permit(wire, request.headers.get("authorization"))
             answer = encode_response(wire.version, granted.response, granted.slot_size)
         except MalformedRequestError as error:
             return self._refused(RefusedError(400, str(error)))
+        except BodyError as error:
+            return self._refused(RefusedError(error.status, str(error)))
         except RefusedError as refusal:
             return self._refused(refusal)
         return Response(answer, media_type="application/json")
@@ -50,13 +52,3 @@ class AgentRoutes:
             headers["WWW-Authenticate"] = "Bearer"
         body = _ENCODER.encode({"error": str(refusal)})
         return Response(body, refusal.status, headers, media_type="application/json")
-
-
-async def _limited(request: Request) -> bytes:
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > LONGEST_BODY:
-            raise RefusedError(413, f"a request has at most {LONGEST_BODY} bytes")
-        chunks.append(chunk)
-    return b"".join(chunks)

@@ -3,47 +3,33 @@
 Rules that hold here:
 
 - The process's signals belong to ``__main__``; a server ends when it is told.
-- Certificates are read again when their files change; open connections keep theirs.
+- What a client may take of a listener is bounded (``limits``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Never
+from dataclasses import dataclass, field
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Limits, Peers
+from scheduler_plugin.web.tls import Tls, renew
 
 GRACE: Final = 1
 """Seconds that open requests get at the end."""
 
-CERTIFICATE_INTERVAL: Final = Seconds(10.0)
-
 
 class ListenError(Exception):
     """An address cannot be listened on; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """A certificate with its key, and the authority of client certificates (None: clients need none)."""
-
-    certificate: Path
-    key: Path
-    client_authority: Path | None = None
-
-    def stamp(self) -> tuple[int, ...]:
-        """Changes whenever one of the files does."""
-        return tuple(path.stat().st_mtime_ns for path in (self.certificate, self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,82 +40,90 @@ class Listener:
     app: FastAPI
     address: str
     tls: Tls | None = None
+    limits: Limits = field(default_factory=Limits)
 
     def server(self) -> Server:
-        """A server for it, not yet started. Raises ``ListenError`` for an unusable address."""
+        """A server for it, not yet started. Raises ``ListenError`` for an unusable address or certificate."""
         host, port = split_address(self.address)
-        tls = self.tls
         config = uvicorn.Config(
             self.app,
             host=host,
             port=port,
+            http=BoundedProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(self.limits.idle),
             timeout_graceful_shutdown=GRACE,
-            ssl_certfile=None if tls is None else tls.certificate,
-            ssl_keyfile=None if tls is None else str(tls.key),
-            ssl_ca_certs=None if tls is None or tls.client_authority is None else str(tls.client_authority),
-            ssl_cert_reqs=ssl.CERT_NONE if tls is None or tls.client_authority is None else ssl.CERT_REQUIRED,
+            h11_max_incomplete_event_size=LONGEST_HEAD,
         )
-        return Server(config)
+        return Server(config, self, self._context())
+
+    def _context(self) -> ssl.SSLContext | None:
+        try:
+            return None if self.tls is None else self.tls.context()
+        except (OSError, ssl.SSLError) as error:
+            raise ListenError(f"the certificate of {self.name} cannot be used: {error}") from None
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server without hands on the process's signals."""
+    """uvicorn's server with bounded connections, and without hands on the process's signals."""
+
+    def __init__(self, config: uvicorn.Config, listener: Listener, context: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self.listener = listener
+        self.context = context
+        self._peers = Peers(listener.limits)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals alone."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - as in uvicorn
+        """Begins to listen. Raises ``ListenError``."""
+        config, listener = self.config, self.listener
+        handshake = None if self.context is None else listener.limits.handshake
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                self._connection, config.host, config.port, ssl=self.context, ssl_handshake_timeout=handshake
+            )
+        except OSError as error:
+            why = error.strerror or error
+            raise ListenError(f"cannot listen on {listener.address} ({listener.name}): {why}") from None
+        self.servers = [server]
+        self.started = True
+        what = {"listener": listener.name, "address": listener.address, "tls": self.context is not None}
+        LOG.info("listening", extra=what)
+
+    def _connection(self) -> BoundedProtocol:
+        return BoundedProtocol(self._peers, config=self.config, server_state=self.server_state, app_state={})
+
 
 def split_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port``. Raises ``ListenError``."""
     host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ListenError(f"expected HOST:PORT, got {address!r}")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
 async def serve(listeners: list[Listener], clock: Clock, stop: asyncio.Event) -> None:
     """Serves all until ``stop``; raises ``ListenError`` when one cannot listen."""
-    servers = [(listener, listener.server()) for listener in listeners]
+    servers = [listener.server() for listener in listeners]
     async with asyncio.TaskGroup() as tasks:
-        watchers = [
-            tasks.create_task(_renew(listener, server, clock))
-            for listener, server in servers
-            if listener.tls is not None
+        renewals = [
+            tasks.create_task(renew(server.listener.name, server.listener.tls, server.context, clock))
+            for server in servers
+            if server.listener.tls is not None and server.context is not None
         ]
-        running = [tasks.create_task(_serve(listener, server)) for listener, server in servers]
+        running = [tasks.create_task(server.serve()) for server in servers]
         await stop.wait()
-        for _, server in servers:
+        for server in servers:
             server.should_exit = True
         await asyncio.gather(*running)
-        for watcher in watchers:
-            watcher.cancel()
-
-
-async def _serve(listener: Listener, server: Server) -> None:
-    LOG.info("listening name=%s address=%s tls=%s", listener.name, listener.address, listener.tls is not None)
-    try:
-        await server.serve()
-    except SystemExit:
-        raise ListenError(f"cannot listen on {listener.address} ({listener.name})") from None
-
-
-async def _renew(listener: Listener, server: Server, clock: Clock) -> Never:
-    tls = listener.tls
-    assert tls is not None, "only listeners with TLS are renewed"  # noqa: S101 - states what the caller guarantees
-    known = await asyncio.to_thread(tls.stamp)
-    while True:
-        await clock.sleep(CERTIFICATE_INTERVAL)
-        try:
-            stamp = await asyncio.to_thread(tls.stamp)
-            if stamp != known and server.config.ssl is not None:
-                await asyncio.to_thread(server.config.ssl.load_cert_chain, tls.certificate, tls.key)
-                known = stamp
-                LOG.info("certificate renewed name=%s", listener.name)
-        except (OSError, ssl.SSLError) as error:
-            LOG.error("certificate not renewed, the old one stays name=%s error=%s", listener.name, error)
+        for renewal in renewals:
+            renewal.cancel()

@@ -16,9 +16,9 @@ from agent.config import read_policy
 from agent.core.policy import Policy
 from agent.settings import OPTIONS, AgentSettings, read_settings
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
-from scheduler_plugin.__main__ import _parser as scheduler_parser
 from scheduler_plugin.expander.settings import host_and_port
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
+from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
 from vm_image import recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import sys
@@ -46,8 +47,9 @@ async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path, endi
         sys.executable, "-m", "scheduler_plugin", *given, stderr=asyncio.subprocess.PIPE
     )
     assert program.stderr is not None
-    while b"name=metrics" not in (line := await program.stderr.readline()):
-        assert line, "it ended before it listened"
+    said: dict[str, object] = {}
+    while (said.get("msg"), said.get("listener")) != ("listening", "metrics"):
+        said = json.loads(await program.stderr.readline())
     url = "http://" + given[-1].partition("=")[2]
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         assert await answered(client, "/healthz") == 200
@@ -72,7 +74,7 @@ async def answered(client: httpx.AsyncClient, path: str) -> int:
 @pytest.mark.parametrize(
     ("spoilt", "said"),
     [
-        ({"config.yaml": "nodeDefaults: 3"}, "autoscale-scheduler: nodeDefaults: expected a mapping"),
+        ({"config.yaml": "nodeDefaults: 3"}, "config.yaml: nodeDefaults: expected a mapping"),
         ({"kubeconfig": "{}"}, "there is no current-context: name one"),
     ],
 )
@@ -86,9 +88,20 @@ def test_it_says_why_it_cannot_start(
     assert said in capsys.readouterr().err
 
 
-def test_half_of_a_certificate_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments(tmp_path), "--tls-cert=x.pem"]) == 2
-    assert "--tls-cert and --tls-key go together" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tls-cert=x.pem"], "--tls-cert and --tls-key go together"),
+        (["--extender-tls-key=x.pem"], "--extender-tls-cert and --extender-tls-key go together"),
+        (["--extender-client-ca=x.pem"], "--extender-client-ca needs --extender-tls-cert and --extender-tls-key"),
+        (["--tls-cert=x.pem", "--tls-key=y.pem"], "the certificate of agents cannot be used: "),
+    ],
+)
+def test_half_of_a_certificate_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+) -> None:
+    assert main([*arguments(tmp_path), *flags]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_help_names_every_listener(capsys: pytest.CaptureFixture[str]) -> None:

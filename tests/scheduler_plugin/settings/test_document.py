@@ -125,7 +125,7 @@ def test_a_bad_ranking_is_refused_with_its_path(ranking: str, problem: str) -> N
 
 
 def test_what_is_no_yaml_is_refused() -> None:
-    assert problems("a: [")[0].startswith("not YAML: ")
+    assert problems("a: [")[0].startswith("no YAML: ")
 
 
 @pytest.mark.parametrize("watermark", [".nan", ".inf", "0", "true", "-0.1", "1.01"])

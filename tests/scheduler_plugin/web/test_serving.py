@@ -15,7 +15,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from scheduler_plugin.web.serving import Listener, ListenError, Tls, serve, split_address
+from scheduler_plugin.web.serving import Listener, ListenError, serve, split_address
+from scheduler_plugin.web.tls import Tls
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.certificates import files
 

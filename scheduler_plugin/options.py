@@ -1,0 +1,85 @@
+"""The command line of ``autoscale-scheduler``.
+
+The agents' port and the extender's port have separate certificates: agents come over the network, kube-scheduler comes
+over the pod's loopback and is told the scheme in its own configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from scheduler_plugin.web.serving import ListenError
+from scheduler_plugin.web.tls import Tls
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(
+        prog="autoscale-scheduler",
+        description="Places postgres VMs (kube-scheduler extender) and permits their growth (agents).",
+    )
+    found.add_argument(
+        "--config",
+        type=Path,
+        default=Path("/etc/autoscale-scheduler/config.yaml"),
+        metavar="FILE",
+        help="settings; read again when the file changes (default: %(default)s)",
+    )
+    found.add_argument(
+        "--kubeconfig",
+        type=Path,
+        default=os.environ.get("KUBECONFIG"),
+        metavar="FILE",
+        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
+    )
+    for name, port, what in (
+        ("agents", 10299, "agents ask for permits"),
+        ("extender", 10298, "kube-scheduler calls /filter /prioritize /bind /preempt"),
+        ("metrics", 10297, "/metrics /healthz /readyz /nodes /explain/NAMESPACE/VM"),
+    ):
+        found.add_argument(
+            f"--listen-{name}",
+            default=f"0.0.0.0:{port}",
+            metavar="HOST:PORT",
+            help=f"where {what} (default: %(default)s); each port has /openapi.json",
+        )
+    for prefix, whose in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
+        found.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
+        found.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")
+    found.add_argument(
+        "--extender-client-ca",
+        type=Path,
+        metavar="FILE",
+        help="kube-scheduler must show a client certificate of this authority",
+    )
+    found.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level to log to stderr (default: %(default)s)",
+    )
+    return found
+
+
+def agents_tls(options: argparse.Namespace) -> Tls | None:
+    """What agents are shown. Raises ``ListenError``."""
+    return _tls("--tls-cert", options.tls_cert, "--tls-key", options.tls_key, None)
+
+
+def extender_tls(options: argparse.Namespace) -> Tls | None:
+    """What kube-scheduler is shown and must show. Raises ``ListenError``."""
+    certificate, key, authority = options.extender_tls_cert, options.extender_tls_key, options.extender_client_ca
+    found = _tls("--extender-tls-cert", certificate, "--extender-tls-key", key, authority)
+    if found is None and authority is not None:
+        raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
+    return found
+
+
+def _tls(cert_flag: str, certificate: Path | None, key_flag: str, key: Path | None, ca: Path | None) -> Tls | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ListenError(f"{cert_flag} and {key_flag} go together")
+    return Tls(certificate, key, ca)

@@ -1,0 +1,57 @@
+"""Bodies of requests: read up to a limit, and decoded so that every fault of theirs is one error.
+
+Rules that hold here:
+
+- A fault of the client's is ``BodyError`` with a status of 4xx, whatever the bytes are.
+- Decoding takes time linear in the length, and the length is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from protocol.field_errors import field_message
+
+T = TypeVar("T")
+
+
+class BodyError(ValueError):
+    """The body cannot be used; ``status`` is the answer's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def read_body(request: Request, longest: int) -> bytes:
+    """The body. Raises ``BodyError`` where it has more than ``longest`` bytes, or breaks off."""
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
+        raise _too_long(longest)
+    if declared.isascii() and declared.isdigit() and int(declared) > longest:
+        raise _too_long(longest)
+    chunks, size = [], 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > longest:
+                raise _too_long(longest)
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise BodyError(400, "the body broke off") from None
+    return b"".join(chunks)
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """What the body says. Raises ``BodyError`` naming the path of the bad field."""
+    try:
+        return decoder.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise BodyError(400, field_message(error)) from None
+
+
+def _too_long(longest: int) -> BodyError:
+    return BodyError(413, f"a request has at most {longest} bytes")

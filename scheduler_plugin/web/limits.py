@@ -1,0 +1,115 @@
+"""What one client may take of a listener: connections, and time to say what it wants.
+
+Rules that hold here:
+
+- A connection beyond the limits of the listener or of its peer is told to come again (503) and closed.
+- A request must be whole, head and body, within a time that begins with the connection or with its first byte;
+  one that is not is answered with 408 and closed.
+- A request that arrives in one piece starts no timer: hot paths pay nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from protocol.units import Seconds
+
+LONGEST_HEAD: Final = 32 * 1024
+"""Bytes of a request's line and headers; the longest token has half of that."""
+
+_CLOSE: Final = b"Connection: close\r\nContent-Length: 0\r\n"
+TOO_MANY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n" + _CLOSE + b"\r\n"
+TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\n" + _CLOSE + b"\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``connections`` of the listener and ``per_peer`` address at a time.
+
+    ``request`` is how long a request may take to arrive, ``idle`` how long a connection may stay without one, and
+    ``handshake`` how long TLS may take to begin.
+    """
+
+    connections: int = 8192
+    per_peer: int = 1024
+    request: Seconds = Seconds(10.0)
+    idle: Seconds = Seconds(120.0)
+    handshake: Seconds = Seconds(10.0)
+
+
+@dataclass(slots=True)
+class Peers:
+    """The connections of one listener, by the peer's address."""
+
+    limits: Limits
+    open: Counter[str] = field(default_factory=Counter)
+
+    def admit(self, peer: str) -> bool:
+        """Counts a new connection; whether it is within the limits."""
+        self.open[peer] += 1
+        return self.open.total() <= self.limits.connections and self.open[peer] <= self.limits.per_peer
+
+    def leave(self, peer: str) -> None:
+        """A connection, admitted or not, has ended."""
+        self.open[peer] -= 1
+        if not self.open[peer]:
+            del self.open[peer]
+
+
+class BoundedProtocol(H11Protocol):
+    """uvicorn's HTTP over one connection, within ``Limits``."""
+
+    def __init__(self, peers: Peers, **options: Any) -> None:
+        super().__init__(**options)
+        self._peers = peers
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Admits the connection, or turns it away."""
+        super().connection_made(transport)
+        if self._peers.admit(self._peer):
+            self._start()
+        else:
+            self._close(TOO_MANY)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Frees its place."""
+        self._stop()
+        self._peers.leave(self._peer)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes a piece of a request; the time runs until the request is whole."""
+        super().data_received(data)
+        if self._is_incomplete():
+            self._start()
+        else:
+            self._stop()
+
+    @property
+    def _peer(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def _is_incomplete(self) -> bool:
+        theirs = self.conn.their_state
+        return theirs is h11.SEND_BODY or (theirs is h11.IDLE and bool(self.conn.trailing_data[0]))
+
+    def _start(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._peers.limits.request, self._close, TOO_SLOW)
+
+    def _stop(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close(self, answer: bytes) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(answer)
+        self.transport.close()

@@ -1,0 +1,163 @@
+"""One client can neither hold all connections of a listener nor keep it waiting: real sockets, short limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from protocol.units import Seconds
+from scheduler_plugin.web.bodies import BodyError, read_body
+from scheduler_plugin.web.limits import LONGEST_HEAD, Limits
+from scheduler_plugin.web.serving import Listener, serve
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.web.test_serving import free_address, listening
+
+SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def say(self, content: bytes) -> None:
+        self._writer.write(content)
+
+    async def status(self) -> str:
+        """The status of the next answer, without its body; empty where the connection ends without one."""
+        async with asyncio.timeout(5):
+            head = await self._reader.readline()
+            while (await self._reader.readline()).strip():
+                pass
+        return head.decode().strip().partition(" ")[2]
+
+    async def ended(self) -> bool:
+        """Returns once the other side has closed."""
+        async with asyncio.timeout(5):
+            return not (await self._reader.read()).startswith(b"HTTP")
+
+    def leave(self) -> None:
+        self._writer.close()
+
+
+class Served:
+    """A listener with short limits."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.bodies: list[int] = []
+        self._clients: list[Client] = []
+
+    async def client(self, said: bytes = b"") -> Client:
+        client = Client(*await asyncio.open_connection(*self.address.split(":")))
+        client.say(said)
+        self._clients.append(client)
+        return client
+
+    def leave(self) -> None:
+        for client in self._clients:
+            client.leave()
+
+    def app(self) -> FastAPI:
+        async def answer(request: Request) -> Response:
+            try:
+                self.bodies.append(len(await read_body(request, 5000)))
+            except BodyError as error:
+                return PlainTextResponse(str(error), error.status)
+            return Response()
+
+        app = FastAPI()
+        app.add_route("/", answer, methods=["GET", "POST"])
+        return app
+
+
+@asynccontextmanager
+async def served(limits: Limits = SHORT) -> AsyncIterator[Served]:
+    found, stop = Served(free_address()), asyncio.Event()
+    listener = Listener("agents", found.app(), found.address, limits=limits)
+    task = asyncio.create_task(serve([listener], FakeClock(), stop))
+    try:
+        await listening(found.address)
+        yield found
+    finally:
+        found.leave()
+        stop.set()
+        await task
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: ", HEAD, HEAD + b"x" * 999])
+async def test_a_request_that_does_not_become_whole_in_time_is_ended(said: bytes) -> None:
+    async with served() as listener:
+        client = await listener.client(said)
+        assert await client.status() == "408 Request Timeout"
+        assert await client.ended()
+        assert listener.bodies == []
+
+
+async def test_a_request_that_comes_byte_by_byte_gains_no_time() -> None:
+    async with served() as listener:
+        client = await listener.client()
+        answer = asyncio.create_task(client.status())
+        for byte in GET[:-1]:
+            client.say(bytes([byte]))
+            await asyncio.sleep(0.005)
+            if answer.done():
+                break
+        assert await answer == "408 Request Timeout"
+
+
+async def test_a_request_in_pieces_that_arrives_in_time_is_served_and_so_is_the_next() -> None:
+    async with served() as listener:
+        client = await listener.client(HEAD)
+        client.say(b"x" * 500)
+        await asyncio.sleep(0)
+        client.say(b"x" * 500)
+        assert await client.status() == "200 OK"
+        await asyncio.sleep(0.1)
+        client.say(GET)
+        assert await client.status() == "200 OK"
+        assert listener.bodies == [1000, 0]
+
+
+async def test_one_peer_gets_only_so_many_connections_and_a_place_that_is_left_is_free_again() -> None:
+    async with served(Limits(connections=9, per_peer=2, request=Seconds(5.0))) as listener:
+        clients = [await listener.client(GET) for _ in range(2)]
+        assert [await client.status() for client in clients] == ["200 OK"] * 2
+        refused = await listener.client(GET)
+        assert await refused.status() == "503 Service Unavailable"
+        assert await refused.ended()
+        clients[0].leave()
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            third = await listener.client(GET)
+            if await third.status() == "200 OK":
+                return
+        pytest.fail("the place was not given back")
+
+
+async def test_a_listener_has_only_so_many_connections() -> None:
+    async with served(Limits(connections=2, per_peer=9, request=Seconds(5.0))) as listener:
+        clients = [await listener.client(GET) for _ in range(3)]
+        assert sorted([await client.status() for client in clients]) == ["200 OK", "200 OK", "503 Service Unavailable"]
+
+
+async def test_a_head_that_is_too_long_is_refused() -> None:
+    async with served() as listener:
+        client = await listener.client(b"GET / HTTP/1.1\r\nX: " + b"x" * (LONGEST_HEAD + 1))
+        assert await client.status() == "400 Bad Request"
+
+
+async def test_a_body_that_is_too_long_is_refused_before_it_is_read() -> None:
+    async with served() as listener:
+        client = await listener.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
+        assert await client.status() == "413 Request Entity Too Large"
+        assert listener.bodies == []
