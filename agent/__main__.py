@@ -10,8 +10,9 @@ import sys
 from agent.app import run
 from agent.settings import AgentSettings, SettingsError, read_settings
 from agent.supervisor import Dependencies
-from agent.telemetry import JsonLog
+from agent.telemetry import AgentLog
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.json_log import log_as_json
 
 
 def main() -> None:
@@ -21,6 +22,7 @@ def main() -> None:
     except SettingsError as error:
         sys.stderr.write(f"autoscaler-agent: {error}\n")
         sys.exit(2)
+    log_as_json()
     asyncio.run(_main(settings))
 
 
@@ -29,7 +31,7 @@ async def _main(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run(settings, Dependencies(SystemClock(), JsonLog()), stop)
+    await run(settings, Dependencies(SystemClock(), AgentLog()), stop)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import ssl
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -25,15 +26,16 @@ from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import FileToken, NoToken
 from agent.assignments import Assignment, AssignmentSource, OwnVm
+from agent.config import read_policy
 from agent.core.policy import Policy
 from agent.exporter import routes
 from agent.http_server import listening
-from agent.policy_file import PolicyFile
 from agent.ports import TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
 from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
+from protocol.runtime.followed_file import FollowedFile
 from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
@@ -75,8 +77,8 @@ async def _until(
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(supervisor.run())]
         if settings.policy_file is not None:
-            file = PolicyFile(settings.policy_file)
-            file.look(supervisor)
+            file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
+            file.begin(supervisor)
             running.append(tasks.create_task(file.follow(supervisor, dependencies.clock)))
         await stop.wait()
         for task in running:

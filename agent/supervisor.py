@@ -21,6 +21,7 @@ from agent.runner import Runner
 from agent.telemetry import Level, Log
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
+from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 
 BACKOFF = Backoff(Seconds(2.0), Seconds(60.0))
@@ -76,17 +77,18 @@ class Supervisor:
                         continue
                 await self._pause(retries, Seconds(now() - began))
 
-    def use_policy(self, policy: Policy) -> None:
-        """Puts another policy in force for all VMs, present and future."""
+    def accept(self, policy: Policy, generation: int) -> None:
+        """Puts another policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
+        self._dependencies.log.line(Level.INFO, "policy in force", {"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
-    def refuse_policy(self, reason: str) -> None:
+    def refuse(self, error: FileRefusedError) -> None:
         """Says everywhere why another policy than the wanted one is in force."""
-        self._dependencies.log.line(Level.ERROR, "policy refused; the last good one stays", {"reason": reason})
+        self._dependencies.log.line(Level.ERROR, "policy refused; the last good one stays", {"reason": str(error)})
         for runner in self.runners.values():
-            runner.refuse_policy(reason)
+            runner.refuse_policy(str(error))
 
     def _adjust(
         self, tasks: asyncio.TaskGroup, tended: dict[Assignment, asyncio.Task[None]], wanted: frozenset[Assignment]

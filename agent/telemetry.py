@@ -8,14 +8,11 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Protocol
-
-import msgspec
 
 from agent.core.actions import AskScheduler
 from agent.core.events import (
@@ -47,6 +44,13 @@ class Level(StrEnum):
     ERROR = "error"
 
 
+_LEVELS: Final[Mapping[Level, int]] = {
+    Level.INFO: logging.INFO,
+    Level.WARNING: logging.WARNING,
+    Level.ERROR: logging.ERROR,
+}
+
+
 class Log(Protocol):
     """Where lines go."""
 
@@ -54,15 +58,15 @@ class Log(Protocol):
         """Writes one line."""
 
 
-class JsonLog:
-    """One JSON object a line, on stderr."""
+class AgentLog:
+    """The agent's lines in the log of the process, which ``protocol.runtime.json_log`` writes."""
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger("autoscale.agent")
 
     def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
         """See ``Log``."""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        text = msgspec.json.encode({"time": at, "level": level.value, "message": message, **fields})
-        sys.stderr.write(text.decode() + "\n")
-        sys.stderr.flush()
+        self._logger.log(_LEVELS[level], message, extra=dict(fields))
 
 
 def note(log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event) -> None:

@@ -56,6 +56,15 @@ class FollowedFile(Generic[T]):
         self._content = self._content_now()
         return self._parsed(self._content)
 
+    def begin(self, follower: Follower[T]) -> None:
+        """Tells ``follower`` what the file says at the start, for a program that can go on without it."""
+        try:
+            value = self.load()
+        except FileRefusedError as error:
+            follower.refuse(error)
+        else:
+            follower.accept(value, self.generation)
+
     async def follow(self, follower: Follower[T], clock: Clock, interval: Seconds = INTERVAL) -> Never:
         """Looks at the file every ``interval`` until cancelled."""
         while True:

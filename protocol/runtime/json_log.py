@@ -20,7 +20,7 @@ QUIET: Final = ("httpx", "httpcore", "uvicorn", "asyncio")
 """Libraries that say more than an operator wants: only their warnings are written."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_FIELDS: Final = frozenset({"ts", "level", "logger", "msg", "error"})
+_FIELDS: Final = frozenset({"ts", "level", "logger", "msg"})
 _LONGEST: Final = 16 * 1024
 
 

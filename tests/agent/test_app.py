@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from agent.__main__ import main
 from agent.app import run
 from agent.settings import read_settings
 from agent.supervisor import Dependencies
-from agent.telemetry import JsonLog, Level
+from agent.telemetry import AgentLog, Level
 from protocol.runtime.clock import SystemClock
 from tests.agent.fake_ports import Lines
 
@@ -71,11 +72,11 @@ async def test_sigterm_ends_it_with_exit_code_0_and_one_line_for_each_thing(tmp_
     )
     assert process.stderr is not None
     first = json.loads(await process.stderr.readline())
-    assert (first["level"], first["message"], first["port"]) == ("info", "agent started", port)
+    assert (first["level"], first["msg"], first["port"]) == ("info", "agent started", port)
     process.send_signal(signal.SIGTERM)
     rest = (await process.stderr.read()).decode().splitlines()
     assert await asyncio.wait_for(process.wait(), 2.0) == 0
-    assert json.loads(rest[-1])["message"] == "agent stopped"
+    assert json.loads(rest[-1])["msg"] == "agent stopped"
 
 
 def test_settings_that_cannot_be_used_are_exit_code_2(
@@ -89,17 +90,9 @@ def test_settings_that_cannot_be_used_are_exit_code_2(
     assert capsys.readouterr().err == "autoscaler-agent: AGENT_MODE: expected sidecar or node, got 'both'\n"
 
 
-def test_a_line_of_the_log_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    JsonLog().line(Level.WARNING, "two\nlines", {"vm": "default/vm-1"})
-    (written,) = capsys.readouterr().err.splitlines()
-    found = json.loads(written)
-    assert (found["level"], found["message"], found["vm"]) == ("warning", "two\nlines", "default/vm-1")
-
-
-async def test_the_clock_waits_for_the_event_or_the_instant() -> None:
-    clock, event = SystemClock(), asyncio.Event()
-    await clock.wait(event, clock.now())
-    assert not event.is_set()
-    event.set()
-    await clock.wait(event, None)
-    assert 0.0 <= SystemClock().jitter() < 1.0
+def test_the_agents_lines_go_into_the_log_of_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        AgentLog().line(Level.WARNING, "no metrics", {"vm": "default/vm-1"})
+    (record,) = caplog.records
+    assert (record.levelname, record.name, record.getMessage()) == ("WARNING", "autoscale.agent", "no metrics")
+    assert vars(record)["vm"] == "default/vm-1"

@@ -14,6 +14,7 @@ from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
+from protocol.runtime.followed_file import FileRefusedError
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeGuest, FakeScheduler, FakeVmApi, Lines
 from tests.fake_clock import FakeClock, settle
@@ -150,10 +151,10 @@ async def test_a_new_policy_reaches_every_runner_present_and_future() -> None:
     async with running() as agents:
         await agents.node.has(ASSIGNMENT)
         changed = replace(POLICY, smoothing=holding(90.0))
-        agents.supervisor.use_policy(changed)
+        agents.supervisor.accept(changed, 2)
         await agents.node.has(ASSIGNMENT, OTHER)
         assert {runner.state.policy for runner in agents.supervisor.runners.values()} == {changed}
-        agents.supervisor.refuse_policy("policy.yaml: gone")
+        agents.supervisor.refuse(FileRefusedError("policy.yaml: gone"))
         assert all(runner.state.settings_failure for runner in agents.supervisor.runners.values())
 
 
