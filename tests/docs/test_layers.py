@@ -1,0 +1,74 @@
+"""What calls itself pure is held to it by a contract, and folders stay small enough to survey."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from configparser import ConfigParser
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("agent", "deploy", "protocol", "scheduler_plugin", "scripts", "vm_image")
+MOST_MODULES = 16
+_CLAIM = re.compile(r"\bpure\b", re.IGNORECASE)
+SPEAKS_OF_OTHERS = {
+    "protocol.runtime": "names the pure modules around it",
+    "scheduler_plugin.expander": "names its pure modules, each of which is in the contract",
+    "scheduler_plugin.migration": "names its pure core, which is in the contract",
+    "scripts.autoscale.demonstration.pgbench": "names the functions in it that are",
+    "scripts.autoscale.demonstration.probe": "names the functions in it that are",
+    "scripts.autoscale.demonstration.screen": "names the functions in it that are",
+}
+
+
+CROWDED = {"agent/core": 21}
+"""Folders that wait to be divided, with as many modules as they may have until then."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the project by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            found[".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")] = path
+    return found
+
+
+def contract(name: str) -> list[str]:
+    """The source modules of one contract."""
+    parser = ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    return parser[f"importlinter:contract:{name}"]["source_modules"].split()
+
+
+def is_within(module: str, packages: list[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def test_every_module_that_calls_itself_pure_is_in_the_contract() -> None:
+    pure = contract("cores-are-pure")
+    claims = {
+        name
+        for name, path in modules().items()
+        if _CLAIM.search(ast.get_docstring(ast.parse(path.read_text())) or "") and name not in SPEAKS_OF_OTHERS
+    }
+    assert sorted(name for name in claims if not is_within(name, pure)) == []
+
+
+def test_every_exception_is_still_there() -> None:
+    assert SPEAKS_OF_OTHERS.keys() <= modules().keys()
+
+
+def test_what_must_be_covered_whole_is_pure() -> None:
+    covered = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["source_pkgs"]
+    assert [name for name in covered if not is_within(name, contract("cores-are-pure"))] == []
+
+
+def test_no_folder_has_more_modules_than_one_can_survey() -> None:
+    counts: dict[Path, int] = {}
+    for path in modules().values():
+        if not path.name.startswith("__"):
+            counts[path.parent] = counts.get(path.parent, 0) + 1
+    found = {str(path.relative_to(ROOT)): count for path, count in counts.items()}
+    assert {name: count for name, count in found.items() if count > CROWDED.get(name, MOST_MODULES)} == {}
