@@ -14,7 +14,7 @@ import yaml
 
 try:
     from yaml import CSafeLoader as _Parser
-except ImportError:  # a PyYAML that was built without libyaml: the same, slower
+except ImportError:  # pragma: no cover - a PyYAML that was built without libyaml reads the same, slower
     from yaml import SafeLoader as _Parser  # type: ignore[assignment]
 
 LONGEST: Final = 1024 * 1024

@@ -1,0 +1,25 @@
+"""The machine's clock as a port."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from protocol.runtime.clock import SystemClock
+from protocol.units import Instant, Seconds
+
+
+async def test_it_tells_the_time_of_the_event_loop_and_of_the_calendar() -> None:
+    clock = SystemClock()
+    assert abs(clock.now() - asyncio.get_running_loop().time()) < 1.0
+    assert abs(clock.wall() - time.time()) < 1.0
+    assert 0.0 <= clock.jitter() < 1.0
+
+
+async def test_it_waits_for_the_event_or_the_instant() -> None:
+    clock, event = SystemClock(), asyncio.Event()
+    await clock.sleep(Seconds(0.0))
+    await clock.wait(event, Instant(clock.now() - 1.0))
+    assert not event.is_set()
+    event.set()
+    await clock.wait(event, None)

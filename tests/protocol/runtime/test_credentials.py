@@ -1,0 +1,211 @@
+"""How programs find the Kubernetes API: kubeconfigs in all their forms, or the pod's service account."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
+from protocol.kubernetes.timestamps import timestamp
+from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
+from tests.fake_clock import BEGAN, FakeClock
+from tests.scheduler_plugin.certificates import files, pair
+
+
+def b64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """A kubeconfig with this cluster and user."""
+    context = {"cluster": "c"} if user is None else {"cluster": "c", "user": "u"}
+    content = {
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": context}, {"name": "y", "context": {"cluster": "other"}}],
+        "clusters": [
+            {"name": "c", "cluster": {"server": "https://api:6443/", **cluster}},
+            {"name": "other", "cluster": {"server": "http://other"}},
+        ],
+        "users": [] if user is None else [{"name": "u", "user": user}],
+        **changes,
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def found(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = None, **changes: Any) -> Credentials:
+    return from_kubeconfig(written(folder, cluster, user, **changes), FakeClock())
+
+
+def test_a_token_and_an_authority_given_as_data(tmp_path: Path) -> None:
+    it = found(tmp_path, {"certificate-authority-data": b64(pair("ca")[0])}, {"token": "secret"})
+    assert (it.server, it.token()) == ("https://api:6443", "secret")
+    assert isinstance(it.tls, ssl.SSLContext)
+    assert (it.tls.verify_mode, len(it.tls.get_ca_certs())) == (ssl.CERT_REQUIRED, 1)
+
+
+def test_files_are_found_beside_the_kubeconfig(tmp_path: Path) -> None:
+    certificate, key = files(tmp_path, "client")
+    (tmp_path / "token").write_text("from-file\n")
+    user = {"client-certificate": certificate.name, "client-key": key.name, "tokenFile": "token"}
+    assert found(tmp_path, {"certificate-authority": certificate.name}, user).token() == "from-file"
+
+
+def test_a_client_certificate_given_as_data_needs_no_token(tmp_path: Path) -> None:
+    certificate, key = pair("client")
+    user = {"client-certificate-data": b64(certificate), "client-key-data": b64(key)}
+    assert found(tmp_path, {}, user).token() is None
+
+
+def test_verification_is_skipped_only_where_it_says_so(tmp_path: Path) -> None:
+    it = found(tmp_path, {"insecure-skip-tls-verify": True})
+    assert isinstance(it.tls, ssl.SSLContext)
+    assert it.tls.verify_mode is ssl.CERT_NONE
+    assert found(tmp_path, {"server": "http://127.0.0.1:6443"}).tls is True
+
+
+def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
+    assert from_kubeconfig(written(tmp_path, {}), FakeClock(), context="y").server == "http://other"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "changes", "said"),
+    [
+        ({}, {}, {"current-context": "z"}, "there is no context named 'z'"),
+        ({}, {}, {"current-context": ""}, "there is no current-context: name one"),
+        ({}, {}, {"clusters": []}, "there is no cluster named 'c'"),
+        ({}, {}, {"users": None}, "there is no user named 'u'"),
+        ({}, {}, {"contexts": 3}, "contexts: expected array | null, got int"),
+        ({"server": "api:6443"}, {}, {}, "cluster c: server: expected http://… or https://…, got 'api:6443'"),
+        ({"proxy-url": "http://proxy"}, {}, {}, "cluster: proxy-url is not supported"),
+        ({"certificate-authority-data": "?"}, {}, {}, "certificate-authority-data: expected base64 of a PEM text"),
+        ({"certificate-authority-data": b64(b"x")}, {}, {}, "certificate-authority: "),
+        ({"certificate-authority": "absent"}, {}, {}, "absent: No such file or directory"),
+        ({}, {"auth-provider": {"name": "gcp"}}, {}, "user u: auth-provider is not supported"),
+        ({}, {"username": "root"}, {}, "user u: username is not supported"),
+        ({}, {"as": "root"}, {}, "user u: as is not supported"),
+        ({}, {"client-certificate-data": b64(b"x"), "client-key-data": b64(b"y")}, {}, "client-certificate and client"),
+        ({}, {"exec": {"command": "login", "apiVersion": "v1"}}, {}, "a service runs no credential plug-ins"),
+        ({}, {"exec": {"command": "login"}}, {}, "apiVersion: expected a value, the field is missing"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CredentialsError) as refused:
+        found(tmp_path, cluster, user, **changes)
+    assert said in str(refused.value)
+
+
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="kubeconfig: No such file or directory"):
+        from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
+    (tmp_path / "kubeconfig").write_text("a: [")
+    with pytest.raises(CredentialsError, match="kubeconfig: no YAML: "):
+        from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
+    (tmp_path / "kubeconfig").write_bytes(b"\xff")
+    with pytest.raises(CredentialsError, match="kubeconfig: "):
+        from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
+
+
+def plugin(tmp_path: Path, *answers: dict[str, object]) -> dict[str, object]:
+    """A credential plug-in that gives one answer after the other, and fails when there are none left."""
+    for number, answer in enumerate(answers):
+        (tmp_path / f"answer-{number}").write_text(json.dumps({"status": answer}))
+    program = tmp_path / "plugin"
+    program.write_text(
+        "#!/bin/sh\nn=$(cat $STATE/count 2>/dev/null || echo 0)\necho $((n + 1)) > $STATE/count\n"
+        'test "$1" = login && cat $STATE/answer-$n\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    state = [{"name": "STATE", "value": str(tmp_path)}]
+    return {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "args": ["login"], "env": state}
+
+
+def test_a_plug_in_is_run_for_a_person_and_again_shortly_before_its_token_expires(tmp_path: Path) -> None:
+    clock = FakeClock(start=0.0)
+    until = timestamp(BEGAN + 600)
+    config = written(
+        tmp_path,
+        {"server": "http://api"},
+        {"exec": plugin(tmp_path, {"token": "one", "expirationTimestamp": until}, {"token": "two"})},
+    )
+    it = from_kubeconfig(config, clock, plugins=True)
+    assert it.token() == "one"
+    clock._now = 569.0
+    assert it.token() == "one"
+    clock._now = 571.0
+    assert (it.token(), it.token()) == ("two", "two")
+
+
+def test_a_plug_in_may_give_a_certificate(tmp_path: Path) -> None:
+    certificate, key = (part.decode() for part in pair("client"))
+    answer: dict[str, object] = {"clientCertificateData": certificate, "clientKeyData": key}
+    it = from_kubeconfig(written(tmp_path, {}, {"exec": plugin(tmp_path, answer)}), FakeClock(), plugins=True)
+    assert it.token() is None
+
+
+def test_a_plug_in_that_fails_or_is_missing_says_so_with_its_hint(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="plugin' failed: "):
+        from_kubeconfig(written(tmp_path, {}, {"exec": plugin(tmp_path)}), FakeClock(), plugins=True)
+    missing = {"apiVersion": "v1", "command": "/absent", "installHint": "install it"}
+    with pytest.raises(CredentialsError, match=r"'/absent' failed: .* \(install it\)"):
+        from_kubeconfig(written(tmp_path, {}, {"exec": missing}), FakeClock(), plugins=True)
+
+
+@pytest.mark.parametrize("printed", [b"", b"[]", b'{"status":{}}', b'{"status":{"clientKeyData":"k"}}'])
+def test_an_answer_of_a_plug_in_that_proves_nothing_is_refused(printed: bytes) -> None:
+    with pytest.raises(KubeconfigError, match="the credential plug-in's answer"):
+        read_exec_credential(printed)
+
+
+def test_a_token_goes_before_a_plug_in() -> None:
+    login = parse_kubeconfig(
+        "{current-context: x, contexts: [{name: x, context: {cluster: c, user: u, namespace: n}}],"
+        "clusters: [{name: c, cluster: {server: 'https://a', tls-server-name: b}}],"
+        "users: [{name: u, user: {tokenFile: t, exec: {command: p, apiVersion: v}}}]}"
+    )
+    assert (login.token_path, login.plugin, login.server_name, login.namespace) == ("t", None, "b", "n")
+
+
+def test_in_a_pod_the_service_account_speaks(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(pair("ca")[0])
+    (tmp_path / "token").write_text("projected")
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    it = from_pod(pod, FakeClock(), tmp_path)
+    assert (it.server, it.token()) == ("https://10.0.0.1:6443", "projected")
+    assert from_pod({"KUBERNETES_SERVICE_HOST": "fd00::1"}, FakeClock(), tmp_path).server == "https://[fd00::1]:443"
+
+
+def test_outside_of_a_cluster_a_kubeconfig_is_asked_for() -> None:
+    with pytest.raises(CredentialsError, match="name a kubeconfig"):
+        from_pod({}, FakeClock())
+
+
+def test_a_token_file_is_read_again_after_a_minute_and_survives_its_absence(tmp_path: Path) -> None:
+    path, clock = tmp_path / "token", FakeClock(start=0.0)
+    token = FileToken(path, clock)
+    with pytest.raises(CredentialsError, match="token: No such file or directory"):
+        token()
+    path.write_text(" \n")
+    with pytest.raises(CredentialsError, match="token: the file is empty"):
+        token()
+    path.write_text("old")
+    clock._now = 60.0
+    seen = [token()]
+    path.write_text("new")
+    for moment in (119.0, 120.0):
+        clock._now = moment
+        seen.append(token())
+    path.unlink()
+    clock._now = 500.0
+    seen.append(token())
+    assert seen == ["old", "old", "new", "new"]

@@ -1,0 +1,116 @@
+"""One file of settings: taken in when its content changes, refused once, and the last good one stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.runtime import followed_file
+from protocol.runtime.followed_file import INTERVAL, FileRefusedError, FollowedFile
+from tests.fake_clock import FakeClock
+
+
+class Told:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[int | str] = []
+
+    def accept(self, value: int, generation: int) -> None:
+        self.told.append(value * 100 + generation)
+
+    def refuse(self, error: FileRefusedError) -> None:
+        self.told.append(str(error).rpartition("/")[2])
+
+
+@asynccontextmanager
+async def followed(path: Path) -> AsyncIterator[tuple[Told, FakeClock]]:
+    file, told, clock = FollowedFile(path, int), Told(), FakeClock()
+    file.begin(told)
+    following = asyncio.create_task(file.follow(told, clock))
+    yield told, clock
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def looks(clock: FakeClock) -> None:
+    """Two looks: the second begins only when the first, which reads in another thread, is over."""
+    for _ in range(2):
+        await clock.advance(INTERVAL)
+        async with asyncio.timeout(5.0):
+            while not clock.sleepers:  # noqa: ASYNC110 - another thread reads
+                await asyncio.sleep(0.001)
+
+
+async def test_a_content_that_changes_is_taken_in_once(tmp_path: Path) -> None:
+    path = tmp_path / "settings"
+    path.write_text("1")
+    async with followed(path) as (told, clock):
+        await looks(clock)
+        path.write_text("2")
+        await looks(clock)
+        assert told.told == [101, 202]
+
+
+async def test_a_content_that_is_refused_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "settings"
+    async with followed(path) as (told, clock):
+        await looks(clock)
+        path.write_text("many")
+        await looks(clock)
+        path.write_bytes(b"\xff")
+        await looks(clock)
+        path.write_text("3")
+        await looks(clock)
+        assert told.told == [
+            "settings: No such file or directory",
+            "settings: invalid literal for int() with base 10: 'many'",
+            "settings: expected UTF-8, got byte 0xff",
+            301,
+        ]
+
+
+async def test_a_file_that_was_away_and_comes_back_as_it_was_is_in_force_again(tmp_path: Path) -> None:
+    path = tmp_path / "settings"
+    path.write_text("1")
+    async with followed(path) as (told, clock):
+        path.rename(tmp_path / "away")
+        await looks(clock)
+        (tmp_path / "away").rename(path)
+        await looks(clock)
+        assert told.told == [101, "settings: No such file or directory", 102]
+
+
+async def test_a_config_map_that_swaps_its_link_and_an_editor_that_renames_are_followed(tmp_path: Path) -> None:
+    for name, content in (("one", "1"), ("two", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "settings").write_text(content)
+    data, path = tmp_path / "..data", tmp_path / "settings"
+    data.symlink_to("one")
+    path.symlink_to("..data/settings")
+    async with followed(path) as (told, clock):
+        (tmp_path / "next").symlink_to("two")
+        (tmp_path / "next").rename(data)
+        await looks(clock)
+        (tmp_path / "new").write_text("3")
+        (tmp_path / "new").rename(tmp_path / "two" / "settings")
+        await looks(clock)
+        assert told.told == [101, 202, 303]
+
+
+def test_a_program_that_cannot_go_on_without_it_gets_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "settings"
+    with pytest.raises(FileRefusedError, match="settings: No such file or directory"):
+        FollowedFile(path, int).load()
+    monkeypatch.setattr(followed_file, "LARGEST", 3)
+    path.write_text("1234")
+    with pytest.raises(FileRefusedError, match="settings: expected at most 3 bytes"):
+        FollowedFile(path, int).load()
+    path.write_text("x")
+    with pytest.raises(FileRefusedError) as refused:
+        FollowedFile(path, int).load()
+    assert isinstance(refused.value.__cause__, ValueError), "what the reader raised"

@@ -1,0 +1,87 @@
+"""A line of the log is one line of valid JSON with the same fields in every program."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.runtime.json_log import JsonFormatter, log_as_json
+
+LOGGER = logging.getLogger("autoscale.test")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """A stream that gets this process's log; what was set up before is back afterwards."""
+    root, found = logging.getLogger(), io.StringIO()
+    handlers, level = list(root.handlers), root.level
+    log_as_json("debug", found)
+    yield found
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_the_common_fields_and_what_it_is_about(stream: io.StringIO) -> None:
+    LOGGER.warning("two\nlines of %d", 7, extra={"vm": "default/db", "node": None, "tries": 3})
+    (line,) = lines(stream)
+    assert str(line.pop("ts")).endswith("Z")
+    assert line == {
+        "level": "warning",
+        "logger": "autoscale.test",
+        "msg": "two\nlines of 7",
+        "vm": "default/db",
+        "node": None,
+        "tries": 3,
+    }
+
+
+def test_an_error_has_its_traceback(stream: io.StringIO) -> None:
+    try:
+        _ = 1 // 0
+    except ZeroDivisionError:
+        LOGGER.exception("it broke")
+    LOGGER.error("told", extra={"error": "by another"})
+    assert [str(line["error"]).splitlines()[-1] for line in lines(stream)] == [
+        "ZeroDivisionError: integer division or modulo by zero",
+        "by another",
+    ]
+
+
+def test_a_field_cannot_replace_a_common_one(stream: io.StringIO) -> None:
+    LOGGER.info("said", extra={"ts": 1, "level": "x", "logger": "y"})
+    (line,) = lines(stream)
+    assert (line["level"], line["level_"], line["logger_"], line["ts_"]) == ("info", "x", "y", 1)
+
+
+def test_whatever_it_is_given_to_say_is_valid_json(stream: io.StringIO) -> None:
+    nested: list[object] = []
+    nested.append(nested)
+    LOGGER.info("odd", extra={"kind": ValueError("x"), "big": 2**70, "lone": "\ud800"})
+    LOGGER.info("deep", extra={"nested": nested})
+    said = lines(stream)
+    assert [line["msg"] for line in said] == ["odd", "deep"]
+    assert said[0]["big"] == str(2**70)
+
+
+def test_arguments_that_do_not_fit_the_text_do_not_lose_the_line() -> None:
+    record = logging.makeLogRecord({"msg": "%d of %d", "args": (1,)})
+    assert json.loads(JsonFormatter().format(record))["msg"] == "%d of %d (1,)"
+
+
+def test_what_was_formatted_before_is_kept() -> None:
+    record = logging.makeLogRecord({"msg": "m", "exc_text": "Traceback: here"})
+    assert json.loads(JsonFormatter().format(record))["error"] == "Traceback: here"
+
+
+def test_libraries_say_only_their_warnings(stream: io.StringIO) -> None:
+    logging.getLogger("httpx").info("a request")
+    logging.getLogger("httpx").warning("a problem")
+    assert [line["msg"] for line in lines(stream)] == ["a problem"]

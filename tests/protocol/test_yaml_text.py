@@ -1,0 +1,60 @@
+"""YAML from people is read in bounded time, or refused in one line."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.yaml_text import DEEPEST, YamlError, read_documents, read_yaml
+
+
+def test_documents_are_read() -> None:
+    assert read_yaml("a: {b: [1, 2.5, x]}") == {"a": {"b": [1, 2.5, "x"]}}
+    assert read_yaml("") is None
+    assert read_documents("a: 1\n---\n- 2\n") == [{"a": 1}, [2]]
+    assert read_yaml("n: [7, -3, 0x1f, 1_000]") == {"n": [7, -3, 31, 1000]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\n---\nb: 2", "expected one document, got 2"),
+        ("a: [", "no YAML: line 2, column 1: did not find expected node content"),
+        ("{[1]: 2}", "no YAML: line 1, column 2: found unhashable key"),
+        ("a: !!python/object:os.system {}", "no YAML: line 1, column 4: could not determine a constructor for the tag"),
+        ("a: 2020-99-99", "no YAML: month must be in 1..12"),
+        ("\x00", "no YAML: "),
+        ("a: &x [1]\nb: *x", "line 1: expected no anchors"),
+        ("a: &x 1", "line 1: expected no anchors"),
+        ("[" * 500, f"line 1: expected at most {DEEPEST} levels of nesting"),
+        (
+            "\n".join(" " * level + "a:" for level in range(99)),
+            f"line {DEEPEST + 1}: expected at most {DEEPEST} levels",
+        ),
+        ("a: " + "9" * 5000, "line 1: expected a number of at most 64 digits"),
+        ("a: " + ":".join("1" * 4000), "line 1: expected a number of at most 64 digits"),
+        ("x" * 1001, "expected at most 1000 characters, got 1001"),
+    ],
+)
+def test_what_cannot_be_accepted_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(YamlError) as refused:
+        read_yaml(text, longest=1000 if text.startswith("xx") else 10_000)
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.text("[]{}:,-?!&*|>%@`'\"#\n ab0.9", max_size=200))
+def test_any_text_is_a_document_or_a_yaml_error(text: str) -> None:
+    try:
+        read_documents(text)
+    except YamlError as error:
+        assert "\n" not in str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_a_text_of_the_size_of_a_policy_is_read_between_two_requests() -> None:
+    began = process_time()
+    read_yaml("a: [" + "1," * 4000 + "]")
+    assert process_time() - began < 0.2, "27 ms on a slow machine"
