@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
@@ -137,17 +137,20 @@ def test_fields_that_cel_could_not_read_have_escaped_names() -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
 )
 TEXTS = st.sampled_from([CPU_RULE, SLOTS_RULE, "self == oldSelf", "self.size() > 1", "self > 1", "self.all(x, x > 1)"])
 
 
+@settings(max_examples=40)
 @given(TEXTS, VALUES, VALUES)
 def test_no_object_makes_a_rule_fail_in_any_other_way(text: str, value: Any, before: Any) -> None:
     rule = {"x-kubernetes-validations": [{"rule": text}]}
     assert len(list(broken_rules(value, rule, before))) <= 1
 
 
+@settings(max_examples=40)
 @given(st.text())
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     with suppress(UnknownExpressionError):

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,11 @@ JsonObject: TypeAlias = dict[str, Any]
 
 encode = msgspec.json.Encoder().encode
 """JSON text of a value, in the order of its keys."""
+
+DEEPEST: Final = 128
+"""Levels of nesting. No kind of Kubernetes comes near it, and everything here may recurse so deep."""
+
+TOO_DEEP: Final = f"nested more than {DEEPEST} levels deep"
 
 _decoder = msgspec.json.Decoder()
 
@@ -31,9 +36,28 @@ class NotJsonError(ValueError):
 def decode(raw: bytes) -> Any:
     """The value of a JSON text. Raises ``NotJsonError``."""
     try:
-        return _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        value = _decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
+    if raw.count(b"{") + raw.count(b"[") > DEEPEST and is_too_deep(value):
+        raise NotJsonError(TOO_DEEP)
+    return value
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether ``value`` is nested more than ``DEEPEST`` levels deep."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def decode_object(raw: bytes) -> JsonObject:

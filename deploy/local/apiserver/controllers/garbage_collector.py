@@ -79,8 +79,11 @@ class GarbageCollector:
         for rule in (self._orphaned, self._ending, self._namespace, self._definition):
             try:
                 rule(stored)
-            except ApiError as error:
-                _log.warning("cannot tidy resource=%s namespace=%s name=%s why=%s", *key, error)
+            except Exception as error:  # noqa: BLE001 - one object must not end the collector of all others
+                told = {"resource": key.resource, "namespace": key.namespace, "object": key.name, "reason": str(error)}
+                _log.warning(
+                    "cannot collect what an object leaves", extra=told, exc_info=not isinstance(error, ApiError)
+                )
             if self._api.store.get(key) is not stored:
                 self._look_at(key)
                 return

@@ -103,10 +103,10 @@ def from_fields(fields: Any, path: Path = ()) -> Iterator[Path]:
 
 def _is_readable(step: str) -> bool:
     try:
-        decode(step[2:].encode())
-    except NotJsonError:
+        value = decode(step[2:].encode())
+    except (NotJsonError, UnicodeEncodeError):
         return False
-    return step[:2] in {"k:", "v:"}
+    return step[:2] == "v:" or (step[:2] == "k:" and isinstance(value, dict))
 
 
 def dotted(path: Path) -> str:

@@ -25,18 +25,18 @@ def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> Js
         return {key: value for key, value in patch.items() if key != _DIRECTIVE}
     if directive == "delete":
         return {}
-    if directive not in {None, "merge"}:
+    if directive not in (None, "merge"):
         raise bad_request(f"unknown patch directive {directive!r}")
     result = dict(body)
     for key, change in patch.items():
         if not key.startswith("$"):
             _merge_field(result, key, change, parent)
-    for key, change in patch.items():
+    for key in patch:
         if key.startswith(_DELETE_FROM):
-            _delete_values(result, key.removeprefix(_DELETE_FROM), change)
+            _delete_values(result, key.removeprefix(_DELETE_FROM), _listed(patch, key))
         elif key.startswith(_ORDER):
-            _reorder(result, key.removeprefix(_ORDER), change, parent)
-    retained = patch.get(_RETAIN)
+            _reorder(result, key.removeprefix(_ORDER), _listed(patch, key), parent)
+    retained = _listed(patch, _RETAIN) if patch.get(_RETAIN) is not None else None
     return {key: value for key, value in result.items() if key in retained} if retained is not None else result
 
 
@@ -82,7 +82,14 @@ def _place(items: list[Any], identity: str, value: Any) -> int | None:
     return next((at for at, one in enumerate(items) if isinstance(one, dict) and one.get(identity) == value), None)
 
 
-def _delete_values(result: JsonObject, field: str, values: Any) -> None:
+def _listed(patch: JsonObject, directive: str) -> list[Any]:
+    found = patch[directive]
+    if not isinstance(found, list):
+        raise bad_request(f"{directive}: expected a list, got {type(found).__name__}")
+    return found
+
+
+def _delete_values(result: JsonObject, field: str, values: list[Any]) -> None:
     if isinstance(result.get(field), list):
         result[field] = [item for item in result[field] if item not in values]
 
@@ -93,7 +100,7 @@ def _reorder(result: JsonObject, field: str, order: list[Any], parent: str) -> N
     if not isinstance(items, list):
         return
     identity = merge_key(parent, field) or SET
-    wanted = [item if identity == SET else item.get(identity) for item in order]
+    wanted = [_identity(item, identity) for item in order]
     named = [item for item in items if _identity(item, identity) in wanted]
     named.sort(key=lambda item: wanted.index(_identity(item, identity)))
     others = [item for item in items if _identity(item, identity) not in wanted]

@@ -24,13 +24,14 @@ from deploy.local.apiserver.apimachinery.errors import (
     modified,
     not_found,
 )
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep
 from deploy.local.apiserver.apimachinery.names import completed
 from deploy.local.apiserver.registry import metadata
 from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.resources.definitions import CRD_KEY, resources_of
 from deploy.local.apiserver.resources.resource import Resource
+from deploy.local.apiserver.schema.shapes import builtin_shape, check_metadata, check_shape
 from deploy.local.apiserver.storage.history import Change, ChangeType, Key, Stored
 from deploy.local.apiserver.storage.store import Store
 
@@ -138,9 +139,8 @@ class Api:
         """``given`` with a name, its apiVersion and kind checked and those of the storage set."""
         resource = target.resource
         body = in_storage_version(resource, given)
-        meta = body.get("metadata")
-        metadata.check_shapes({} if meta is None else meta)
-        meta = dict(meta or {})
+        _check_shape(resource, body)
+        meta = dict(body.get("metadata") or {})
         if meta.get("namespace") not in (None, "", target.namespace):
             raise bad_request(
                 f"the namespace of the provided object does not match the namespace sent on the request "
@@ -182,7 +182,7 @@ class Api:
         before = self.get(target)
         resource = target.resource
         body = in_storage_version(resource, make(in_version(resource, before.body)))
-        metadata.check_shapes(body.get("metadata") or {})
+        _check_shape(resource, body)
         body = {**body, "metadata": body.get("metadata") or {}}
         metadata.check_identity(before.body, body, resource)
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
@@ -261,6 +261,15 @@ class Api:
     def _imagined(key: Key, body: JsonObject, revision: int) -> Stored:
         """What a dry run would have stored."""
         return Stored(key, revision, body, encode(body))
+
+
+def _check_shape(resource: Resource, body: JsonObject) -> None:
+    """Raises a 400 where a field that this server reads is not of its type, or the object is nested too deep."""
+    if is_too_deep(body):
+        raise bad_request(f"the object is {TOO_DEEP}")
+    check_metadata(body.get("metadata"))
+    if not resource.custom:
+        check_shape(body, builtin_shape(resource.key))
 
 
 def _namespaces(catalog: Catalog) -> Resource:

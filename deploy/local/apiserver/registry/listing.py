@@ -13,6 +13,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import bad_request, expired, from_the_future
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
@@ -20,6 +21,9 @@ from deploy.local.apiserver.apimachinery.selectors import Matcher, matcher
 from deploy.local.apiserver.registry.api import Target
 from deploy.local.apiserver.storage.history import Stored, TooOldError
 from deploy.local.apiserver.storage.store import Store
+
+_LONGEST_REVISION: Final = 20
+"""Digits of an unsigned number of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def revision_of(text: str) -> int:
     """A resourceVersion as a number; ``""`` is 0. Raises a 400."""
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_REVISION:
         raise bad_request(f'invalid resourceVersion: Invalid value: "{text}": must be a number')
     return int(text)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
@@ -31,42 +31,12 @@ _SERVERS: Final = (
     "selfLink",
 )
 _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
-_SHAPES: Final[tuple[tuple[str, type, type], ...]] = (
-    ("labels", dict, str),
-    ("annotations", dict, str),
-    ("finalizers", list, str),
-    ("ownerReferences", list, dict),
-)
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC, whole seconds, as Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def check_shapes(meta: Any) -> None:
-    """Raises a 400 where a part of ``metadata`` is not of its type."""
-    if not isinstance(meta, dict):
-        raise bad_request("metadata must be an object")
-    for name, outer, inner in _SHAPES:
-        value = meta.get(name)
-        if value is None:
-            continue
-        items = value.values() if isinstance(value, dict) else value
-        if not isinstance(value, outer) or not all(isinstance(item, inner) for item in items):
-            raise bad_request(f"metadata.{name}: expected {_SHAPE_WORDS[name]}")
-    for name in ("name", "namespace", "generateName", "uid", "resourceVersion"):
-        if not isinstance(meta.get(name), (str, type(None))):
-            raise bad_request(f"metadata.{name}: expected a string")
-
-
-_SHAPE_WORDS: Final = {
-    "labels": "an object of strings",
-    "annotations": "an object of strings",
-    "finalizers": "a list of strings",
-    "ownerReferences": "a list of objects",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ def _selector_text(selector: Any) -> str:
     if isinstance(selector, str):
         return selector
     labels = selector.get("matchLabels", selector) if isinstance(selector, dict) else {}
+    if not isinstance(labels, dict):
+        return ""
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()) if isinstance(value, str))
 
 

@@ -34,6 +34,8 @@ class Catalog:
         self._custom: dict[str, tuple[Resource, ...]] = {}
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._by_key: dict[str, Resource] = {}
+        self.revision = 0
+        """Grows with every change of what is served."""
         self._rebuild()
 
     def define(self, definition: str, resources: Iterable[Resource]) -> None:
@@ -47,6 +49,7 @@ class Catalog:
         self._rebuild()
 
     def _rebuild(self) -> None:
+        self.revision += 1
         every = [*self._builtins, *(resource for versions in self._custom.values() for resource in versions)]
         self._by_path = {(one.group, one.version, one.plural): one for one in every}
         self._by_key = {}
@@ -75,7 +78,3 @@ class Catalog:
         for one in sorted(self._by_path.values(), key=lambda resource: version_rank(resource.version)):
             found.setdefault(one.group, {}).setdefault(one.version, []).append(one)
         return dict(sorted(found.items()))
-
-    def stored_resources(self) -> Iterable[Resource]:
-        """Each stored resource once, in its preferred version."""
-        return list(self._by_key.values())

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
+from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.resources.resource import Column, Resource, ScalePaths
+from deploy.local.apiserver.schema.schema_check import schema_faults
 from deploy.local.apiserver.schema.structural import Schema
 
 CRD_KEY: Final = "customresourcedefinitions.apiextensions.k8s.io"
@@ -83,11 +84,27 @@ def _causes(name: str, spec: JsonObject) -> Iterator[Cause]:
     if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
         yield Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version")
     for index, version in enumerate(spec["versions"]):
-        if not isinstance(field(version, ("schema", "openAPIV3Schema")), dict):
-            path = f"spec.versions[{index}].schema.openAPIV3Schema"
-            yield Cause(path, "Required value: schemas are required", "FieldValueRequired")
+        yield from _version_causes(version, f"spec.versions[{index}]")
     if field(spec, ("conversion", "strategy")) == "Webhook":
         yield Cause("spec.conversion.strategy", 'Unsupported value: "Webhook": this server converts with "None" only')
+
+
+def _version_causes(version: JsonObject, path: str) -> Iterator[Cause]:
+    if not version.get("name"):
+        yield Cause(f"{path}.name", "Required value", "FieldValueRequired")
+    schema = field(version, ("schema", "openAPIV3Schema"))
+    if schema is None:
+        yield Cause(f"{path}.schema.openAPIV3Schema", "Required value: schemas are required", "FieldValueRequired")
+    else:
+        yield from schema_faults(schema, f"{path}.schema.openAPIV3Schema")
+    for number, entry in enumerate(version.get("selectableFields") or ()):
+        if not entry.get("jsonPath"):
+            yield Cause(f"{path}.selectableFields[{number}].jsonPath", "Required value", "FieldValueRequired")
+    for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        for part in ("name", "jsonPath"):
+            if not column.get(part):
+                where = f"{path}.additionalPrinterColumns[{number}].{part}"
+                yield Cause(where, "Required value", "FieldValueRequired")
 
 
 def resources_of(body: JsonObject) -> list[Resource]:
@@ -124,27 +141,24 @@ def _resource(spec: JsonObject, version: JsonObject, stored: str) -> Resource:
 def _columns(declared: Any) -> tuple[Column, ...]:
     if not declared:
         return (_AGE,)
-    try:
-        return tuple(
-            Column(
-                one["name"],
-                one["jsonPath"],
-                one.get("type", "string"),
-                one.get("format", ""),
-                one.get("priority", 0),
-                one.get("description", ""),
-            )
-            for one in declared
+    return tuple(
+        Column(
+            one["name"],
+            one["jsonPath"],
+            one.get("type") or "string",
+            one.get("format") or "",
+            one.get("priority") or 0,
+            one.get("description") or "",
         )
-    except (KeyError, TypeError) as error:
-        raise bad_request(f"spec.versions.additionalPrinterColumns: {error}") from None
+        for one in declared
+    )
 
 
 def _scale(declared: Any) -> ScalePaths | None:
     if not isinstance(declared, dict):
         return None
     return ScalePaths(
-        declared.get("specReplicasPath", ".spec.replicas").lstrip("."),
-        declared.get("statusReplicasPath", ".status.replicas").lstrip("."),
-        declared.get("labelSelectorPath", "").lstrip("."),
+        (declared.get("specReplicasPath") or ".spec.replicas").lstrip("."),
+        (declared.get("statusReplicasPath") or ".status.replicas").lstrip("."),
+        (declared.get("labelSelectorPath") or "").lstrip("."),
     )

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from deploy.local.apiserver.apimachinery.errors import unauthorized
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.authn.identity import Authenticator
 from deploy.local.apiserver.discovery import documents, openapi
 from deploy.local.apiserver.registry.api import Api
@@ -18,6 +19,7 @@ class DiscoveryRoutes:
     def __init__(self, api: Api, authenticator: Authenticator) -> None:
         self._catalog = api.catalog
         self._authenticator = authenticator
+        self._openapi_index: tuple[int, JsonObject] = (-1, {})  # of a revision of the catalog: its hashes are costly
 
     def _check(self, request: Request) -> None:
         if self._authenticator.caller(request.headers.get("authorization", "")) is None:
@@ -53,7 +55,9 @@ class DiscoveryRoutes:
     async def openapi_index(self, request: Request) -> Response:
         """``/openapi/v3``."""
         self._check(request)
-        return json_response(openapi.index(self._catalog))
+        if self._openapi_index[0] != self._catalog.revision:
+            self._openapi_index = self._catalog.revision, openapi.index(self._catalog)
+        return json_response(self._openapi_index[1])
 
     async def openapi_document(self, request: Request) -> Response:
         """``/openapi/v3/PLACE``."""

@@ -8,13 +8,20 @@ from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause, Subject, bad_request, invalid, unsupported_media_type
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.media_types import JSON_PATCH, MERGE_PATCH, PATCHES, STRATEGIC_PATCH
+from deploy.local.apiserver.apimachinery.media_types import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    PATCHES,
+    STRATEGIC_PATCH,
+)
 from deploy.local.apiserver.patch.apply import Application, apply
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
 from deploy.local.apiserver.patch.merge import json_patch, merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.registry.api import Target, WriteOptions
 from deploy.local.apiserver.routes.requests import Body
+from deploy.local.apiserver.schema.shapes import check_metadata
 
 Change = Callable[[JsonObject], JsonObject]
 """From what an object is to what it shall be."""
@@ -35,6 +42,7 @@ def applied(target: Target, body: Body, options: WriteOptions, now: str) -> Chan
         raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
     resource = target.resource
     stated = _object(body.value(PATCHES))
+    check_metadata(stated.get("metadata"))
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
     application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
     return lambda live: apply(live, stated, application)
@@ -50,6 +58,6 @@ _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
 def change_of(target: Target, body: Body) -> Change:
     """The change that a patch body describes. Raises a 400, or a 415 for a kind that the resource does not know."""
     accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
-    if body.media_type not in accepted:
+    if body.media_type not in accepted or body.media_type == APPLY_PATCH:
         raise unsupported_media_type(body.media_type, accepted)
     return _MAKERS[body.media_type](body.value(accepted))

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-import yaml
-
 from deploy.local.apiserver.apimachinery.errors import bad_request, no_such_path, not_acceptable, unsupported_media_type
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, field
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode, field
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.registry.api import DeleteOptions, Target, WriteOptions
 from deploy.local.apiserver.registry.listing import ListOptions
 from deploy.local.apiserver.registry.watching import WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
+from deploy.local.apiserver.schema.shapes import check_shape
+from protocol.yaml_text import read_yaml
 
 _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 _VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
@@ -161,18 +161,14 @@ def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchO
     )
 
 
-class _JsonYaml(yaml.SafeLoader):
-    """YAML whose values are those of JSON: a date stays the text that it is."""
-
-
-_JsonYaml.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def _yaml(raw: bytes) -> Any:
-    return decode(raw) if raw.lstrip()[:1] == b"{" else yaml.load(raw, _JsonYaml)  # noqa: S506 - a safe loader
+    """YAML as the JSON that it stands for; kubectl's is JSON."""
+    if raw.lstrip()[:1] == b"{":
+        return decode(raw)
+    try:
+        return decode(encode(read_yaml(raw.decode())))
+    except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
+        raise NotJsonError(str(error)) from None
 
 
 def _json(raw: bytes) -> Any:
@@ -206,16 +202,18 @@ class Body:
             raise unsupported_media_type(self.media_type, accepted)
         try:
             return _READERS.get(kind, _json)(self.raw)
-        except (yaml.YAMLError, NotJsonError) as error:
+        except NotJsonError as error:
             raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 
-    def object(self, accepted: Sequence[str] = (JSON, YAML, PROTOBUF)) -> JsonObject:
-        """The object that the body says. Raises a 400 for any other kind of value, else as ``value``."""
-        value = self.value(accepted)
+    def object(self, shape: JsonObject | None = None) -> JsonObject:
+        """The object that the body says. Raises a 400 where it is none or has not the ``shape``, else as ``value``."""
+        value = self.value((JSON, YAML, PROTOBUF))
         if not isinstance(value, dict):
             raise bad_request(f"the body of the request must be an object, got {type(value).__name__}")
+        if shape is not None:
+            check_shape(value, shape)
         return value
 
-    def optional_object(self) -> JsonObject:
+    def optional_object(self, shape: JsonObject) -> JsonObject:
         """As ``object``, and nothing where there is no body."""
-        return self.object() if self.raw.strip() else {}
+        return self.object(shape) if self.raw.strip() else {}

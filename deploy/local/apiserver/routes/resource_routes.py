@@ -35,6 +35,16 @@ from deploy.local.apiserver.routes.requests import (
     write_options,
 )
 from deploy.local.apiserver.routes.responses import View, json_response, raw_response
+from deploy.local.apiserver.schema.shapes import (
+    BINDING,
+    DELETE_OPTIONS,
+    EVICTION,
+    REVIEW,
+    SCALE,
+    TOKEN_REQUEST,
+    builtin_shape,
+    check_shape,
+)
 from deploy.local.apiserver.storage.history import Stored
 
 
@@ -140,8 +150,8 @@ class ResourceRoutes:
 
     def _create(self, call: Call) -> Response:
         resource = call.target.resource
-        given = call.body.object()
         review = REVIEWS.get(resource.key)
+        given = call.body.object(REVIEW if review is not None else None)
         if review is not None:
             status = review(self._authenticator, call.caller, resource, given)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
@@ -165,7 +175,7 @@ class ResourceRoutes:
         return self._outcome(call, self._api.change(call.target, change, options))
 
     def _delete(self, call: Call) -> Response:
-        outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object()))
+        outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object(DELETE_OPTIONS)))
         if not outcome.gone or call.target.resource.key == "pods":
             return self._shown(call, outcome.stored)
         resource = call.target.resource
@@ -176,7 +186,7 @@ class ResourceRoutes:
         return json_response(done)
 
     def _delete_all(self, call: Call) -> Response:
-        options = delete_options(call.query, call.body.optional_object())
+        options = delete_options(call.query, call.body.optional_object(DELETE_OPTIONS))
         page = list_page(self._api.store, call.target, list_options(call.query))
         for item in page.items:
             self._api.delete(Target(call.target.resource, item.key.namespace, item.key.name), options)
@@ -184,33 +194,35 @@ class ResourceRoutes:
 
     def _bind(self, call: Call) -> Response:
         options = write_options(call.query)
-        return json_response(subresources.bind(self._api, call.target, call.body.object(), options), 201)
+        return json_response(subresources.bind(self._api, call.target, call.body.object(BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
-        options = delete_options(call.query, {"kind": "Eviction", **call.body.object()})
+        options = delete_options(call.query, {**call.body.object(EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
     def _token(self, call: Call) -> Response:
-        key = self._authenticator.signing_key
-        return json_response(subresources.issue_token(self._api, call.target, call.body.object(), key), 201)
+        given, key = call.body.object(TOKEN_REQUEST), self._authenticator.signing_key
+        return json_response(subresources.issue_token(self._api, call.target, given, key), 201)
 
     def _get_scale(self, call: Call) -> Response:
         return json_response(subresources.scale_of(call.target.resource, self._api.get(call.target)))
 
     def _set_scale(self, call: Call) -> Response:
-        return self._scaled(call, call.body.object())
+        return self._scaled(call, call.body.object(SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
         now = subresources.scale_of(call.target.resource, self._api.get(call.target))
-        return self._scaled(call, change_of(call.target, call.body)(now))
+        changed = change_of(call.target, call.body)(now)
+        check_shape(changed, SCALE)
+        return self._scaled(call, changed)
 
     def _scaled(self, call: Call, scale: JsonObject) -> Response:
         outcome = subresources.set_scale(self._api, call.target, scale, write_options(call.query))
         return json_response(subresources.scale_of(call.target.resource, outcome.stored))
 
     def _finalize(self, call: Call) -> Response:
-        options = write_options(call.query)
-        return self._outcome(call, subresources.finalize_namespace(self._api, call.target, call.body.object(), options))
+        given, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
+        return self._outcome(call, subresources.finalize_namespace(self._api, call.target, given, options))
 
 
 def _quoted(text: str) -> str:

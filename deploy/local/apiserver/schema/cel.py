@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from cel_expr_python import cel  # type: ignore[import-untyped]  # its stubs lack the py.typed marker
 from cel_expr_python.ext import ext_optional, ext_strings  # type: ignore[import-untyped]  # as above
 
+from deploy.local.apiserver.apimachinery.jsonvalue import encode
 from protocol.units import QuantityError, parse_quantity
 
 Scope = Mapping[str, Any]
@@ -47,7 +48,8 @@ class EvaluationError(Exception):
     """An expression has no value for this object."""
 
 
-def _is_quantity(text: str) -> bool:
+def is_quantity(text: Any) -> bool:
+    """Whether a value is a Kubernetes quantity."""
     try:
         parse_quantity(text)
     except QuantityError:
@@ -87,7 +89,7 @@ _QUANTITIES: Final = cel.CelExtension(
     "kubernetes.quantity",
     [
         _function("quantity", _QUANTITY, [_TYPE.STRING], lambda text: _quantity(parse_quantity(text)), member=False),
-        _function("isQuantity", _TYPE.BOOL, [_TYPE.STRING], _is_quantity, member=False),
+        _function("isQuantity", _TYPE.BOOL, [_TYPE.STRING], is_quantity, member=False),
         _function("compareTo", _TYPE.INT, _PAIR, lambda one, other: _sign(_number(one) - _number(other))),
         _function("isGreaterThan", _TYPE.BOOL, _PAIR, lambda one, other: _number(one) > _number(other)),
         _function("isLessThan", _TYPE.BOOL, _PAIR, lambda one, other: _number(one) < _number(other)),
@@ -124,6 +126,18 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     if outcome.type() == _TYPE.ERROR:
         raise EvaluationError(str(outcome.value()))
     return outcome.plain_value()
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether ``pattern`` (RE2, as everywhere in Kubernetes; linear time) is found in ``text``.
+
+    Raises ``EvaluationError`` for what is no pattern.
+    """
+    try:
+        expression = compiled(f"self.matches({encode(pattern).decode()})")
+    except UnknownExpressionError as error:
+        raise EvaluationError(str(error)) from None
+    return bool(evaluate(expression, {"self": text}))
 
 
 def escaped(value: Any) -> Any:

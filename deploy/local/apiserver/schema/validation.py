@@ -5,14 +5,14 @@ The words of the messages are Kubernetes': clients and people look for them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
+from deploy.local.apiserver.schema.cel import EvaluationError, is_quantity, matches
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -41,10 +41,6 @@ def _is_of_type(value: Any, wanted: str) -> bool:
     return found == wanted or (wanted == "number" and found == "integer")
 
 
-def _not_multiple(unit: Any, value: Any) -> bool:
-    return Decimal(str(value)) % Decimal(str(unit)) != 0
-
-
 def _is_time(text: str) -> bool:
     try:
         return datetime.fromisoformat(text).tzinfo is not None
@@ -68,17 +64,22 @@ def _format(name: Any, value: Any, _: JsonObject) -> str | None:
     if name in _INTEGERS and isinstance(value, int):
         low, high = _INTEGERS[name]
         return None if low <= value <= high else f"must be of type {name}"
+    if name == "quantity":
+        return None if is_quantity(value) else "must be a quantity such as 2, 250m or 1Gi"
     if name == "date-time" and isinstance(value, str) and not _is_time(value):
         return "must be of type date-time"
     return None
 
 
 def _multiple(unit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should be a multiple of {unit}" if _not_multiple(unit, value) else None
+    return None if Fraction(value) % Fraction(unit) == 0 else f"should be a multiple of {unit}"
 
 
 def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
-    return None if re.search(pattern, value) else f"should match '{pattern}'"
+    try:
+        return None if matches(pattern, value) else f"should match '{pattern}'"
+    except EvaluationError:
+        return f"cannot match '{pattern}'"
 
 
 def _min_length(limit: Any, value: Any, _: JsonObject) -> str | None:
@@ -101,7 +102,7 @@ _BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], Callable[[Any, Any, JsonO
     ("minLength", (str,), _min_length),
     ("minItems", (list,), _min_items),
     ("minProperties", (dict,), _min_properties),
-    ("format", (str, int), _format),
+    ("format", (str, int, float), _format),
 )
 """Keyword, the types of value that it speaks about, and the check. Their messages read "<path> in body <message>"."""
 

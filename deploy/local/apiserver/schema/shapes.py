@@ -1,0 +1,190 @@
+"""The types of those fields of built-in kinds and requests that this server reads itself. Pure.
+
+Built-in kinds have no schema here. What the server, its controllers or its tables read must be of its type all the
+same, so that no object can break them: a wrong one is refused with a 400, as kube-apiserver refuses what it cannot
+decode. Everything else in an object stays as it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from deploy.local.apiserver.apimachinery.errors import bad_request
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
+from deploy.local.apiserver.schema.validation import violations
+
+
+def _object(**properties: JsonObject) -> JsonObject:
+    return {"type": "object", "nullable": True, "properties": properties}
+
+
+def _map(of: JsonObject) -> JsonObject:
+    return {"type": "object", "nullable": True, "additionalProperties": {**of, "nullable": False}}
+
+
+def _list(of: JsonObject) -> JsonObject:
+    return {"type": "array", "nullable": True, "items": {**of, "nullable": False}}
+
+
+_TEXT: Final[JsonObject] = {"type": "string", "nullable": True}
+_WHOLE: Final[JsonObject] = {"type": "integer", "format": "int64", "nullable": True}
+_GRACE: Final[JsonObject] = {**_WHOLE, "maximum": 10**9}
+_FLAG: Final[JsonObject] = {"type": "boolean", "nullable": True}
+_QUANTITY: Final[JsonObject] = {
+    "nullable": True,
+    "format": "quantity",
+    "anyOf": [{"type": "number"}, {"type": "string"}],
+}
+_ANY: Final = _object()
+
+_METADATA: Final = _object(
+    name=_TEXT,
+    generateName=_TEXT,
+    namespace=_TEXT,
+    uid=_TEXT,
+    resourceVersion=_TEXT,
+    labels=_map(_TEXT),
+    annotations=_map(_TEXT),
+    finalizers=_list(_TEXT),
+    ownerReferences=_list(
+        _object(apiVersion=_TEXT, kind=_TEXT, name=_TEXT, uid=_TEXT, controller=_FLAG, blockOwnerDeletion=_FLAG)
+    ),
+    managedFields=_list(_object(manager=_TEXT, operation=_TEXT, apiVersion=_TEXT, subresource=_TEXT, fieldsV1=_ANY)),
+)
+_CONDITIONS: Final = _list(_object(type=_TEXT, status=_TEXT, reason=_TEXT, message=_TEXT))
+_EXPRESSIONS: Final = _list(_object(key=_TEXT, operator=_TEXT, values=_list(_TEXT)))
+_SELECTOR: Final = _object(matchLabels=_map(_TEXT), matchExpressions=_EXPRESSIONS)
+_CONTAINERS: Final = _list(
+    _object(name=_TEXT, image=_TEXT, resources=_object(requests=_map(_QUANTITY), limits=_map(_QUANTITY)))
+)
+_NODE_SELECTOR_TERM: Final = _object(matchExpressions=_EXPRESSIONS, matchFields=_EXPRESSIONS)
+_POD_TERMS: Final = _list(
+    _object(labelSelector=_SELECTOR, namespaceSelector=_SELECTOR, namespaces=_list(_TEXT), topologyKey=_TEXT)
+)
+_POD_AFFINITY: Final = _object(requiredDuringSchedulingIgnoredDuringExecution=_POD_TERMS)
+_AFFINITY: Final = _object(
+    nodeAffinity=_object(
+        requiredDuringSchedulingIgnoredDuringExecution=_object(nodeSelectorTerms=_list(_NODE_SELECTOR_TERM))
+    ),
+    podAffinity=_POD_AFFINITY,
+    podAntiAffinity=_POD_AFFINITY,
+)
+_POD_SPEC: Final = _object(
+    nodeName=_TEXT,
+    schedulerName=_TEXT,
+    serviceAccountName=_TEXT,
+    serviceAccount=_TEXT,
+    restartPolicy=_TEXT,
+    terminationGracePeriodSeconds=_GRACE,
+    containers=_CONTAINERS,
+    initContainers=_CONTAINERS,
+    nodeSelector=_map(_TEXT),
+    tolerations=_list(_object(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT, tolerationSeconds=_WHOLE)),
+    affinity=_AFFINITY,
+    overhead=_map(_QUANTITY),
+)
+_POD_STATUS: Final = _object(
+    phase=_TEXT,
+    reason=_TEXT,
+    message=_TEXT,
+    podIP=_TEXT,
+    conditions=_CONDITIONS,
+    containerStatuses=_list(
+        _object(name=_TEXT, ready=_FLAG, restartCount=_WHOLE, state=_object(waiting=_object(reason=_TEXT)))
+    ),
+)
+_NODE: Final = (
+    _object(
+        unschedulable=_FLAG,
+        taints=_list(_object(key=_TEXT, value=_TEXT, effect=_TEXT, timeAdded=_TEXT)),
+    ),
+    _object(conditions=_CONDITIONS, allocatable=_map(_QUANTITY), capacity=_map(_QUANTITY)),
+)
+_SCALED: Final = _object(replicas=_WHOLE)
+_DEFINITION: Final = _object(
+    spec=_object(
+        group=_TEXT,
+        scope=_TEXT,
+        names=_object(
+            plural=_TEXT,
+            kind=_TEXT,
+            singular=_TEXT,
+            listKind=_TEXT,
+            shortNames=_list(_TEXT),
+            categories=_list(_TEXT),
+        ),
+        versions=_list(
+            _object(
+                name=_TEXT,
+                served=_FLAG,
+                storage=_FLAG,
+                schema=_object(openAPIV3Schema=_ANY),
+                subresources=_object(
+                    status=_ANY,
+                    scale=_object(specReplicasPath=_TEXT, statusReplicasPath=_TEXT, labelSelectorPath=_TEXT),
+                ),
+                additionalPrinterColumns=_list(
+                    _object(name=_TEXT, jsonPath=_TEXT, type=_TEXT, format=_TEXT, description=_TEXT, priority=_WHOLE)
+                ),
+                selectableFields=_list(_object(jsonPath=_TEXT)),
+            )
+        ),
+        conversion=_object(strategy=_TEXT),
+    ),
+    status=_object(conditions=_CONDITIONS, storedVersions=_list(_TEXT)),
+)
+
+_BUILTIN: Final[dict[str, JsonObject]] = {
+    "pods": _object(spec=_POD_SPEC, status=_POD_STATUS),
+    "nodes": _object(spec=_NODE[0], status=_NODE[1]),
+    "namespaces": _object(spec=_object(finalizers=_list(_TEXT)), status=_object(phase=_TEXT)),
+    "secrets": _object(data=_map(_TEXT), stringData=_map(_TEXT), type=_TEXT, immutable=_FLAG),
+    "configmaps": _object(data=_map(_TEXT), binaryData=_map(_TEXT), immutable=_FLAG),
+    "events": _object(involvedObject=_object(kind=_TEXT, name=_TEXT)),
+    "services": _object(spec=_object(ports=_list(_object(port=_WHOLE, protocol=_TEXT)))),
+    "poddisruptionbudgets.policy": _object(spec=_object(selector=_SELECTOR), status=_object(disruptionsAllowed=_WHOLE)),
+    "customresourcedefinitions.apiextensions.k8s.io": _DEFINITION,
+    "deployments.apps": _object(spec=_SCALED, status=_SCALED),
+    "replicasets.apps": _object(spec=_SCALED, status=_SCALED),
+    "statefulsets.apps": _object(spec=_SCALED, status=_SCALED),
+}
+_PLAIN: Final = _object(spec=_ANY, status=_ANY)
+
+DELETE_OPTIONS: Final = _object(
+    gracePeriodSeconds=_GRACE,
+    preconditions=_object(uid=_TEXT, resourceVersion=_TEXT),
+    propagationPolicy=_TEXT,
+    orphanDependents=_FLAG,
+    dryRun=_list({"type": "string"}),
+)
+EVICTION: Final = _object(metadata=_METADATA, deleteOptions=DELETE_OPTIONS)
+BINDING: Final = _object(metadata=_METADATA, target=_object(kind=_TEXT, name=_TEXT))
+SCALE: Final = _object(metadata=_METADATA, spec=_object(replicas=_WHOLE))
+TOKEN_REQUEST: Final = _object(
+    metadata=_METADATA,
+    spec=_object(
+        audiences=_list({"type": "string"}),
+        expirationSeconds=_WHOLE,
+        boundObjectRef=_object(kind=_TEXT, apiVersion=_TEXT, name=_TEXT, uid=_TEXT),
+    ),
+)
+REVIEW: Final = _object(metadata=_METADATA, spec=_object(token=_TEXT, audiences=_list({"type": "string"})))
+
+
+def builtin_shape(resource_key: str) -> JsonObject:
+    """The shape of a built-in kind's objects, metadata aside."""
+    return _BUILTIN.get(resource_key, _PLAIN)
+
+
+def check_shape(value: Any, shape: JsonObject) -> None:
+    """Raises a 400 where a field of ``value`` is not of its type."""
+    wrong = next(violations(value, shape, ""), None)
+    if wrong is not None:
+        raise bad_request(wrong.message)
+
+
+def check_metadata(metadata: Any) -> None:
+    """Raises a 400 where a part of ``metadata`` is not of its type."""
+    wrong = next(violations(metadata, _METADATA, "metadata"), None)
+    if wrong is not None:
+        raise bad_request(wrong.message)
