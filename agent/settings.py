@@ -28,7 +28,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "POD_NAMESPACE": ("", "sidecar: namespace of this pod (default: that of the VM)"),
     "POD_NAME": ("", "sidecar: name of this pod"),
     "NODE_NAME": ("", "node: name of this node"),
-    "SCHEDULER_URL": ("http://autoscale-scheduler.kube-system.svc:10299", "the scheduler's door for agents"),
+    "SCHEDULER_URL": ("http://autoscaling-scheduler.kube-system.svc:10299", "the scheduler's door for agents"),
     "SCHEDULER_TOKEN_FILE": ("", "token of this agent for the scheduler (none: send none)"),
     "SCHEDULER_CA_FILE": ("", "who vouches for the scheduler's certificate (https; none: the system's authorities)"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),

@@ -9,28 +9,36 @@ REGISTRY=localhost:5001
 TAG=dev
 REGISTRY_CONTAINER=autoscale-registry
 TIMEOUT=180s
+NAMESPACE=kube-system
 
 usage() {
   cat <<EOF
-Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--registry HOST:PORT] [--tag TAG] [--only-ours] [--dry-run]
+Usage: scripts/cluster-init.sh (--context NAME | --kind NAME) [--registry HOST:PORT] [--tag TAG] [--only-ours]
+                       [--reset-settings] [--beside-others] [--dry-run]
 
 Applies, in order, and waits for each to be ready:
   1. cert-manager, multus, whereabouts (downloaded by scripts/download-deployments.sh)
   2. the VirtualMachine resources (deploy/neonvm.yaml) and NeonVM itself (downloaded)
   3. the scheduler (deploy/scheduler-deploy.yaml), with the kube-scheduler of the cluster's own version,
      and the agents (deploy/kubernetes/agent-daemonset.yaml)
-Every step can be repeated. The images of 3 are those that scripts/build-images.sh pushes.
+Every step can be repeated. Settings (our ConfigMaps) are made once and are yours from then on: a later run says where
+they differ from what this release ships and leaves them alone. The images of 3 are those that scripts/build-images.sh
+pushes.
   --context NAME  the kubectl context to set up; never guessed, so that nothing lands in the wrong cluster
   --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml, and give its nodes the
                   registry and the CNI plugins (scripts/download-cni.sh)
   --registry HOST:PORT, --tag TAG
                   which images, as for scripts/build-images.sh (default $REGISTRY, $TAG)
   --only-ours     leave out what is downloaded: resources, scheduler and agents only
+  --reset-settings
+                  replace the settings by what this release ships
+  --beside-others go on although another autoscale-scheduler or autoscaler-agent runs, such as the original project's:
+                  two of them on the same VMs undo each other's work (docs/operations-cluster.md, taking over)
   --dry-run       let the cluster check every manifest, but change nothing (NeonVM's namespace must exist for its part)
 EOF
 }
 
-context='' kind='' registry=$REGISTRY tag=$TAG only_ours=0 dry=()
+context='' kind='' registry=$REGISTRY tag=$TAG only_ours=0 reset=0 beside=0 dry=()
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) usage; exit 0 ;;
@@ -39,6 +47,8 @@ while [ $# -gt 0 ]; do
     --registry) registry=${2:?--registry needs HOST:PORT}; shift ;;
     --tag) tag=${2:?--tag needs a value}; shift ;;
     --only-ours) only_ours=1 ;;
+    --reset-settings) reset=1 ;;
+    --beside-others) beside=1 ;;
     --dry-run) dry=(--dry-run=server) ;;
     *) echo "cluster-init.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
   esac
@@ -65,6 +75,58 @@ apply() {
   "${2:-cat}" "$1" | of_cluster apply --server-side --force-conflicts "${dry[@]}" -f -
 }
 
+# settings FILE NAME: the ConfigMap of that name; without NAME the names of all; with - everything but ConfigMaps.
+settings() {
+  awk -v wanted="${2:-}" '
+    function flush() {
+      if (wanted == "-" && !is_settings) printf "%s", document
+      else if (wanted == "" && is_settings) print name
+      else if (is_settings && name == wanted) printf "%s", document
+      document = name = ""; is_settings = 0
+    }
+    /^---/ { flush() }
+    /^kind: ConfigMap$/ { is_settings = 1 }
+    /^  name: / && name == "" { name = $2 }
+    { document = document $0 "\n" }
+    END { flush() }' "$1"
+}
+
+# Settings are the operator's: made where they are missing, shown where they differ, replaced only when that is asked for.
+apply_settings() { # FILE
+  local name known differs
+  for name in $(settings "$1"); do
+    known=$(of_cluster -n "$NAMESPACE" get configmap "$name" --ignore-not-found -o name)
+    if [ "$reset" = 1 ] || [ -z "$known" ]; then
+      echo "apply settings $name"
+      settings "$1" "$name" | of_cluster apply --server-side --force-conflicts "${dry[@]}" -f -
+      continue
+    fi
+    differs=0
+    settings "$1" "$name" | of_cluster diff --server-side --force-conflicts -f - || differs=$?
+    [ "$differs" -le 1 ] || { echo "The settings $name cannot be compared" >&2; exit 1; }
+    [ "$differs" = 0 ] || echo "kept settings $name: they differ as shown; --reset-settings replaces them"
+  done
+}
+
+without_settings() { # FILE
+  settings "$1" -
+}
+
+# Two schedulers that place the same pods, or two agents that size the same VMs, undo each other's work.
+refuse_others() {
+  local kind name found
+  for kind in deployment/autoscale-scheduler daemonset/autoscaler-agent; do
+    name=${kind#*/}
+    found=$(of_cluster get "${kind%/*}" --all-namespaces --field-selector "metadata.name=$name" --ignore-not-found \
+      -o jsonpath='{range .items[*]}{.metadata.namespace}{" "}{.spec.replicas}{"\n"}{end}' | awk '$2 != "0" { print $1 }')
+    [ -z "$found" ] || [ "$beside" = 1 ] || {
+      echo "$kind runs in namespace $found: another autoscaler looks after the VMs of this cluster." >&2
+      echo "See docs/operations-cluster.md, taking over; --beside-others goes on nevertheless." >&2
+      exit 1
+    }
+  done
+}
+
 ready() { # NAMESPACE KIND/NAME
   [ ${#dry[@]} -eq 0 ] || return 0
   of_cluster -n "$1" rollout status "$2" --timeout="$TIMEOUT"
@@ -82,7 +144,7 @@ without_our_resources() { # FILE
 }
 
 with_our_images() { # FILE
-  sed -E "s|$REGISTRY/(autoscale[a-z-]+):$TAG|$registry/\1:$tag|" "$1"
+  without_settings "$1" | sed -E "s|$REGISTRY/(autoscale[a-z-]+):$TAG|$registry/\1:$tag|"
 }
 
 version_of_cluster() {
@@ -127,6 +189,7 @@ need kubectl
 [ -z "$kind" ] || make_kind_cluster
 version=$(version_of_cluster)
 [ -n "$version" ] || { echo "The cluster of context $context does not say its version" >&2; exit 1; }
+refuse_others
 
 if [ "$only_ours" = 0 ]; then
   apply "$DEPLOYMENTS/cert-manager.yaml"
@@ -152,9 +215,11 @@ if [ "$only_ours" = 0 ]; then
   ready neonvm-system daemonset/neonvm-vxlan-controller
 fi
 
+apply_settings deploy/scheduler-deploy.yaml
 apply deploy/scheduler-deploy.yaml with_our_images_and_kube_scheduler
-ready kube-system deployment/autoscale-scheduler
+ready "$NAMESPACE" deployment/autoscaling-scheduler
+apply_settings deploy/kubernetes/agent-daemonset.yaml
 apply deploy/kubernetes/agent-daemonset.yaml with_our_images
-ready kube-system daemonset/autoscaler-agent
+ready "$NAMESPACE" daemonset/autoscaling-agent
 if [ ${#dry[@]} -gt 0 ]; then echo "The cluster of context $context takes all of it; nothing was changed"; exit; fi
 echo "The cluster of context $context is set up. Next: kubectl --context $context apply -f vm-deploy.yaml"

@@ -27,7 +27,7 @@ from protocol.kubernetes.objects import Json, child, name_of, text
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297
-SCHEDULER_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscale-scheduler:10297/proxy"
+SCHEDULER_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
 _FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
 
 
@@ -172,7 +172,7 @@ async def explanation(site: Site, vm: Json, pods: Mapping[str, Json]) -> Json | 
         return found
     node = text(pod, "spec", "nodeName")
     for each in pods.values():
-        of_node = text(child(each, "metadata", "labels"), "app") == "autoscaler-agent"
+        of_node = text(child(each, "metadata", "labels"), "app.kubernetes.io/name") == "autoscaling-agent"
         if of_node and text(each, "spec", "nodeName") == node:
             return await site.of_agent(each, f"/explain/{name_of(vm)}")
     return None

@@ -18,7 +18,7 @@ def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
     assert found.assignment == Assignment(ObjectName("default", "vm-1"), ObjectName("default", "vm-1-pod"))
     assert found.node is None
     assert (found.scheduler_url, found.metrics_url) == (
-        "http://autoscale-scheduler.kube-system.svc:10299",
+        "http://autoscaling-scheduler.kube-system.svc:10299",
         "http://10.255.255.254:9100/metrics",
     )
     assert (found.host, found.port, found.policy_file, found.scheduler_token) == ("0.0.0.0", 9101, None, None)

@@ -26,7 +26,7 @@ FILES: Final = (
 NOT_APPLIED: Final = ("deploy/kubernetes/kind.yaml", "deploy/kubernetes/crds/*.yaml")
 """kind's own file, and the parts of ``deploy/neonvm.yaml``."""
 
-SIDECAR: Final = ("autoscaler-agent-sidecar", "pod.yaml", "default")
+SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")
 """The ConfigMap and key that hold the sidecar's part of a pod, and the namespace in which such pods run."""
 
 

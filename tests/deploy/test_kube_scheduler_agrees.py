@@ -29,7 +29,9 @@ from tests.scheduler_plugin.objects import node, plain_pod
 from tests.scheduler_plugin.running import running
 from tests.scheduler_plugin.web.test_serving import free_address, listening
 
-(EXTENDER,) = yaml.safe_load(one("ConfigMap", "autoscale-kube-scheduler-config")["data"]["scheduler.yaml"])["extenders"]
+(EXTENDER,) = yaml.safe_load(one("ConfigMap", "autoscaling-kube-scheduler-config")["data"]["scheduler.yaml"])[
+    "extenders"
+]
 SHIPPED = container("service")["args"]
 
 

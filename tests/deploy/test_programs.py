@@ -84,14 +84,14 @@ def test_the_scheduler_understands_its_flags_and_finds_its_settings() -> None:
 
 
 def test_the_schedulers_settings_load_and_let_the_node_agents_speak() -> None:
-    settings = parse_settings(data("autoscale-scheduler-config"))
-    account = one("DaemonSet", "autoscaler-agent")["spec"]["template"]["spec"]["serviceAccountName"]
+    settings = parse_settings(data("autoscaling-scheduler-config"))
+    account = one("DaemonSet", "autoscaling-agent")["spec"]["template"]["spec"]["serviceAccountName"]
     assert settings.node_agents == {f"kube-system:{account}"}
     assert (settings.scheduler_name, settings.audience) == (SCHEDULER_NAME, TOKEN_AUDIENCE)
 
 
 def test_kube_scheduler_asks_the_service_and_may_not_ignore_it() -> None:
-    found = yaml.safe_load(data("autoscale-kube-scheduler-config", "scheduler.yaml"))
+    found = yaml.safe_load(data("autoscaling-kube-scheduler-config", "scheduler.yaml"))
     assert container("kube-scheduler")["args"][0] == "--config=/etc/kube-scheduler/scheduler.yaml"
     assert [profile["schedulerName"] for profile in found["profiles"]] == [SCHEDULER_NAME]
     (extender,) = found["extenders"]
@@ -136,7 +136,7 @@ def test_the_sidecar_understands_its_variables() -> None:
 def test_an_agent_finds_the_scheduler_and_shows_it_a_token_of_its_own(name: str) -> None:
     settings, found = agent_settings(name), container(name)
     assert settings.scheduler_url == OPTIONS["SCHEDULER_URL"][0]
-    service = one("Service", "autoscale-scheduler")
+    service = one("Service", "autoscaling-scheduler")
     assert TO_SCHEDULER in {port["port"] for port in service["spec"]["ports"]}
     (pod,) = (pod for pod in pods() if found in pod.containers)
     assert settings.scheduler_token == mounted_token(pod, found)
@@ -154,12 +154,12 @@ def mounted_token(pod: Pod, found: Document) -> Path:
 
 
 def test_the_agents_policy_loads() -> None:
-    assert isinstance(read_policy(data("autoscaler-agent", "policy.yaml"), Policy()), Policy)
+    assert isinstance(read_policy(data("autoscaling-agent", "policy.yaml"), Policy()), Policy)
 
 
 def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_is_mounted() -> None:
     found = container("expander")
-    settings = parse_expander(data("autoscale-expander-config"))
+    settings = parse_expander(data("autoscaling-expander-config"))
     mounts = {mount["name"]: mount["mountPath"] for mount in found["volumeMounts"]}
     assert found["args"] == [f"--config={mounts['config']}/{CONFIG_KEY}"]
     assert settings.tls is not None
@@ -169,11 +169,11 @@ def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_
         "metrics": host_and_port("metricsListen", settings.metrics_listen)[1],
     }
     assert {port["name"]: port["containerPort"] for port in found["ports"]} == served
-    service = one("Service", "autoscale-expander")
+    service = one("Service", "autoscaling-expander")
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == served
-    name = "autoscale-expander.kube-system.svc"
+    name = "autoscaling-expander.kube-system.svc"
     assert f"--grpc-expander-url={name}:{served['grpc']}" in (ROOT / "docs/expander.md").read_text()
-    assert name in one("Certificate", "autoscale-expander")["spec"]["dnsNames"]
+    assert name in one("Certificate", "autoscaling-expander")["spec"]["dnsNames"]
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

@@ -169,7 +169,7 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
         with pytest.raises((StopWaitingError, ApiError)):
             await informer.run(api, clock, lambda: None)
     moving = {(VM_GROUP, MIGRATION_PLURAL, verb) for verb in ("get", "list", "watch", "create", "delete")}
-    assert api.rights | moving == granted("ClusterRole", "autoscale-scheduler")
+    assert api.rights | moving == granted("ClusterRole", "autoscaling-scheduler")
 
 
 async def calls_of_vm(api: AgentApi) -> None:
@@ -189,7 +189,7 @@ async def calls_of_node(api: AgentApi) -> None:
     ("role", "calls"),
     [
         (("Role", "vm-agent"), (calls_of_vm,)),
-        (("ClusterRole", "autoscaler-agent"), (calls_of_vm, calls_of_node)),
+        (("ClusterRole", "autoscaling-agent"), (calls_of_vm, calls_of_node)),
     ],
 )
 async def test_an_agent_may_do_what_it_does(
@@ -223,4 +223,4 @@ async def test_the_expander_may_do_what_it_does(tmp_path: Path) -> None:
     async with httpx.AsyncClient(base_url="http://api", transport=transport) as http:
         with pytest.raises(StopWaitingError):
             await ClusterSize(None, http, token).follow(ImpatientClock())
-    assert used == granted("ClusterRole", "autoscale-expander")
+    assert used == granted("ClusterRole", "autoscaling-expander")

@@ -26,7 +26,7 @@ nodeDefaults:
   computeUnit: {vCPUs: 250m, mem: 1Gi}
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
-agents: {nodeAgents: ["kube-system:autoscaler-agent"]}
+agents: {nodeAgents: ["kube-system:autoscaling-agent"]}
 """
 
 

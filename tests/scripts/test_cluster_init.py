@@ -21,7 +21,10 @@ RECORDER = """#!/bin/bash
 call="$SEEN/$(date +%s%N).$$"
 printf '%s\\n' "${0##*/} $*" >"$call.call"
 case "${0##*/} $*" in
+  *" diff "*) cat >"$call.given"; echo "-  old"; exit "$DIFFERS" ;;
   *" -f -" | "docker exec -i "*) cat >"$call.given" ;;
+  *" get configmap "*) for known in $KNOWN; do case "$*" in *" $known "*) echo "configmap/$known" ;; esac; done ;;
+  *" get $OTHER --all-namespaces "*) printf '%s' "$OTHER_RUNS" ;;
   *" get --raw /version") echo '{"major": "1", "gitVersion": "v1.33.7-eks-1", "goVersion": "go1"}' ;;
   "kind get clusters") echo other ;;
   "kind get nodes "*) printf 'one\\ntwo\\n' ;;
@@ -55,10 +58,14 @@ class Machine:
         for name in ("bridge", "archive.tgz"):
             plugins.joinpath(name).write_text(name)
 
-    def run(self, *arguments: str, missing: str = "nothing") -> subprocess.CompletedProcess[str]:
-        """Runs the script; ``missing`` is a container that docker does not have."""
+    def run(self, *arguments: str, missing: str = "nothing", **more: str) -> subprocess.CompletedProcess[str]:
+        """Runs the script; ``missing`` is a container that docker does not have.
+
+        ``KNOWN`` are the ConfigMaps of the cluster, ``DIFFERS`` is how ``kubectl diff`` ends, ``OTHER`` is a kind of
+        which ``OTHER_RUNS`` says the namespaces and replicas.
+        """
         path = f"{self.folder / 'bin'}:{os.defpath}"
-        environment = {"PATH": path, "SEEN": str(self.seen), "MISSING": missing}
+        environment = {"PATH": path, "SEEN": str(self.seen), "MISSING": missing, "KNOWN": "", "OTHER": "-", **more}
         command = [str(self.folder / "scripts/cluster-init.sh"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment, check=False)
 
@@ -75,6 +82,10 @@ class Machine:
         found = (file for file in sorted(self.seen.glob("*.given")) if "apply" in file.with_suffix(".call").read_text())
         return [list(yaml.safe_load_all(file.read_text())) for file in found]
 
+    def settings(self) -> list[str]:
+        """The ConfigMaps that were applied, in order."""
+        return [name_of(each) for one in self.manifests() for each in one if each["kind"] == "ConfigMap"]
+
 
 def name_of(document: dict[str, Any]) -> str:
     return str(document["metadata"]["name"])
@@ -89,14 +100,73 @@ def test_our_own_part_is_applied_in_order_to_the_context_that_was_named(machine:
     result = machine.run("--context", "prod", "--only-ours")
     assert (result.returncode, result.stderr) == (0, "")
     assert all(call.startswith("kubectl --context prod ") for call in machine.calls())
-    resources, scheduler, agents = machine.applied()
+    resources, settings, kube_scheduler_settings, scheduler, policy, agents = machine.applied()
+    assert (settings, kube_scheduler_settings, policy) == (SETTINGS[:1], SETTINGS[1:2], SETTINGS[2:])
     assert set(resources) == {"virtualmachines.vm.neon.tech", "virtualmachinemigrations.vm.neon.tech"}
-    assert "autoscale-scheduler" in scheduler
-    assert "autoscaler-agent" in agents
+    assert "autoscaling-scheduler" in scheduler
+    assert "autoscaling-agent" in agents
     assert [call.split(" prod ")[1] for call in machine.calls() if " rollout " in call] == [
-        "-n kube-system rollout status deployment/autoscale-scheduler --timeout=180s",
-        "-n kube-system rollout status daemonset/autoscaler-agent --timeout=180s",
+        "-n kube-system rollout status deployment/autoscaling-scheduler --timeout=180s",
+        "-n kube-system rollout status daemonset/autoscaling-agent --timeout=180s",
     ]
+
+
+SETTINGS = ["autoscaling-scheduler-config", "autoscaling-kube-scheduler-config", "autoscaling-agent"]
+
+
+def test_settings_that_are_there_are_kept_and_what_differs_is_shown(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", KNOWN=" ".join(SETTINGS[:2]), DIFFERS="1")
+    assert result.returncode == 0, result.stderr
+    assert machine.settings() == SETTINGS[2:]
+    for name in SETTINGS[:2]:
+        assert f"kept settings {name}: they differ as shown; --reset-settings replaces them\n" in result.stdout
+    compared = [file for file in machine.seen.glob("*.given") if " diff " in file.with_suffix(".call").read_text()]
+    assert sorted(name_of(yaml.safe_load(file.read_text())) for file in compared) == sorted(SETTINGS[:2])
+
+
+def test_settings_that_do_not_differ_are_not_talked_about(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", KNOWN=" ".join(SETTINGS), DIFFERS="0")
+    assert (result.returncode, machine.settings()) == (0, [])
+    assert "kept settings" not in result.stdout
+
+
+def test_settings_are_replaced_only_when_that_is_asked_for(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", "--reset-settings", KNOWN=" ".join(SETTINGS))
+    assert (result.returncode, machine.settings()) == (0, SETTINGS)
+
+
+def test_settings_that_cannot_be_compared_end_the_run(machine: Machine) -> None:
+    result = machine.run("--context", "prod", "--only-ours", KNOWN=SETTINGS[0], DIFFERS="2")
+    assert result.returncode == 1
+    assert result.stderr.endswith(f"The settings {SETTINGS[0]} cannot be compared\n")
+
+
+@pytest.mark.parametrize("kind", ["deployment", "daemonset"])
+def test_another_autoscaler_is_found_before_anything_is_applied(machine: Machine, kind: str) -> None:
+    runs = {"OTHER": kind, "OTHER_RUNS": "neonvm-system 1\n" if kind == "deployment" else "neonvm-system \n"}
+    result = machine.run("--context", "prod", "--only-ours", **runs)
+    assert result.returncode == 1
+    assert "runs in namespace neonvm-system: another autoscaler looks after the VMs of this cluster.\n" in result.stderr
+    assert machine.applied() == []
+    assert machine.run("--context", "prod", "--only-ours", "--beside-others", **runs).returncode == 0
+
+
+def test_another_scheduler_without_replicas_is_no_other(machine: Machine) -> None:
+    runs = {"OTHER": "deployment", "OTHER_RUNS": "neonvm-system 0\n"}
+    assert machine.run("--context", "prod", "--only-ours", **runs).returncode == 0
+
+
+def test_no_object_of_ours_has_the_name_of_one_of_the_original_project() -> None:
+    """Else an apply changes selectors that cannot be changed, and removing theirs removes ours."""
+    theirs = {"autoscale-scheduler", "autoscaler-agent", "autoscale-scheduler-config", "autoscaler-agent-config"}
+    theirs |= {"autoscale-scheduler-as-kube-scheduler", "autoscale-scheduler-as-volume-scheduler", "autoscaler-view"}
+    theirs |= {"scheduler-plugin-config", "autoscale-scheduler-apiserver-auth-config"}
+    files = ("deploy/scheduler-deploy.yaml", *(f"deploy/kubernetes/{one}.yaml" for one in OURS))
+    ours = {name_of(each) for file in files for each in yaml.safe_load_all((ROOT / file).read_text())}
+    assert ours & theirs == set()
+
+
+OURS = ("agent-daemonset", "agent-sidecar", "expander")
 
 
 def images(documents: list[dict[str, Any]]) -> list[str]:
@@ -107,7 +177,7 @@ def images(documents: list[dict[str, Any]]) -> list[str]:
 def test_images_are_those_named_and_kube_scheduler_is_as_old_as_the_cluster(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", "--registry", "registry.test:5000", "--tag", "v7")
     assert result.returncode == 0, result.stderr
-    _, scheduler, agents = machine.manifests()
+    scheduler, agents = (each for each in machine.manifests() if any("template" in one.get("spec", {}) for one in each))
     ours = "registry.test:5000/autoscale-scheduler:v7"
     assert images(scheduler) == [ours, "registry.k8s.io/kube-scheduler:v1.33.7"]
     assert images(agents) == ["registry.test:5000/autoscaler-agent:v7"]
@@ -116,8 +186,8 @@ def test_images_are_those_named_and_kube_scheduler_is_as_old_as_the_cluster(mach
 def test_a_rehearsal_changes_nothing_and_waits_for_nothing(machine: Machine) -> None:
     result = machine.run("--context", "prod", "--only-ours", "--dry-run")
     assert result.returncode == 0, result.stderr
-    writes = [call for call in machine.calls() if " get --raw " not in call]
-    assert len(writes) == 3
+    writes = [call for call in machine.calls() if " get " not in call]
+    assert len(writes) == 6
     assert all(" apply --server-side --force-conflicts --dry-run=server -f -" in call for call in writes)
     assert result.stdout.endswith("The cluster of context prod takes all of it; nothing was changed\n")
 
@@ -166,7 +236,7 @@ def test_all_of_neonvm_is_applied_but_for_its_copy_of_our_two_resources(machine:
         ["neonvm-controller"],
         ["neonvm-vxlan-controller"],
     ]
-    assert len(applied) == 10
+    assert len(applied) == 13
 
 
 def test_what_was_not_downloaded_is_named_before_anything_is_applied(machine: Machine) -> None:
@@ -175,7 +245,7 @@ def test_what_was_not_downloaded_is_named_before_anything_is_applied(machine: Ma
     assert result.stderr == (
         "build/deployments/cert-manager.yaml is missing: run scripts/download-deployments.sh first\n"
     )
-    assert machine.calls() == ["kubectl --context prod get --raw /version"]
+    assert all(" get " in call for call in machine.calls())
 
 
 def test_the_nodes_of_a_kind_cluster_get_the_registry_and_the_plugins(machine: Machine) -> None:

@@ -22,9 +22,9 @@ def agent_pod(node: str) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"autoscaler-agent-{node}",
+            "name": f"{NODE_AGENT_ACCOUNT}-{node}",
             "namespace": NODE_AGENT_NAMESPACE,
-            "labels": {"app": NODE_AGENT_ACCOUNT},
+            "labels": {"app.kubernetes.io/name": NODE_AGENT_ACCOUNT},
         },
         "spec": {
             "nodeName": node,
@@ -46,7 +46,7 @@ class NodeAgents:
         deps = self._deps
         await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
         await ensure(deps.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
-        name = ObjectName(NODE_AGENT_NAMESPACE, f"autoscaler-agent-{node}")
+        name = ObjectName(NODE_AGENT_NAMESPACE, f"{NODE_AGENT_ACCOUNT}-{node}")
         pod = await deps.client.get(PODS, name)
         place = await deps.network.add_pod(node, name)
         status = running_status(pod, place.address, timestamp(deps.clock.wall()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 NODE_AGENT_NAMESPACE = "kube-system"
-NODE_AGENT_ACCOUNT = "autoscaler-agent"
+NODE_AGENT_ACCOUNT = "autoscaling-agent"
 
 
 def scheduler_settings() -> str:

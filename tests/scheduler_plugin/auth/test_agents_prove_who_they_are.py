@@ -18,7 +18,7 @@ POD = vm_pod("db", "n1")
 NODE_AGENT = plain_pod("agent-x", namespace="kube-system", uid="pod-agent")
 
 
-def node_agent(on: str, account: str = "autoscaler-agent") -> Obj:
+def node_agent(on: str, account: str = "autoscaling-agent") -> Obj:
     status = token_of(NODE_AGENT, node=on)
     status["user"]["username"] = f"system:serviceaccount:kube-system:{account}"
     return status

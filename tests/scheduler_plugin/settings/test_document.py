@@ -63,8 +63,8 @@ def test_sections_without_content_are_as_good_as_left_out() -> None:
 
 def test_the_deployed_manifest_and_its_config_map_are_read_as_they_are() -> None:
     settings = parse_settings(DEPLOYED.read_text())
-    assert settings.policy_of("n").compute_unit == ComputeUnit(MilliCpu(250), Bytes(GIB))
-    assert settings.node_agents == frozenset({"kube-system:autoscaler-agent"})
+    assert settings.policy_of("n").compute_unit == ComputeUnit(MilliCpu(500), Bytes(GIB // 8))
+    assert settings.node_agents == frozenset({"kube-system:autoscaling-agent"})
 
 
 def test_every_problem_is_told_with_its_path() -> None:

@@ -1,0 +1,44 @@
+"""The shipped examples fit each other: each VM has its bounds in whole compute units of each shipped setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.local.cluster.settings import scheduler_settings
+from protocol.messages import ObjectName
+from protocol.units import ComputeUnit
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
+from scheduler_plugin.settings.unit_fit import misfit
+from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from tests.deploy.manifests import documents, one
+
+SETTINGS = {
+    "deploy/scheduler-deploy.yaml": one("ConfigMap", "autoscaling-scheduler-config")["data"][CONFIG_KEY],
+    "the local cluster": scheduler_settings(),
+}
+
+
+def vm(obj: dict[str, object]) -> VirtualMachine:
+    metadata = obj["metadata"]
+    assert isinstance(metadata, dict)
+    return parse_virtual_machine({**obj, "metadata": {"namespace": "default", **metadata}})
+
+
+VMS = {
+    "vm-deploy.yaml": vm(documents("vm-deploy.yaml")[0]),
+    "the demonstration": vm(postgres_vm(ObjectName("default", "db"), 4, 8)),
+}
+
+
+def unit_of(where: str) -> ComputeUnit:
+    return parse_settings(SETTINGS[where]).policy_of("any").compute_unit
+
+
+@pytest.mark.parametrize("example", VMS)
+@pytest.mark.parametrize("where", SETTINGS)
+def test_every_vm_fits_every_compute_unit(example: str, where: str) -> None:
+    found, unit = VMS[example], unit_of(where)
+    assert misfit(found.bounds, found.slot_size, unit) is None
+    for bound in (found.bounds.min, found.bounds.max):
+        assert bound.cpu.value / unit.cpu.value == bound.mem.value / unit.mem.value
