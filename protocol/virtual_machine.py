@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -49,10 +49,12 @@ class VirtualMachine:
     """What this project needs to know of a VirtualMachine.
 
     ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
-    are those of the spec, ``permit`` is None although one may have been granted, ``actual`` None although it is more.
+    are those of the spec, ``permit`` is None although one may have been granted, ``actual`` None although it is more;
+    either may be as much as ``at_most``, the largest size of the spec (None where there is no problem).
 
     ``use`` is what the spec asks for; ``actual`` is what the status says the guest has (None while it does not say);
     ``permit`` is the last permit that a scheduler persisted. ``phase`` is empty before the controller has set it.
+    ``unreadable`` is for readers that keep an object which breaks a rule, with the largest sizes that it names: why.
     """
 
     name: ObjectName
@@ -71,6 +73,8 @@ class VirtualMachine:
     enabled: bool
     permit: Resources | None
     problems: tuple[str, ...] = ()
+    at_most: Resources | None = None
+    unreadable: str = ""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -145,7 +149,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
     slot_size = _slot_size(found.spec.guest.memorySlotSize)
     spec_bounds, use = _sizes(found.spec.guest, slot_size)
-    return VirtualMachine(
+    vm = VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
         uid=meta.uid,
         resource_version=meta.resourceVersion,
@@ -162,8 +166,8 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
         permit=_annotated(ANNOTATION_PERMIT, annotations, decode_permit, problems),
-        problems=tuple(problems),
     )
+    return replace(vm, problems=tuple(problems), at_most=spec_bounds.max) if problems else vm
 
 
 def _slot_size(quantity: WireQuantity) -> Bytes:
