@@ -6,6 +6,7 @@ VM_GROUP: Final = "vm.neon.tech"
 VM_VERSION: Final = "v1"
 VM_PLURAL: Final = "virtualmachines"
 MIGRATION_PLURAL: Final = "virtualmachinemigrations"
+VM_KIND: Final = "VirtualMachine"
 MIGRATION_KIND: Final = "VirtualMachineMigration"
 
 LABEL_VM_NAME: Final = "vm.neon.tech/name"

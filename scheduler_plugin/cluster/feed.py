@@ -11,11 +11,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.ranking.prices import Needs, node_price
@@ -24,7 +22,8 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.informer import Change, Informer
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
-from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode, read_pod, vm_facts
+from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
+from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
@@ -55,11 +54,12 @@ class Feed:
         self.settings = settings
         self._identity = identity
         self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, telemetry)
-        self.pods: Informer[PodFacts] = Informer(replace(PODS, read=self._read_pod), self._pod_changed, telemetry)
+        self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, telemetry)
         self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, telemetry)
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, telemetry)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
+        ledger.serve(settings.scheduler_name)
         self._queues = queues
         self._clock = clock
         self._telemetry = telemetry
@@ -75,6 +75,7 @@ class Feed:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
         self.settings = settings
         self._ledger.rank_by(settings.ranking)
+        self._ledger.serve(settings.scheduler_name)
         if self._ledger.is_ready:
             for node in self.nodes.facts.values():
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))
@@ -105,9 +106,6 @@ class Feed:
         """The pod of that name, if it has been seen and has this UID."""
         pod = self.pods.facts.get(name)
         return pod if pod is not None and pod.uid == uid else None
-
-    def _read_pod(self, obj: JsonObject) -> PodFacts:
-        return read_pod(obj, self.settings.scheduler_name)
 
     def _node_changed(self, change: Change[ClusterNode]) -> None:
         if not self._ledger.is_ready:

@@ -1,10 +1,7 @@
-"""Objects of the Kubernetes API into facts for the ledger. Nobody else looks inside a pod or a node.
+"""Nodes of the Kubernetes API into facts for the ledger, and the kinds that are watched.
 
 Rules that hold here:
 
-- A pod's requests are counted as kube-scheduler counts them: the larger of all containers together (sidecars, that is
-  init containers that restart always, included) and of each init container with the sidecars started before it; plus
-  the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
 - An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
 """
 
@@ -17,16 +14,12 @@ from urllib.parse import quote
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.kubernetes.objects import JsonObject, number
+from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import (
     GPU_SUFFIX,
-    LABEL_AUTO_MIGRATION,
     LABEL_MACHINE,
     LABEL_MACHINE_OLD,
-    LABEL_VM_NAME,
-    MIGRATION_KIND,
-    SCHEDULER_NAME,
     VM_GROUP,
     VM_PLURAL,
     VM_VERSION,
@@ -35,20 +28,11 @@ from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.informer import Kind
-from scheduler_plugin.ledger import NodeFacts, NodePolicy, PodFacts, VmFacts
-
-TERMINAL: Final = frozenset({"Succeeded", "Failed"})
-"""Phases after which a pod needs nothing."""
-
-WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
-"""Phases of a VM in which its status may still say what an earlier guest had, and no guest has anything."""
+from scheduler_plugin.cluster.pods import pod_at_most, read_pod
+from scheduler_plugin.cluster.virtual_machines import vm_at_most
+from scheduler_plugin.ledger import NodeFacts, NodePolicy
 
 Amounts = dict[str, WireQuantity]
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    kind: str
-    name: str
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -56,35 +40,6 @@ class _Metadata(msgspec.Struct, frozen=True):
     namespace: str = ""
     uid: str = ""
     labels: dict[str, str] | None = None
-    ownerReferences: list[_Owner] | None = None  # noqa: N815 - the name in the API
-
-
-class _Requests(msgspec.Struct, frozen=True):
-    requests: Amounts | None = None
-
-
-class _Container(msgspec.Struct, frozen=True):
-    resources: _Requests | None = None
-    restartPolicy: str | None = None  # noqa: N815 - the name in the API
-
-
-class _PodSpec(msgspec.Struct, frozen=True):
-    containers: list[_Container] = msgspec.field(default_factory=list)
-    initContainers: list[_Container] | None = None  # noqa: N815 - the name in the API
-    overhead: Amounts | None = None
-    resources: _Requests | None = None
-    nodeName: str | None = None  # noqa: N815 - the name in the API
-    schedulerName: str | None = None  # noqa: N815 - the name in the API
-
-
-class _PodStatus(msgspec.Struct, frozen=True):
-    phase: str | None = None
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: _PodSpec
-    status: _PodStatus | None = None
 
 
 class _NodeSpec(msgspec.Struct, frozen=True):
@@ -161,71 +116,6 @@ def _gpus(path: str, held: Amounts | None) -> int:
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
-def read_pod(obj: JsonObject, scheduler: str = SCHEDULER_NAME) -> PodFacts:
-    """A Pod; it is ours where ``scheduler`` places it. Raises ``ValueError``."""
-    found = _converted(obj, _Pod)
-    return _pod_facts(found, is_ours=found.spec.schedulerName == scheduler)
-
-
-_POD: Final = msgspec.json.Decoder(_Pod)
-
-
-def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
-    """A Pod that our extender is asked about, from its JSON text, for hot paths. Raises ``ValueError``."""
-    try:
-        return _pod_facts(_POD.decode(body), is_ours=True)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(field_message(error)) from None
-
-
-def _pod_facts(found: _Pod, *, is_ours: bool) -> PodFacts:
-    meta = found.metadata
-    vm = (meta.labels or {}).get(LABEL_VM_NAME)
-    return PodFacts(
-        uid=meta.uid,
-        name=ObjectName(meta.namespace, meta.name),
-        requests=_requests(found.spec),
-        vm=ObjectName(meta.namespace, vm) if vm else None,
-        node=found.spec.nodeName or None,
-        finished=found.status is not None and found.status.phase in TERMINAL,
-        migration=_migration(meta),
-        is_ours=is_ours,
-    )
-
-
-def _migration(meta: _Metadata) -> ObjectName | None:
-    """The migration that has made the pod as its target; once it has succeeded, the VM owns the pod."""
-    for owner in meta.ownerReferences or ():
-        if owner.kind == MIGRATION_KIND:
-            return ObjectName(meta.namespace, owner.name)
-    return None
-
-
-def _requests(spec: _PodSpec) -> Resources:
-    overhead = _amounts("spec.overhead", spec.overhead)
-    running = Resources.sum(_container(f"spec.containers[{i}]", c) for i, c in enumerate(spec.containers))
-    sidecars, starting = ZERO, ZERO
-    for index, init in enumerate(spec.initContainers or ()):
-        size = _container(f"spec.initContainers[{index}]", init)
-        starting = starting.at_least(sidecars + size)
-        if init.restartPolicy == "Always":
-            sidecars = sidecars + size
-    counted = (running + sidecars).at_least(starting)
-    if spec.resources is not None and spec.resources.requests:
-        counted = _replaced("spec.resources.requests", spec.resources.requests, counted)
-    return counted + overhead
-
-
-def _container(path: str, container: _Container) -> Resources:
-    held = container.resources
-    return ZERO if held is None else _amounts(f"{path}.resources.requests", held.requests)
-
-
-def _replaced(path: str, given: Amounts, counted: Resources) -> Resources:
-    said = _amounts(path, given)
-    return Resources(said.cpu if "cpu" in given else counted.cpu, said.mem if "memory" in given else counted.mem)
-
-
 def _amounts(path: str, given: Amounts | None) -> Resources:
     if not given:
         return ZERO
@@ -234,25 +124,11 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
     )
 
 
-def vm_facts(vm: VirtualMachine) -> VmFacts:
-    """A VirtualMachine as the ledger wants it. A resourceVersion that is no number counts as the oldest."""
-    return VmFacts(
-        name=vm.name,
-        uid=vm.uid,
-        version=number(vm.resource_version),
-        most=vm.bounds.max,
-        use=vm.use,
-        actual=None if vm.phase in WITHOUT_GUEST else vm.actual,
-        permit=vm.permit,
-        pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
-        may_move=vm.enabled and vm.labels.get(LABEL_AUTO_MIGRATION) != "false",
-        phase=vm.phase,
-    )
-
-
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
-PODS: Final = Kind("pods", "/api/v1/pods", read_pod)
-VMS: Final[Kind[VirtualMachine]] = Kind(VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", parse_virtual_machine)
+PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most)
+VMS: Final[Kind[VirtualMachine]] = Kind(
+    VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", parse_virtual_machine, at_most=vm_at_most
+)
 
 
 def vm_path(name: ObjectName) -> str:

@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from protocol.units import Resources
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
@@ -25,12 +25,17 @@ UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
 def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     """What the pod would reserve on a node. Raises ``NotReadyError`` while its VM is not known."""
-    if pod.vm is None:
+    if not state.runs_vm(pod):
         return pod.requests
-    account = state.vms.get(pod.vm)
-    if account is None or account.facts is None:
+    account = state.account_of(pod)
+    facts = None if account is None else account.facts
+    if facts is None:
         raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
-    return account.reserved
+    if facts.unreadable:
+        raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} cannot be read: {facts.unreadable}")
+    if pod.vm_uid and facts.pod not in (None, pod.name):
+        raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {facts.pod}, not in {pod.name}")
+    return claim_size(pod, account)
 
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
@@ -42,8 +47,11 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
             found = state.node_indexes.of(needed).filter(names)
         else:
             found = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
-        if not found.fits and not state.is_gone(pod.uid):
-            state.waiting.add(pod.uid, needed)
+        if found.fits:
+            state.waiting.woken(pod.uid)
+        elif not state.is_gone(pod.uid):
+            account = state.account_of(pod) if state.runs_vm(pod) else None
+            state.waiting.add(pod, account, names if pod.migration is None else found.refused)
         return found
     elsewhere = f"the pod holds a reservation on node {held.node}"
     others = {name: elsewhere for name in names if name != held.node}
@@ -130,10 +138,11 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.pod_gone(pod.uid)
         return
     if pod.node is None:
+        state.waiting.seen(pod.uid)
         return
     state.waiting.forget(pod.uid)
     claim = state.claims.get(pod.uid)
-    if claim is not None and claim.pod.vm != pod.vm:
+    if claim is not None and _runs_another_vm(claim, pod):
         state.close_claim(pod.uid)
         claim = None
     if claim is None:
@@ -144,3 +153,9 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
     claim.pod, claim.state, claim.attempts = pod, ClaimState.BOUND, 0
     state.migrations.disturb(pod.vm)
     state.change(claim)
+
+
+def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:
+    if claim.pod.vm != pod.vm:
+        return True
+    return claim.vm is not None and bool(pod.vm_uid) and claim.vm.uid not in ("", pod.vm_uid)

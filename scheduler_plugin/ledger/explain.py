@@ -104,13 +104,17 @@ def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> J
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {"requests of the pod": claim.pod.requests}
-    floors = {
-        "permit the agent may hold": account.promises.held,
-        "permit the API may hold": account.stored_high,
-        "spec.guest use": account.facts.use,
+    around = claim.pod.around
+    held = (account.promises.held, account.stored_high) if account.has_agent else (ZERO, ZERO)
+    use = "the most that an unreadable VM may be" if account.facts.unreadable else "spec.guest use"
+    guest = {
+        "permit the agent may hold": held[0],
+        "permit the API may hold": held[1],
+        use: account.facts.use,
         "what the guest has": account.facts.actual or ZERO,
-        "kept from an earlier VM of this name": claim.kept,
     }
+    floors = {source: amount + around for source, amount in guest.items() if amount.any}
+    floors["requests of the pod"] = claim.pod.requests
     return {source: amount for source, amount in floors.items() if amount.any}
 
 

@@ -14,12 +14,16 @@ from fractions import Fraction
 from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
-from protocol.units import Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
+from protocol.names import SCHEDULER_NAME
+from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
 
 A = TypeVar("A", bound=Amount)
 
 RUNNING: Final = "Running"
 """The phase of a VM whose guest runs and is neither being resized nor moved."""
+
+WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
+"""Phases of a VM in which its status may still say what an earlier guest had, and no guest has anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,11 @@ class NodeFacts:
 class PodFacts:
     """A pod. ``requests`` is what kube-scheduler counts for it; ``vm`` is the VM that it runs, None for other pods.
 
-    ``node`` is ``spec.nodeName``; ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the
-    VirtualMachineMigration that owns the pod: it is the target of that migration (after its success the VM owns it).
-    ``is_ours`` tells whether its ``schedulerName`` is the one that our extender serves.
+    ``vm_uid`` tells which VM of that name; empty: the one that has it now. ``around`` is the part of ``requests`` that
+    lies around the container of the guest: sidecars, further containers, overhead. ``node`` is ``spec.nodeName``;
+    ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
+    controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
+    ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     """
 
     uid: str
@@ -93,7 +99,11 @@ class PodFacts:
     node: str | None = None
     finished: bool = False
     migration: ObjectName | None = None
-    is_ours: bool = True
+    scheduler: str = SCHEDULER_NAME
+    vm_uid: str = ""
+    migration_uid: str = ""
+    around: Resources = ZERO
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,8 @@ class VmFacts:
     while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
     is the resourceVersion as a number. ``may_move`` is False where the scheduler must not move it by itself: its label
     says so (``LABEL_AUTO_MIGRATION``), or autoscaling is not enabled for it. ``phase`` is ``status.phase``.
+    ``has_agent``: autoscaling is enabled, so an agent may hold permits. ``unreadable`` is why the object cannot be read
+    (empty where it can); then ``use`` is the most that it may be, as far as that ``is_bounded``.
     """
 
     name: ObjectName
@@ -116,6 +128,9 @@ class VmFacts:
     pod: ObjectName | None = None
     may_move: bool = True
     phase: str = RUNNING
+    has_agent: bool = True
+    unreadable: str = ""
+    is_bounded: bool = True
 
 
 class MigrationPhase(Enum):

@@ -84,7 +84,7 @@ def _node(name: str, book: NodeAccount, ledger: Ledger) -> list[str]:
         "reserved": (book.reserved, Resources.sum(claim.reserved for claim in claims)),
         "unmet": (book.unmet, Resources.sum(claim.unmet for claim in claims)),
         "migrating": (book.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
-        "free": (book.room.free, book.room.total.minus_or_zero(book.reserved)),
+        "free": (book.room.free, ZERO if book.unmeasured else book.room.total.minus_or_zero(book.reserved)),
     }
     broken = [
         f"node {name}: {what} is {kept}, its claims say {real}" for what, (kept, real) in checks.items() if kept != real
@@ -112,7 +112,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     broken += _order(uid, claim, ledger)
     account = claim.vm
     if account is not None:
-        if not account.in_use.at_least(account.permit or ZERO).at_least(account.stored_high).within(claim.reserved):
+        if not (account.may_be_used + claim.pod.around).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
@@ -145,7 +145,8 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     waits = migration.is_active and not migration.is_leaving and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
-    if not any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims):
+    is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.claims)
+    if not is_placed and migration.reservation_uid not in ledger.claims:
         broken.append(f"migration {name}: nothing is reserved on its target {migration.target}")
     return broken
 

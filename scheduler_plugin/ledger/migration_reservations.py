@@ -18,7 +18,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import Creation, Migration, Move
 from scheduler_plugin.ledger.outcomes import CreateMigration, Effect, MoveReservation, NotReadyError, ReadMigration
@@ -154,6 +154,8 @@ def leaves(migration: Migration, claim: Claim) -> bool:
     """Whether the claim is of the pod that the migration takes the VM away from."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
+    if claim.vm is not None and claim.vm.is_replaced:
+        return False
     facts = None if claim.vm is None else claim.vm.facts
     runs_here = facts is not None and facts.pod == claim.pod.name
     if migration.is_active:
@@ -196,12 +198,19 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
     room = _room(state, migration.target)
     if room is None or account is None:
         return f"node {migration.target} is gone"
-    judged = verdict(room, account.reserved)
+    pod = _incoming(migration, account, room.node)
+    judged = verdict(room, claim_size(pod, account))
     if not isinstance(judged, Fits):
         return f"node {migration.target}: {judged.message}"
-    pod = PodFacts(migration.reservation_uid, migration.name, ZERO, migration.vm, room.node)
     state.open_claim(pod, room.node, ClaimState.INCOMING)
     return None
+
+
+def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
+    """The pod that will come, made from the same object as the one that is left: as much lies around its guest."""
+    like = next((each.pod for each in account.claims), None)
+    requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
+    return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)
 
 
 # Where a target pod may go -------------------------------------------------------------------------------------------
@@ -225,6 +234,10 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
         return NeverFits(f"the migration goes to node {found.target}")
     if any(claim.node == node and leaves(found, claim) for claim in account.claims):
         return STAYS_AWAY
-    if found.reservation_uid in state.claims:
-        return FITS
-    return verdict(state.rooms.get(node), account.reserved)
+    needed = claim_size(pod, account)
+    held = state.claims.get(found.reservation_uid)
+    if held is None:
+        return verdict(state.rooms.get(node), needed)
+    room = state.rooms.get(node)
+    beyond = needed.minus_or_zero(held.reserved)
+    return FITS if room is None or not beyond.any else verdict(room, beyond)

@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -130,6 +130,13 @@ class Migrations:
     def active(self, vm: ObjectName) -> Migration | None:
         """The VM's first migration that has not ended."""
         return next((each for each in self.of(vm) if each.is_active), None)
+
+    def forget_versions(self) -> None:
+        """Facts of any version count as news from now on, and what is gone may come back."""
+        self._gone.clear()
+        for migration in self.named.values():
+            if migration.facts is not None:
+                migration.facts = replace(migration.facts, version=0)
 
     def is_gone(self, uid: str) -> bool:
         """Whether the migration was deleted."""

@@ -50,12 +50,14 @@ class PersistPermit:
     While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
     time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a
     write that was believed lost cannot land after a newer one. The same effect comes again while its outcome is open.
+    It is for the VM with ``uid`` alone, never for another one of that name.
     """
 
     vm: ObjectName
     permit: Resources
     revision: int
     before_answer: bool
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

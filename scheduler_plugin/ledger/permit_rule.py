@@ -8,16 +8,18 @@ Rules that hold here:
 - ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
   at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
   and an agent's claim raises nothing.
+- A VM for which autoscaling is not enabled gets what it has.
 - Nobody gets more than the VM's upper bound, unless the VM has more already.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
 
 from protocol.messages import AgentRequest
-from protocol.units import Instant, Resources
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.outcomes import Decision, NotReadyError, UnknownPodError
 from scheduler_plugin.ledger.state import LedgerState
@@ -42,7 +44,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
         account.answer(permit, claim.pod.uid, request.sequence, now)
-        _note_denial(state, claim, wanted.minus_or_zero(permit), now)
+        _note_denial(state, claim, wanted.minus_or_zero(permit) if account.has_agent else ZERO, now)
     persist = account.write(state.next_revision())
     state.settle_vm(account)
     return Decision(permit, policy.compute_unit, claim.is_migrating, persist, state.finish(outside=outside))
@@ -54,6 +56,8 @@ def _account(claim: Claim) -> VmAccount:
         raise UnknownPodError(f"pod {pod.name} runs no VM")
     if account.facts is None:
         raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
+    if account.facts.unreadable:
+        raise NotReadyError(f"VirtualMachine {pod.vm} cannot be read: {account.facts.unreadable}")
     if account.facts.pod is not None and account.facts.pod != pod.name:
         raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {account.facts.pod}, not in {pod.name}")
     return account
@@ -67,15 +71,21 @@ def _bounded(account: VmAccount, wanted: Resources) -> Resources:
 
 def _ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
-    if claim.is_migrating:
+    if claim.is_migrating or not account.has_agent:
         return account.reserved
-    if len(account.claims) == 1:
-        return claim.reserved + state.nodes[claim.node].room.free
-    pods_on = Counter(each.node for each in account.claims)
-    ceiling = claim.reserved + _share(state.nodes[claim.node].room.free, pods_on[claim.node])
-    for other in account.claims:
-        ceiling = ceiling.at_most(other.reserved + _share(state.nodes[other.node].room.free, pods_on[other.node]))
+    pods_on = Counter(each.node for each in account.claims) if len(account.claims) > 1 else {}
+    ceiling = _reach(state, claim, pods_on)
+    for other in account.claims if pods_on else ():
+        ceiling = ceiling.at_most(_reach(state, other, pods_on))
     return ceiling
+
+
+def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
+    """How far the guest of this claim could grow by its node alone, shared with the VM's other pods there."""
+    free = state.nodes[claim.node].room.free
+    pods = pods_on.get(claim.node, 1)
+    reach = claim.reserved + (free if pods == 1 else _share(free, pods))
+    return reach if claim.pod.around is ZERO else reach.minus_or_zero(claim.pod.around)
 
 
 def _share(free: Resources, pods: int) -> Resources:

@@ -14,22 +14,26 @@ from collections.abc import Iterable
 from typing import Final
 
 from protocol.messages import ObjectName
+from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.outcomes import RoomFreed
-from scheduler_plugin.placement import Room
+from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RoomFreed
+from scheduler_plugin.ledger.waiting_pods import WaitingPods
+from scheduler_plugin.placement import FITS, Room, verdict
 from scheduler_plugin.placement.node_index import NodeIndexes
-from scheduler_plugin.placement.waiting_pods import WaitingPods
 
 REMEMBERED_GONE: Final = 20_000
 """How many UIDs of gone pods are kept; a late event older than so many deletions would count as news."""
 
 
 class LedgerState:
-    """The mutable state behind the ``Ledger``; nobody else holds it."""
+    """The mutable state behind the ``Ledger``; nothing else holds it.
+
+    ``vms`` are the accounts of the VMs that have a name now; those of deleted ones live on in their pods' claims.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeAccount] = {}
@@ -41,9 +45,13 @@ class LedgerState:
         self.waiting = WaitingPods()
         self.migrations = Migrations()
         self.strained: set[str] = set()
+        self.scheduler = SCHEDULER_NAME
+        self.writes: list[PersistPermit] = []
+        self._accounts: dict[str, VmAccount] = {}
+        self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
         self._gone: dict[str, None] = {}
-        self._touched: dict[str, Room] = {}
+        self._touched: dict[str, None] = {}
 
     def next_revision(self) -> int:
         """A number above all given out before: outcomes of writes are told apart by it."""
@@ -54,9 +62,42 @@ class LedgerState:
         """Whether the pod was deleted or has finished."""
         return uid in self._gone
 
+    def account_of(self, pod: PodFacts) -> VmAccount | None:
+        """The account of the VM that the pod runs, if it has one.
+
+        The UID of its owner decides; the target of a migration has none yet and belongs to the migration's VM.
+        """
+        if pod.vm is None:
+            return None
+        if not pod.vm_uid:
+            return self.vms.get(pod.vm)
+        named = self.vms.get(pod.vm)
+        return named if named is not None and not named.uid else self._accounts.get(pod.vm_uid)
+
+    def runs_vm(self, pod: PodFacts) -> bool:
+        """Whether the pod runs a VM; not where the migration that controls it is another one, or of another VM."""
+        if pod.vm is None:
+            return False
+        known = None if pod.migration is None else self.migrations.named.get(pod.migration)
+        if known is None:
+            return True
+        return known.vm == pod.vm and (known.facts is None or pod.migration_uid in ("", known.facts.uid))
+
+    def _open_account(self, name: ObjectName, uid: str) -> VmAccount:
+        """The account of a VM that may be heard of first; it has the name unless a VM with another UID has it now."""
+        account = self._accounts.get(uid) or self.vms.get(name)
+        if account is None or (uid and account.uid not in ("", uid)):
+            account = VmAccount(name=name)
+        if uid:
+            account.uid = uid
+            self._accounts[uid] = account
+        self.vms.setdefault(name, account)
+        return account
+
     def open_claim(self, pod: PodFacts, node: str, state: ClaimState) -> Claim:
         """A claim of a pod that has none."""
-        claim = Claim(pod, node, state, None if pod.vm is None else self.vms.setdefault(pod.vm, VmAccount()))
+        account = self._open_account(pod.vm, pod.vm_uid) if pod.vm is not None and self.runs_vm(pod) else None
+        claim = Claim(pod, node, state, account)
         self.claims[pod.uid] = claim
         if state is not ClaimState.INCOMING:
             self.uids[pod.name] = pod.uid
@@ -75,11 +116,25 @@ class LedgerState:
             del self.uids[claim.pod.name]
         self.migrations.disturb(claim.pod.vm)
         self._leave(claim)
-        if claim.vm is not None and claim.pod.vm is not None:
+        if claim.vm is not None:
             claim.vm.claims.remove(claim)
             if not claim.vm.claims:
                 claim.vm.agent_gone()
-                self.drop_unneeded_vm(claim.pod.vm)
+                self._agent_gone(claim.vm)
+
+    def _agent_gone(self, account: VmAccount) -> None:
+        """No pod of the VM is left: its permit is taken back, and it is forgotten where its object is gone too."""
+        order = account.take_back(self.next_revision())
+        if order is not None:
+            self.writes.append(order)
+        self._changed_vms[account] = None
+        if account.facts is None or account.is_deleted:
+            self._forget(account)
+
+    def _forget(self, account: VmAccount) -> None:
+        self._accounts.pop(account.uid, None)
+        if account.name is not None and self.vms.get(account.name) is account:
+            del self.vms[account.name]
 
     def pod_gone(self, uid: str) -> None:
         """The pod is deleted or has finished, for good."""
@@ -106,8 +161,13 @@ class LedgerState:
         """Brings the claim and its node's sums to what is known now, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
-        reserved = claim.size
-        if reserved == claim.reserved and unmet == claim.unmet and is_migrating is claim.is_migrating:
+        reserved, is_unmeasured = claim.size, claim.is_unmeasured
+        if (
+            reserved == claim.reserved
+            and unmet == claim.unmet
+            and is_migrating is claim.is_migrating
+            and is_unmeasured is claim.counts_as_unmeasured
+        ):
             return
         book = self._touch(claim.node)
         if claim.is_migrating or is_migrating:
@@ -116,12 +176,15 @@ class LedgerState:
             book.migrating = book.migrating - gone + come
         if unmet != claim.unmet:
             book.unmet = book.unmet - claim.unmet + unmet
-        if reserved != claim.reserved:
+        if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
+            book.unmeasured += is_unmeasured - claim.counts_as_unmeasured
             book.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
+        claim.counts_as_unmeasured = is_unmeasured
 
     def settle_vm(self, account: VmAccount) -> None:
         """The account has changed: so do the claims of all its pods (two while it migrates)."""
+        self._changed_vms[account] = None
         for claim in account.claims:
             self.change(claim)
 
@@ -135,35 +198,66 @@ class LedgerState:
         book.know(facts)
 
     def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
-        """New facts about a VM; a new VM of the same name gets a fresh account, its old pods keep what they have."""
-        account = self.vms.setdefault(facts.name, VmAccount())
-        if account.facts is not None and account.facts.uid == facts.uid:
-            account.observe(facts)
-        else:
-            for claim in account.claims:
-                claim.kept = claim.reserved if account.facts is not None else ZERO
+        """New facts about a VM. One with another UID than that of its name so far is another VM; so are its pods."""
+        known = self.vms.get(facts.name)
+        if known is not None and known.facts is not None and _is_predecessor(facts, known.facts):
+            return
+        account = self._open_account(facts.name, facts.uid)
+        if known is not None and known is not account:
+            self._replace(known)
+        self.vms[facts.name] = account
+        account.is_replaced = False
+        if account.facts is None:
             account.open(facts, now, at_rebuild=at_rebuild)
+        else:
+            account.observe(facts)
+            account.lapse(now)
+        if not account.claims and not at_rebuild:
+            self._agent_gone(account)
         self.migrations.disturb(facts.name)
         self.settle_vm(account)
+
+    def _replace(self, account: VmAccount) -> None:
+        """Another VM has the name now; the pods of this one hold their reservations until they go."""
+        account.is_deleted = account.is_replaced = True
+        for claim in account.claims:
+            self.change(claim, is_migrating=False)
+        if not account.claims:
+            self._forget(account)
 
     def lose_vm(self, name: ObjectName) -> None:
         """The VM is deleted; its pods hold their reservations until they go."""
         account = self.vms.get(name)
-        if account is not None:
-            account.is_deleted = True
-            self.migrations.disturb(name)
-            self.drop_unneeded_vm(name)
+        if account is None:
+            return
+        account.is_deleted = True
+        self.migrations.disturb(name)
+        if not account.claims:
+            self._forget(account)
 
-    def drop_unneeded_vm(self, name: ObjectName) -> None:
-        """Forgets an account that neither a VM nor a pod needs any more."""
-        account = self.vms.get(name)
-        if account is not None and not account.claims and (account.facts is None or account.is_deleted):
-            del self.vms[name]
+    def rebuilt(self) -> None:
+        """A first complete list was taken in: where it names no pod of a VM, there is no agent either."""
+        for account in list(self.vms.values()):
+            if not account.claims and account.facts is not None:
+                account.agent_gone()
+                self._agent_gone(account)
 
-    def finish(self, *, outside: bool) -> tuple[RoomFreed, ...]:
+    def forget_versions(self) -> None:
+        """Facts of any version count as news from now on, and what is gone may come back."""
+        self._gone.clear()
+        self.migrations.forget_versions()
+        for account in {*self.vms.values(), *self._accounts.values()}:
+            account.forget_version()
+
+    def lapse(self, now: Instant) -> None:
+        """Time has passed: promises end whose agents nobody has heard of."""
+        for account in self.vms.values():
+            if account.is_unproven and account.lapse(now):
+                self.settle_vm(account)
+
+    def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
-        freed = []
-        for name, before in self._touched.items():
+        for name in self._touched:
             book = self.nodes[name]
             book.forced = book.over if outside else book.forced.at_most(book.over)
             self.node_indexes.changed(name)
@@ -177,10 +271,30 @@ class LedgerState:
                     del self.nodes[name]
             else:
                 self.rooms[name] = book.room
-                if self.waiting.would_use(before, book.room):
-                    freed.append(RoomFreed(name))
+        freed = self._wake()
         self._touched.clear()
-        return tuple(freed)
+        self._changed_vms.clear()
+        effects: tuple[Effect, ...] = (*self.writes, *freed)
+        self.writes.clear()
+        return effects
+
+    def _wake(self) -> list[RoomFreed]:
+        """The nodes to touch, so that pods that wait on them and would fit now are looked at again."""
+        nodes: dict[str, None] = {}
+        if not self.waiting:
+            return []
+        for account in self._changed_vms:
+            for pod in self.waiting.resized(account):
+                node = next((each for each in pod.nodes if verdict(self.rooms.get(each), pod.claim) is FITS), None)
+                if node is not None:
+                    nodes[node] = None
+                    self.waiting.woken(pod.facts.uid)
+        for name in self._touched:
+            room = self.rooms.get(name)
+            for pod in [] if room is None else self.waiting.fitting(room):
+                nodes[name] = None
+                self.waiting.woken(pod.facts.uid)
+        return [RoomFreed(name) for name in nodes]
 
     def unlisted(self, uids: Iterable[str]) -> list[Claim]:
         """The claims whose pods are not in a complete list, though they may be expected there."""
@@ -192,7 +306,7 @@ class LedgerState:
         book = self.nodes.get(name)
         if book is None:
             book = self.nodes[name] = NodeAccount(name)
-        self._touched.setdefault(name, book.room)
+        self._touched[name] = None
         return book
 
     def _enter(self, claim: Claim) -> None:
@@ -204,8 +318,15 @@ class LedgerState:
     def _leave(self, claim: Claim) -> None:
         book = self._touch(claim.node)
         del book.claims[claim.pod.uid]
+        book.unmeasured -= claim.counts_as_unmeasured
+        claim.counts_as_unmeasured = False
         book.replace(claim.reserved, ZERO)
         book.unmet = book.unmet - claim.unmet
         if claim.is_migrating:
             book.migrating = book.migrating - claim.reserved - claim.unmet
         claim.reserved = ZERO
+
+
+def _is_predecessor(facts: VmFacts, known: VmFacts) -> bool:
+    """Whether ``facts`` are late news of a VM that had the name before the one that is known."""
+    return facts.uid not in ("", known.uid) and facts.version < known.version

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.translate import decode_node, decode_pod
+from scheduler_plugin.cluster.pods import decode_pod
+from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import Candidate
 from scheduler_plugin.placement import Filtered

@@ -20,7 +20,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
-from scheduler_plugin.cluster.translate import vm_facts
+from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit

@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
-from protocol.names import LABEL_VM_NAME, TOKEN_AUDIENCE
+from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, TOKEN_AUDIENCE, VM_KIND
 from scheduler_plugin.cluster.api import ApiCall
 
 NODES: Final = "/api/v1/nodes"
@@ -53,14 +53,21 @@ def _vm(number: int, slots: int = 4, version: int = 1, annotations: Mapping[str,
         "uid": f"v-{number}",
         "resourceVersion": str(version),
         "annotations": annotations or {},
+        "labels": {LABEL_ENABLED: "true"},
     }
     return {"metadata": metadata, "spec": {"guest": guest}, "status": {"cpus": 1, "memorySize": "4Gi"}}
 
 
 def pod(number: int, node: str | None) -> JsonObject:
     """The pod of a VM, bound to ``node`` or still pending (None)."""
-    labels = {LABEL_VM_NAME: vm_name(number)}
-    metadata = {"name": vm_name(number), "namespace": "default", "uid": f"p-{number}", "labels": labels}
+    owner = {"apiVersion": "vm.neon.tech/v1", "kind": VM_KIND, "name": vm_name(number), "uid": f"v-{number}"}
+    metadata = {
+        "name": vm_name(number),
+        "namespace": "default",
+        "uid": f"p-{number}",
+        "labels": {LABEL_VM_NAME: vm_name(number)},
+        "ownerReferences": [owner | {"controller": True}],
+    }
     spec: dict[str, object] = {"containers": [], "schedulerName": "autoscale-scheduler"}
     if node is not None:
         spec["nodeName"] = node

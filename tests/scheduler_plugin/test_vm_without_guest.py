@@ -6,7 +6,7 @@ import pytest
 
 from protocol.units import Resources
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.translate import vm_facts
+from scheduler_plugin.cluster.virtual_machines import vm_facts
 
 
 @pytest.mark.parametrize(

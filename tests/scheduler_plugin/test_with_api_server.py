@@ -87,8 +87,8 @@ async def test_a_vm_is_placed_and_grows_and_a_new_scheduler_knows_it(tmp_path: P
         await made(api, "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "agent"}})
         db = vm("db", cpu=1, slots=4)
         db["spec"]["guest"]["rootDisk"] = {"image": "postgres"}
-        await made(api, VMS, db)
-        pod = vm_pod("db")
+        db = await made(api, VMS, db)
+        pod = vm_pod("db", vm_uid=db["metadata"]["uid"])
         pod["spec"]["serviceAccountName"] = "agent"
         pod["spec"]["containers"][0]["image"] = "runner"
         pod = await made(api, PODS, pod)

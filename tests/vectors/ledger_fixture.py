@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from protocol.messages import AgentRequest, ObjectName
-from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
+from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import Level, MigrationFacts, NodeFacts, NodePolicy, PodFacts, VmFacts, violations
 from scheduler_plugin.ledger.ledger import Ledger
 
@@ -56,7 +56,7 @@ class LedgerFixture:
         """A running VM on the node, before the rebuild; ``permit`` is what was persisted."""
         facts = VmFacts(vm_name(name), f"vm-{name}", 1, size(MOST), size(use), size(use), pod=vm_name(name))
         self.vms[name] = replace(facts, permit=None if permit is None else size(permit))
-        self.pods[name] = PodFacts(name, vm_name(name), size(use), vm=vm_name(name), node=NODE)
+        self.pods[name] = PodFacts(name, vm_name(name), ZERO, vm=vm_name(name), node=NODE)
 
     def add_foreign(self, needs: int) -> None:
         """Another scheduler's pod on the node; called again it changes the pod."""

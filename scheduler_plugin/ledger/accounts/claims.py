@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from protocol.messages import Metrics
+from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.facts import PodFacts
@@ -28,8 +28,9 @@ class ClaimState(Enum):
 class Claim:
     """What a pod reserves on ``node``.
 
-    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get;
-    ``kept`` a floor from facts that the VM's account no longer holds. ``attempts`` counts bind calls in flight.
+    ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get.
+    ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
+    it.
     """
 
     pod: PodFacts
@@ -38,24 +39,42 @@ class Claim:
     vm: VmAccount | None
     reserved: Resources = ZERO
     unmet: Resources = ZERO
-    kept: Resources = ZERO
     attempts: int = 0
     is_migrating: bool = False
+    counts_as_unmeasured: bool = False
     metrics: Metrics | None = None
     denied_since: Instant | None = field(default=None)
 
     @property
     def size(self) -> Resources:
-        """What the claim must reserve by what is known now: the VM's account, or the pod's own requests."""
-        if self.vm is None or self.vm.facts is None:
-            return self.kept.at_least(self.pod.requests)
-        if self.kept is ZERO:
-            return self.vm.reserved
-        return self.vm.reserved.at_least(self.kept)
+        """What the claim must reserve by what is known now; see ``claim_size``."""
+        return claim_size(self.pod, self.vm)
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether there is no bound to what the pod may need: it, its VM or its VM's bounds are not known."""
+        if self.vm is None:
+            return bool(self.pod.unreadable)
+        facts = self.vm.facts
+        return bool(self.pod.unreadable) or (bool(self.pod.vm_uid) if facts is None else not facts.is_bounded)
 
 
 @dataclass(slots=True, eq=False)
 class VmAccount(PermitAccount):
-    """One VM: what it may use, and what its pods claim (two of them while it migrates)."""
+    """One VM: what it may use, and what its pods claim (two of them while it migrates).
 
+    ``uid`` is empty while only pods have been seen that do not say it. ``is_replaced``: another VM has its name now.
+    """
+
+    name: ObjectName | None = None
+    uid: str = ""
+    is_replaced: bool = False
     claims: list[Claim] = field(default_factory=list)
+
+
+def claim_size(pod: PodFacts, vm: PermitAccount | None) -> Resources:
+    """What ``pod`` needs: its VM and what lies around the guest, and no less than its requests."""
+    if vm is None or vm.facts is None:
+        return pod.requests
+    guest = vm.reserved if pod.around is ZERO else vm.reserved + pod.around
+    return guest if pod.requests.within(guest) else guest.at_least(pod.requests)

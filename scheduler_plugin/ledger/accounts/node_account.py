@@ -17,7 +17,7 @@ class NodeAccount:
 
     ``reserved``, ``unmet`` and ``migrating`` are sums over ``claims``. ``forced`` is by how much facts from outside
     (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its total:
-    no grant ever may.
+    no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
     """
 
     name: str
@@ -28,6 +28,7 @@ class NodeAccount:
     unmet: Resources = ZERO
     migrating: Resources = ZERO
     forced: Resources = ZERO
+    unmeasured: int = 0
     room: Room = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class NodeAccount:
             node=self.name,
             total=total,
             reserved=self.reserved,
-            free=total.minus_or_zero(self.reserved),
+            free=self._free(total),
             watermark=watermark,
             is_open=self.facts is not None and self.facts.is_open,
             price=0.0 if self.facts is None else self.facts.price,
@@ -80,5 +81,8 @@ class NodeAccount:
         """A claim's part of the sum changes from ``taken`` to ``given``."""
         self.reserved = self.reserved - taken + given
         room = self.room
-        free = room.total.minus_or_zero(self.reserved)
+        free = self._free(room.total)
         self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price)
+
+    def _free(self, total: Resources) -> Resources:
+        return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - ``reserved`` is the largest of: every permit that the agent may still hold, every permit that the API may hold,
   ``spec.use``, and what the guest has. It falls only when each of these has provably fallen.
+- Promises are for agents that exist: permits count only while autoscaling is enabled for the VM, and are taken back
+  from the API once its last pod is gone. A VM without an agent follows its object.
 - A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
   sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
 - A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
@@ -17,12 +19,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE, OutstandingPermits
-from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST, VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 
 LONG_AGO: Final = Instant(float("-inf"))
@@ -65,26 +67,39 @@ class PermitAccount:
             return ZERO
         return self.facts.use if self.facts.actual is None else self.facts.use.at_least(self.facts.actual)
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent may hold permits for the VM."""
+        return self.facts is not None and self.facts.has_agent
+
     def open(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
-        """The first facts about this VM, or about a new VM of the same name."""
+        """The first facts about this VM. ``at_rebuild``: an agent may hold what a scheduler before this one granted."""
         self.facts, self.is_deleted = facts, False
-        self._forget_agent()
-        self.pending, self.in_doubt = None, False
         self.stored_low = self.stored_high = facts.permit or ZERO
-        if facts.permit is not None or at_rebuild:
+        may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
+        if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.reserved_without_agent, now)
             self.trusted_from = Instant(now + SETTLE)
-        self.is_unproven = at_rebuild and facts.permit is None
+        self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
         self._derive()
 
     @property
     def reserved_without_agent(self) -> Resources:
         """What the API's facts alone require: the rebuild rule."""
-        return self.in_use.at_least(self.stored_high)
+        return self.in_use.at_least(self.stored_high) if self.has_agent else self.in_use
+
+    @property
+    def may_be_used(self) -> Resources:
+        """The most that the VM may come to use without another answer."""
+        return self.reserved_without_agent.at_least(self.permit or ZERO) if self.has_agent else self.in_use
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
-        if self.facts is None or facts.version < self.facts.version:
+        if self.facts is None:
+            return
+        if facts.unreadable:
+            facts = self._at_most(facts, self.facts)
+        if facts.version < self.facts.version:
             return
         self.facts, self.is_deleted = facts, False
         stored = facts.permit or ZERO
@@ -94,6 +109,29 @@ class PermitAccount:
             self.stored_low = self.stored_low.at_most(stored)
             self.stored_high = self.stored_high.at_least(stored)
         self._derive()
+
+    def _at_most(self, facts: VmFacts, known: VmFacts) -> VmFacts:
+        """An object that has become unreadable: its VM may still have whatever it had."""
+        return replace(
+            facts, use=facts.use.at_least(self.reserved), version=facts.version or known.version, uid=known.uid
+        )
+
+    def forget_version(self) -> None:
+        """Facts of any version are newer from now on."""
+        if self.facts is not None:
+            self.facts = replace(self.facts, version=0)
+
+    def lapse(self, now: Instant) -> bool:
+        """An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing.
+
+        Whether that changes what is reserved.
+        """
+        if not self.is_unproven or self.permit is not None or now < self.trusted_from:
+            return False
+        before = self.reserved
+        self.promises = OutstandingPermits()
+        self._derive()
+        return self.reserved != before
 
     def is_old(self, pod: str, sequence: int | None, now: Instant) -> bool:
         """Whether a message from the pod with this UID is doubled, or was overtaken by one already answered."""
@@ -126,15 +164,24 @@ class PermitAccount:
 
         A new write gets ``revision``, which must be above every earlier one.
         """
-        if self.permit is None or self.facts is None or self.is_stored:
+        if self.permit is None or self.is_stored or not self.has_agent:
             return None
-        held = self.promises.held
-        if self.pending is not None and self.pending.permit == held:
+        return self._order(self.promises.held, revision, is_urgent=not self.permit.within(self.stored_low))
+
+    def take_back(self, revision: int) -> PersistPermit | None:
+        """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
+        if self.is_deleted or not self.has_agent or self.stored_high.within(self.in_use):
+            return None
+        return self._order(self.in_use, revision, is_urgent=False)
+
+    def _order(self, permit: Resources, revision: int, *, is_urgent: bool) -> PersistPermit | None:
+        if self.facts is None:
+            return None
+        if self.pending is not None and self.pending.permit == permit:
             revision = self.pending.revision
-        urgent = not self.permit.within(self.stored_low)
-        self.pending = PersistPermit(self.facts.name, held, revision, before_answer=urgent)
-        self.stored_low = self.stored_low.at_most(held)
-        self.stored_high = self.stored_high.at_least(held)
+        self.pending = PersistPermit(self.facts.name, permit, revision, before_answer=is_urgent, uid=self.facts.uid)
+        self.stored_low = self.stored_low.at_most(permit)
+        self.stored_high = self.stored_high.at_least(permit)
         self._derive()
         return self.pending
 
@@ -162,4 +209,5 @@ class PermitAccount:
         self.is_unproven = False
 
     def _derive(self) -> None:
-        self.reserved = self.reserved_without_agent.at_least(self.promises.held)
+        needed = self.reserved_without_agent
+        self.reserved = needed.at_least(self.promises.held) if self.has_agent else needed

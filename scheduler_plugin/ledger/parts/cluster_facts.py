@@ -47,6 +47,10 @@ class ClusterFacts(LedgerPart):
             else:
                 doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
         doubtful += migration_reservations.relist(state, list(migrations), now)
+        state.waiting.listed({pod.uid for pod in known_pods})
+        if not self.is_ready:
+            state.rebuilt()
+        state.lapse(now)
         self.is_ready = True
         return (*doubtful, *self._finish(outside=True))
 
@@ -78,6 +82,18 @@ class ClusterFacts(LedgerPart):
     def lose_vm(self, name: ObjectName) -> Effects:
         """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
         self._state.lose_vm(name)
+        return self._finish(outside=True)
+
+    def forget_versions(self) -> None:
+        """The API has gone back to an earlier state (its store was restored): what it says next is the newest there is.
+
+        Follow it with complete lists.
+        """
+        self._state.forget_versions()
+
+    def pass_time(self, now: Instant) -> Effects:
+        """Ends promises to agents that were not heard of since a rebuild; call it every few seconds."""
+        self._state.lapse(now)
         return self._finish(outside=True)
 
     def see_migration(self, migration: MigrationFacts, now: Instant) -> Effects:

@@ -23,6 +23,14 @@ class Scheduling(LedgerPart):
         """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""
         self._state.node_indexes.rank_by(ranking)
 
+    def serve(self, scheduler: str) -> None:
+        """Pods with this ``schedulerName`` are placed by the extender from now on."""
+        self._state.scheduler = scheduler
+
+    def places(self, pod: PodFacts) -> bool:
+        """Whether the pod is placed by the scheduler that the extender serves."""
+        return pod.scheduler == self._state.scheduler
+
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
         """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
         self._require_ready()

@@ -134,7 +134,7 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int) -> Victim | str:
     account, facts = claim.vm, None if claim.vm is None else claim.vm.facts
     if account is None or facts is None:
         return "not known"
-    if not claim.pod.is_ours:
+    if not ledger.places(claim.pod):
         return "placed by another scheduler"
     if not facts.may_move:
         return "exempt"

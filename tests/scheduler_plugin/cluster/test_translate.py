@@ -10,7 +10,9 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.translate import ClusterNode, decode_node, decode_pod, read_node, read_pod, vm_facts
+from scheduler_plugin.cluster.pods import decode_pod, read_pod
+from scheduler_plugin.cluster.translate import ClusterNode, decode_node, read_node
+from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.ledger import PodFacts, VmFacts
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 
@@ -68,6 +70,7 @@ def test_a_pod_of_a_vm_names_it_and_a_finished_one_is_finished() -> None:
         vm=ObjectName("default", "db"),
         node="n1",
         finished=True,
+        vm_uid="vm-db",
     )
     assert read_pod(pod) == expected == decode_pod(json.dumps(pod).encode())
 
@@ -156,12 +159,9 @@ def test_a_pod_that_a_migration_made_says_so_until_the_vm_owns_it() -> None:
     assert read_pod(pod).migration is None
 
 
-def test_a_pod_is_ours_where_our_scheduler_places_it() -> None:
-    assert [read_pod(plain_pod("p"), scheduler).is_ours for scheduler in ("autoscale-scheduler", "other")] == [
-        True,
-        False,
-    ]
-    assert decode_pod(json.dumps(plain_pod("p") | {"spec": {"containers": []}}).encode()).is_ours
+def test_a_pod_says_which_scheduler_places_it() -> None:
+    assert read_pod(plain_pod("p")).scheduler == "autoscale-scheduler"
+    assert not decode_pod(json.dumps(plain_pod("p") | {"spec": {"containers": []}}).encode()).scheduler
 
 
 @pytest.mark.parametrize(

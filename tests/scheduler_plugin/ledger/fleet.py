@@ -59,7 +59,7 @@ def vm(
 
 def vm_pod(of: str, on: str | None = None, uid: str | None = None, *, finished: bool = False) -> PodFacts:
     """The pod of a VM; its UID is ``uid-NAME``."""
-    return PodFacts(uid or f"uid-{of}", name(f"{of}-pod"), amount(0.1), name(of), on, finished)
+    return PodFacts(uid or f"uid-{of}", name(f"{of}-pod"), Resources(amount(0.1).cpu, Bytes(0)), name(of), on, finished)
 
 
 def plain_pod(of: str, requests: Resources, on: str | None = None, *, finished: bool = False) -> PodFacts:

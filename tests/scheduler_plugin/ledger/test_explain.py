@@ -26,6 +26,7 @@ def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
             "permit the API may hold": amount(3, 2),
             "spec.guest use": amount(2),
             "what the guest has": amount(1),
+            "requests of the pod": vm_pod("a").requests,
         },
         permit=amount(3, 2),
         is_permit_stored=False,
@@ -106,7 +107,7 @@ def test_a_pod_without_a_vm_counts_its_requests() -> None:
         None,
         False,
     )
-    assert fleet.ledger.explain("uid-c", LATER).floors == {"requests of the pod": amount(0.1)}
+    assert fleet.ledger.explain("uid-c", LATER).floors == {"requests of the pod": vm_pod("a").requests}
 
 
 def test_nobody_is_explained_who_is_not_there() -> None:

@@ -24,7 +24,7 @@ def test_a_rebuild_reserves_the_most_of_use_actual_and_persisted_permit() -> Non
     assert {uid: claim.reserved for uid, claim in fleet.ledger.claims.items()} == {
         "uid-a": amount(2, 6),
         "uid-b": amount(3),
-        "uid-c": amount(0.1),
+        "uid-c": vm_pod("c").requests,
     }
 
 
@@ -132,7 +132,7 @@ def test_a_new_vm_of_the_same_name_does_not_shrink_the_old_ones_pod() -> None:
 
 def test_a_pod_seen_before_its_vm_counts_its_requests_until_the_vm_is_known() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
-    assert fleet.on("n1") == amount(0.1)
+    assert fleet.on("n1") == vm_pod("a").requests
     fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), NOW))
     assert fleet.on("n1") == amount(2)
     fleet.did(fleet.ledger.lose_pod("uid-a"))

@@ -12,10 +12,14 @@ def fleet_of_one(**more: int) -> Fleet:
     return Fleet(node(), vm("a", amount(2), permit=amount(2)), vm_pod("a", "n1"))
 
 
+def order(size: float, revision: int, *, before_answer: bool = True) -> PersistPermit:
+    return PersistPermit(name("a"), amount(size), revision, before_answer, "a-first")
+
+
 def test_an_increase_waits_for_its_write() -> None:
     fleet = fleet_of_one()
     decision = fleet.ask("a", amount(4), number=1)
-    assert decision.persist == PersistPermit(name("a"), amount(4), 1, before_answer=True)
+    assert decision.persist == order(4, 1)
     assert fleet.reserved("a") == amount(4)
 
 
@@ -35,14 +39,16 @@ def test_the_same_request_again_touches_nothing() -> None:
 
 def test_a_first_answer_without_a_stored_permit_is_written_before() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    assert fleet.ask("a", amount(2), number=1).persist == PersistPermit(name("a"), amount(2), 1, before_answer=True)
+    assert fleet.ask("a", amount(2), number=1).persist == PersistPermit(
+        name("a"), amount(2), 1, before_answer=True, uid="a-first"
+    )
 
 
 def test_a_decrease_is_written_after_its_answer() -> None:
     fleet = fleet_of_one()
     fleet.grant("a", amount(4), number=1)
     decision = fleet.ask("a", amount(3), number=2)
-    assert decision.persist == PersistPermit(name("a"), amount(3), 2, before_answer=False)
+    assert decision.persist == order(3, 2, before_answer=False)
 
 
 def test_a_replay_gives_the_same_permit_and_the_same_write() -> None:
@@ -58,7 +64,7 @@ def test_a_write_with_an_unknown_outcome_is_ordered_again() -> None:
     for revision in (first.persist.revision, 99):
         fleet.did(fleet.ledger.permit_unsure(revision, name("a")))
     again = fleet.ask("a", amount(4), number=2)
-    assert again.persist == PersistPermit(name("a"), amount(4), 2, before_answer=True)
+    assert again.persist == order(4, 2)
     fleet.store(again)
     assert fleet.ask("a", amount(4), number=3).persist is None
 
@@ -110,7 +116,9 @@ def test_a_permit_that_somebody_else_removed_is_written_again() -> None:
     fleet = fleet_of_one()
     fleet.grant("a", amount(4), number=1)
     fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=9), LATER))
-    assert fleet.ask("a", amount(4), number=2).persist == PersistPermit(name("a"), amount(4), 2, before_answer=True)
+    assert fleet.ask("a", amount(4), number=2).persist == PersistPermit(
+        name("a"), amount(4), 2, before_answer=True, uid="a-first"
+    )
 
 
 def test_a_decrease_gives_no_room_away_that_a_restart_would_reserve_again() -> None:

@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, PODS, VMS, FakeCluster
-from tests.scheduler_plugin.objects import Obj
+from tests.scheduler_plugin.objects import Obj, owner_of
 
 FINALIZER = "vm.neon.tech/finalizer"
 
@@ -63,7 +63,9 @@ class FakeController:
         self._status(targetPodName=target)
         pod = self._pod(self.migration["status"]["sourcePodName"])
         pod["metadata"] |= {"name": target, "uid": f"uid-{target}"}
-        pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachineMigration", "name": self.name, "uid": "any"}]
+        pod["metadata"]["ownerReferences"] = [
+            owner_of(self.name, self.migration["metadata"]["uid"], "VirtualMachineMigration")
+        ]
         del pod["spec"]["nodeName"]
         return self.cluster.put(PODS, pod)
 
@@ -80,7 +82,7 @@ class FakeController:
         """The guest runs in the target pod."""
         self._vm_status(phase="Running", podName=self.target["metadata"]["name"])
         pod = self.target
-        pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": self.vm, "uid": "any"}]
+        pod["metadata"]["ownerReferences"] = [owner_of(self.vm, f"vm-{self.vm}")]
         self.cluster.put(PODS, pod)
 
     def succeed(self) -> None:

@@ -194,7 +194,7 @@ def test_another_order_may_be_given() -> None:
     ("facts", "pod", "why"),
     [
         ({"may_move": False}, {}, "exempt"),
-        ({}, {"is_ours": False}, "placed by another scheduler"),
+        ({}, {"scheduler": "other"}, "placed by another scheduler"),
         ({"phase": "Migrating"}, {}, "not running in one pod"),
         ({"pod": None}, {}, "not running in one pod"),
         ({"pod": name("other")}, {}, "not running in one pod"),

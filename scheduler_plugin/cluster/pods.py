@@ -1,0 +1,244 @@
+"""Pods of the Kubernetes API into facts for the ledger. Nothing else looks inside a pod.
+
+Rules that hold here:
+
+- A pod's requests are counted as kube-scheduler counts them: the larger of all containers together (sidecars, that is
+  init containers that restart always, included) and of each init container with the sidecars started before it; plus
+  the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
+- A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
+  what it actually has; what it asks for is left out once the kubelet has said that it is infeasible.
+- A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
+- An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.kubernetes.objects import JsonObject, flag, items, name_of, text, texts, uid_of
+from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME, MIGRATION_KIND, VM_GROUP, VM_KIND
+from protocol.units import ZERO, Resources
+from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+from scheduler_plugin.ledger import PodFacts
+
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+"""Phases after which a pod needs nothing."""
+
+RUNNER: Final = "neonvm-runner"
+"""The container that runs a VM's guest; in a pod without one of this name it is the first."""
+
+RESIZE_PENDING: Final = "PodResizePending"
+INFEASIBLE: Final = "Infeasible"
+
+Amounts = dict[str, WireQuantity]
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """An owner reference."""
+
+    kind: str
+    name: str
+    uid: str = ""
+    apiVersion: str = ""  # noqa: N815 - the name in the API
+    controller: bool | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What is needed of any object's metadata."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    ownerReferences: list[Owner] | None = None  # noqa: N815 - the name in the API
+
+
+class _Requests(msgspec.Struct, frozen=True):
+    requests: Amounts | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    name: str = ""
+    resources: _Requests | None = None
+    restartPolicy: str | None = None  # noqa: N815 - the name in the API
+
+
+class _PodSpec(msgspec.Struct, frozen=True):
+    containers: list[_Container] = msgspec.field(default_factory=list)
+    initContainers: list[_Container] | None = None  # noqa: N815 - the name in the API
+    overhead: Amounts | None = None
+    resources: _Requests | None = None
+    nodeName: str | None = None  # noqa: N815 - the name in the API
+    schedulerName: str | None = None  # noqa: N815 - the name in the API
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    reason: str | None = None
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """What the kubelet has allocated to a container or pod, and what it actually has."""
+
+    name: str = ""
+    allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
+    resources: _Requests | None = None
+
+
+class _PodStatus(msgspec.Struct, frozen=True):
+    phase: str | None = None
+    conditions: list[_Condition] | None = None
+    containerStatuses: list[_Held] | None = None  # noqa: N815 - the name in the API
+    initContainerStatuses: list[_Held] | None = None  # noqa: N815 - the name in the API
+    allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
+    resources: _Requests | None = None
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _PodSpec
+    status: _PodStatus | None = None
+
+
+_POD: Final = msgspec.json.Decoder(_Pod)
+
+
+def read_pod(obj: JsonObject) -> PodFacts:
+    """A Pod. Raises ``ValueError``."""
+    try:
+        return _pod_facts(msgspec.convert(obj, _Pod))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+
+
+def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
+    """A Pod from its JSON text, for hot paths. Raises ``ValueError``."""
+    try:
+        return _pod_facts(_POD.decode(body))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+
+
+def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
+    """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
+    name = name_of(obj)
+    owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
+    meta = Metadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
+    spec = _PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
+    return replace(_pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase")))), unreadable=reason)
+
+
+def _owner_at_most(obj: JsonObject) -> Owner:
+    kind, name, uid, version = (text(obj, key) for key in ("kind", "name", "uid", "apiVersion"))
+    return Owner(kind, name, uid, version, flag(obj, "controller"))
+
+
+def _pod_facts(found: _Pod) -> PodFacts:
+    meta, status = found.metadata, found.status or _PodStatus()
+    vm, vm_uid, migration, migration_uid = _run_by(meta)
+    requests, around = _counted(found.spec, status)
+    return PodFacts(
+        uid=meta.uid,
+        name=ObjectName(meta.namespace, meta.name),
+        requests=requests,
+        vm=vm,
+        node=found.spec.nodeName or None,
+        finished=status.phase in TERMINAL,
+        migration=migration,
+        scheduler=found.spec.schedulerName or "",
+        vm_uid=vm_uid,
+        migration_uid=migration_uid,
+        around=ZERO if vm is None else around,
+    )
+
+
+def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, str]:
+    """The VM that the pod runs and the migration that it is the target of, each with its UID.
+
+    A target is the migration's until that has succeeded, and then the VM's; until then its label says which VM. The
+    source of a migration has it as an owner too, but not as its controller.
+    """
+    owners = [each for each in meta.ownerReferences or () if each.apiVersion.partition("/")[0] in ("", VM_GROUP)]
+    for owner in owners:
+        if owner.kind == MIGRATION_KIND and owner.controller:
+            vm = (meta.labels or {}).get(LABEL_VM_NAME)
+            migration = ObjectName(meta.namespace, owner.name)
+            return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid
+    for owner in owners:
+        if owner.kind == VM_KIND:
+            return ObjectName(meta.namespace, owner.name), owner.uid, None, ""
+    return None, "", None, ""
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+def _counted(spec: _PodSpec, status: _PodStatus) -> tuple[Resources, Resources]:
+    """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
+    is_feasible = not any(each.type == RESIZE_PENDING and each.reason == INFEASIBLE for each in status.conditions or ())
+    held = {each.name: each for each in status.containerStatuses or ()}
+    sizes = [
+        _size(f"spec.containers[{index}]", each, held.get(each.name), is_feasible=is_feasible)
+        for index, each in enumerate(spec.containers)
+    ]
+    sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
+    counted = (Resources.sum(sizes) + sidecars).at_least(starting)
+    counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
+    overhead = _amounts("spec.overhead", spec.overhead)
+    runner = next((index for index, each in enumerate(spec.containers) if each.name == RUNNER), 0)
+    beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
+    return counted + overhead, beside + sidecars + overhead
+
+
+def _init_sizes(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+    """What all sidecars need together, and the most that any moment of starting needs."""
+    held = {each.name: each for each in status.initContainerStatuses or ()}
+    sidecars, starting = ZERO, ZERO
+    for index, init in enumerate(spec.initContainers or ()):
+        is_sidecar = init.restartPolicy == "Always"
+        kept = held.get(init.name) if is_sidecar else None
+        size = _size(f"spec.initContainers[{index}]", init, kept, is_feasible=is_feasible)
+        starting = starting.at_least(sidecars + size)
+        if is_sidecar:
+            sidecars = sidecars + size
+    return sidecars, starting
+
+
+def _size(path: str, container: _Container, held: _Held | None, *, is_feasible: bool) -> Resources:
+    asked = (
+        ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
+    )
+    if held is None or (held.resources is None and not held.allocatedResources):
+        return asked
+    has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
+    return asked.at_least(has) if is_feasible else has
+
+
+def _has(path: str, allocated: Amounts | None, actual: _Requests | None) -> Resources:
+    has = _amounts(f"{path}: allocatedResources", allocated)
+    return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
+
+
+def _pod_level(spec: _PodSpec, status: _PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+    """A request on the pod itself replaces what its containers come to."""
+    if spec.resources is None or not spec.resources.requests:
+        return counted
+    given = spec.resources.requests
+    said = _amounts("spec.resources.requests", given)
+    if status.resources is not None or status.allocatedResources:
+        has = _has("status", status.allocatedResources, status.resources)
+        said = said.at_least(has) if is_feasible else has
+    return Resources(said.cpu if "cpu" in given else counted.cpu, said.mem if "memory" in given else counted.mem)
+
+
+def _amounts(path: str, given: Amounts | None) -> Resources:
+    if not given:
+        return ZERO
+    return Resources(
+        cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
+    )

@@ -1,0 +1,132 @@
+"""Pods that no node had room for, so that freed room can wake them: nothing else does.
+
+Rules that hold here:
+
+- A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
+  about again, and waits anew if it must.
+- A pod that is gone, bound or fits again waits no more. Pods that no watch has shown are few: the oldest are forgotten.
+- Pods that were asked about together share one set of nodes: there are few sets, of thousands of names each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.units import Resources
+from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.placement import FITS, Room, verdict
+
+MOST_UNSEEN: Final = 1_000
+"""So many waiting pods are kept that no watch has shown."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingPod:
+    """A pod that needs ``claim``, as does its VM's ``account``; ``nodes`` are those that refused it."""
+
+    facts: PodFacts
+    account: VmAccount | None
+    claim: Resources
+    nodes: frozenset[str]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The pods that wait on the same nodes; ``least`` is what none of them needs less of."""
+
+    least: Resources
+    pods: dict[str, WaitingPod] = field(default_factory=dict)
+
+
+class WaitingPods:
+    """All waiting pods by UID, by the nodes that they wait on, and by their VM."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, WaitingPod] = {}
+        self._groups: dict[frozenset[str], _Group] = {}
+        self._of_vm: dict[VmAccount, dict[str, WaitingPod]] = {}
+        self._seen: set[str] = set()
+        self._unseen: dict[str, None] = {}
+        self._unlisted: dict[str, WaitingPod] = {}
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def add(self, pod: PodFacts, account: VmAccount | None, nodes: Iterable[str]) -> None:
+        """The pod was refused on all of ``nodes``."""
+        uid = pod.uid
+        self._drop(uid)
+        self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
+        if uid not in self._seen:
+            self._unseen[uid] = None
+            if len(self._unseen) > MOST_UNSEEN:
+                self._drop(next(iter(self._unseen)))
+
+    def forget(self, uid: str) -> None:
+        """The pod has found its place, or is gone."""
+        self._seen.discard(uid)
+        self._unlisted.pop(uid, None)
+        self._drop(uid)
+
+    def woken(self, uid: str) -> None:
+        """The pod will be asked about again."""
+        self._drop(uid)
+
+    def seen(self, uid: str) -> None:
+        """A watch shows the pod, and that it is not bound."""
+        self._seen.add(uid)
+        self._unseen.pop(uid, None)
+        if uid in self._unlisted:
+            self._enter(self._unlisted.pop(uid))
+
+    def listed(self, uids: Set[str]) -> None:
+        """A complete list names ``uids``; what it does not name waits again only if it is seen later."""
+        self._seen &= uids
+        self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
+        for uid in self._unlisted:
+            self._drop(uid)
+
+    def resized(self, account: VmAccount) -> list[WaitingPod]:
+        """The waiting pods of a VM that may need another amount by now."""
+        pods = list(self._of_vm.get(account, {}).values())
+        for pod in pods:
+            pod.claim = claim_size(pod.facts, account)
+            group = self._groups[pod.nodes]
+            group.least = group.least.at_most(pod.claim)
+        return pods
+
+    def fitting(self, room: Room) -> list[WaitingPod]:
+        """The pods that wait on this node and fit there now."""
+        found = []
+        for nodes, group in self._groups.items():
+            if room.node in nodes and group.least.within(room.free):
+                found += [pod for pod in group.pods.values() if verdict(room, pod.claim) is FITS]
+        return found
+
+    def _enter(self, pod: WaitingPod) -> None:
+        group = self._groups.get(pod.nodes)
+        if group is None:
+            group = self._groups[pod.nodes] = _Group(pod.claim)
+        else:
+            group.least = group.least.at_most(pod.claim)
+        uid = pod.facts.uid
+        group.pods[uid] = self._pods[uid] = pod
+        if pod.account is not None:
+            self._of_vm.setdefault(pod.account, {})[uid] = pod
+
+    def _drop(self, uid: str) -> None:
+        pod = self._pods.pop(uid, None)
+        self._unseen.pop(uid, None)
+        if pod is None:
+            return
+        group = self._groups[pod.nodes]
+        del group.pods[uid]
+        if not group.pods:
+            del self._groups[pod.nodes]
+        if pod.account is not None:
+            del self._of_vm[pod.account][uid]
+            if not self._of_vm[pod.account]:
+                del self._of_vm[pod.account]
