@@ -7,9 +7,9 @@ so that faults can be injected here and every mode shares one code path.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -53,7 +53,8 @@ class PodNetwork:
     ``address`` reaches the pod from every node. ``enter`` is the command prefix that runs a program inside the pod's
     network (empty where the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
     guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
-    what a guest plugs its interfaces into: taps, or the hub's socket.
+    what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
+    this network bind in place of their usual ones, which another program of the machine has taken.
     """
 
     address: str
@@ -61,6 +62,11 @@ class PodNetwork:
     metrics_url: str
     api_host: str
     attachments: Sequence[str]
+    moved_ports: Mapping[int, int] = field(default_factory=dict)
+
+    def port_for(self, port: int) -> int:
+        """Where a program in this network listens that usually listens on ``port``."""
+        return self.moved_ports.get(port, port)
 
     @property
     def guest_host(self) -> str:
@@ -268,15 +274,21 @@ class ClusterNetwork(Protocol):
     def control_enter(self) -> Sequence[str]:
         """The command prefix that runs a control-plane program where pods can reach it."""
 
+    def port_for(self, port: int) -> int:
+        """Where a program in the network listens that usually listens on ``port``; see ``PodNetwork.moved_ports``."""
+
     async def expose(self, target: str, port: int) -> int:
-        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port."""
+        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port.
+
+        ``port`` is the usual one.
+        """
 
 
 class PodSockets(Protocol):
     """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them.
 
-    A pod of None means the control plane's place in the network. Both raise ``OSError`` as sockets do, and
-    ``NetworkError`` for a pod that is not plugged in.
+    A pod of None means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as
+    sockets do, and ``NetworkError`` for a pod that is not plugged in.
     """
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:

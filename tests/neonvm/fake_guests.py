@@ -224,5 +224,8 @@ class PlainNetwork:
     def control_enter(self) -> Sequence[str]:
         return ()
 
+    def port_for(self, port: int) -> int:
+        return port
+
     async def expose(self, target: str, port: int) -> int:
         return port

@@ -22,13 +22,13 @@ from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
+from deploy.local.kubelet.agents import AGENTS_PORT, API_PORT
 from deploy.local.private_file import write_private
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
-API_PORT: Final = 6443
 EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
 _PATIENCE: Final = Seconds(60.0)
@@ -75,12 +75,13 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
     if not folder.scheduler_config.exists():
         folder.scheduler_config.write_text(scheduler_settings())
     token = (folder.root / "admin-token").read_text().strip()
-    write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{API_PORT}", token))
+    write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", token))
     arguments = [
         *("--config", str(folder.scheduler_config)),
         *("--kubeconfig", str(folder.control_kubeconfig)),
-        *(f"--listen-agents={host}:10299", f"--listen-extender={host}:{EXTENDER_PORT}"),
-        f"--listen-metrics={host}:{PROBES_PORT}",
+        f"--listen-agents={host}:{network.port_for(AGENTS_PORT)}",
+        f"--listen-extender={host}:{network.port_for(EXTENDER_PORT)}",
+        f"--listen-metrics={host}:{network.port_for(PROBES_PORT)}",
     ]
     command = [sys.executable, "-m", "scheduler_plugin", *arguments]
     return Program(command, folder.log("scheduler"), network.control_enter())

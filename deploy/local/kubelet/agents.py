@@ -50,11 +50,11 @@ class AgentRun:
         host = self.network.api_host
         environment = {
             **self.form,
-            "SCHEDULER_URL": f"http://{host}:{AGENTS_PORT}",
+            "SCHEDULER_URL": f"http://{host}:{self.network.port_for(AGENTS_PORT)}",
             "SCHEDULER_TOKEN_FILE": str(for_scheduler.file),
-            "KUBERNETES_API_URL": f"http://{host}:{API_PORT}",
+            "KUBERNETES_API_URL": f"http://{host}:{self.network.port_for(API_PORT)}",
             "KUBERNETES_TOKEN_FILE": str(for_api.file),
-            "AGENT_LISTEN": f"{self.network.address}:{AGENT_PORT}",
+            "AGENT_LISTEN": f"{self.network.address}:{self.network.port_for(AGENT_PORT)}",
         }
         if self.policy is not None:
             environment["AGENT_CONFIG"] = str(self.policy)
@@ -82,7 +82,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Pa
         "NODE_NAME": node,
         "POD_NAMESPACE": name_of(pod).namespace,
         "POD_NAME": name_of(pod).name,
-        "METRICS_URL": f"http://{{pod_ip}}:{METRICS_PORT}/metrics",
+        "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
     }
     return AgentRun(pod, network, folder, form, network.enter, policy)
 

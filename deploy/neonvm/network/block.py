@@ -1,7 +1,8 @@
 """A block of loopback addresses that one local cluster has to itself: 127.B.0.0/16, needing no privilege at all.
 
-Rules: holding the block means holding a listening socket on its last address, so two clusters never share one and a
-crash gives it back. A cluster tries the block that its name picks first, so its addresses rarely change between runs.
+- A cluster holds its block by a name among the kernel's abstract sockets: two clusters never share a block, a crash
+  gives it back, and no port is needed that another program may have taken.
+- A cluster tries the block that its name picks first, so its addresses rarely change between runs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ import hashlib
 import socket
 from typing import Final
 
-from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import NetworkError
 
 _FIRST: Final = 64
 _BLOCKS: Final = 64
-_GUARD_PORT: Final = 10255
 
 
 class LoopbackBlock:
@@ -32,12 +31,12 @@ class LoopbackBlock:
         for step in range(_BLOCKS):
             number = _FIRST + (start + step) % _BLOCKS
             try:
-                return cls(number, listening(tcp_socket(), f"127.{number}.255.254", _GUARD_PORT))
+                return cls(number, _named(f"autoscale.127.{number}"))
             except OSError:
                 continue
         raise NetworkError(
-            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255, "
-            f"guarded by port {_GUARD_PORT}); end another local cluster first: autoscale local down"
+            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255); "
+            f"end another local cluster first: autoscale local down"
         )
 
     def address(self, rest: str) -> str:
@@ -47,3 +46,14 @@ class LoopbackBlock:
     def close(self) -> None:
         """Gives the block back."""
         self._guard.close()
+
+
+def _named(name: str) -> socket.socket:
+    """A socket that holds ``name`` in this network namespace. Raises ``OSError`` where another one does."""
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0{name}")
+    except BaseException:
+        held.close()
+        raise
+    return held

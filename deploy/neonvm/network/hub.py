@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import FLAT_PREFIX
+from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, METRICS_PORT
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.network.sockets import listening, tcp_socket
@@ -57,7 +57,7 @@ class HubNetwork:
     @property
     def description(self) -> str:
         """One line for people."""
-        return f"nodes are ports of a hub, pods are loopback addresses ({self._why})"
+        return f"nodes are ports of a hub, and {self._places.description.removeprefix('nodes are names and ')}"
 
     async def up(self) -> None:
         """Starts the hub. Raises ``NetworkError`` and leaves nothing behind where it cannot."""
@@ -106,7 +106,7 @@ class HubNetwork:
             await self._places.remove_pod(pod)
             self._cables.release(pod)
             raise
-        self._plugged[pod] = replace(place, attachments=(f"unix:{path}", f"forward:{place.address}"))
+        self._plugged[pod] = replace(place, attachments=(f"unix:{path}", self._forward(place)))
         return self._plugged[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:
@@ -131,6 +131,15 @@ class HubNetwork:
     def control_enter(self) -> Sequence[str]:
         """Nothing: the control plane runs on the machine itself."""
         return ()
+
+    def port_for(self, port: int) -> int:
+        """As on loopback, where all but the guests' own addresses are."""
+        return self._places.port_for(port)
+
+    @staticmethod
+    def _forward(place: PodNetwork) -> str:
+        """The private link of a pod's guest."""
+        return f"forward:{place.address}:{place.port_for(METRICS_PORT)}:{place.port_for(DAEMON_PORT)}"
 
     async def expose(self, target: str, port: int) -> int:
         """A port on 127.0.0.1 that leads to ``target:port``, through the hub where that is a guest."""

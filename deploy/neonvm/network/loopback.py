@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import METRICS_PORT
+from deploy.neonvm.addressing import METRICS_PORT, USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.block import LoopbackBlock
 from deploy.neonvm.network.forwarder import Forwarder
+from deploy.neonvm.network.port_map import PortMap
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
@@ -30,6 +31,7 @@ class _Held:
     block: LoopbackBlock
     pods: AddressPool
     vms: AddressPool
+    ports: PortMap
 
 
 class LoopbackNetwork:
@@ -46,17 +48,23 @@ class LoopbackNetwork:
     @property
     def description(self) -> str:
         """One line for people."""
-        return f"nodes are names and pods are loopback addresses ({self._why})"
+        taken = self._held.ports.description if self._held is not None else ""
+        return f"nodes are names and pods are loopback addresses ({'; '.join(filter(None, (self._why, taken)))})"
 
     async def up(self) -> None:
         """Claims a block of addresses. Raises ``NetworkError``."""
         await self.down()
         block = LoopbackBlock.claim(self._cluster)
-        self._held = _Held(
-            block,
-            AddressPool("pods", block.address("1.0"), block.address("127.255")),
-            AddressPool("VMs", block.address("128.0"), block.address("255.253")),
-        )
+        try:
+            self._held = _Held(
+                block,
+                AddressPool("pods", block.address("1.0"), block.address("127.255")),
+                AddressPool("VMs", block.address("128.0"), block.address("255.252")),
+                PortMap.tried(block.address("255.253"), USUAL_PORTS),
+            )
+        except BaseException:
+            block.close()
+            raise
 
     async def down(self) -> None:
         """Gives the block back."""
@@ -80,9 +88,10 @@ class LoopbackNetwork:
             self._plugged[pod] = PodNetwork(
                 address=address,
                 enter=(),
-                metrics_url=f"http://{address}:{METRICS_PORT}/metrics",
+                metrics_url=f"http://{address}:{self.port_for(METRICS_PORT)}/metrics",
                 api_host=self._up().block.address(_CONTROL),
                 attachments=(),
+                moved_ports=self._up().ports.moved,
             )
         return self._plugged[pod]
 
@@ -103,20 +112,24 @@ class LoopbackNetwork:
         """Nothing: the control plane runs on the machine itself."""
         return ()
 
+    def port_for(self, port: int) -> int:
+        """``port`` itself, or the one that takes its place where another program of the machine has taken it."""
+        return self._up().ports.port_for(port)
+
     async def expose(self, target: str, port: int) -> int:
         """A port on 127.0.0.1 that leads to ``target:port``."""
-        return await self._forwarder.open(target, port)
+        return await self._forwarder.open(target, self.port_for(port))
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
         """A connection; from whose pod makes no difference here."""
         if pod is not None:
             self._place(pod)
-        return await self._dial(host, port)
+        return await self._dial(host, self.port_for(port))
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
         """A listening socket on the pod's address."""
         host = self._up().block.address(_CONTROL) if pod is None else self._place(pod).address
-        return listening(tcp_socket(), host, port)
+        return listening(tcp_socket(), host, self.port_for(port))
 
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # a port
         """Nothing to say: no bridge here learns who is where."""

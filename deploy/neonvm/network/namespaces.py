@@ -136,6 +136,10 @@ class NamespaceNetwork:
         """The way to the switch, where ``10.100.0.1`` is."""
         return _enter(self._switch)
 
+    def port_for(self, port: int) -> int:
+        """The same: nothing else listens in a namespace of ours."""
+        return port
+
     async def expose(self, target: str, port: int) -> int:
         """A loopback port of the machine that leads to ``target:port``."""
         return await self._forwarder.open(target, port)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from typing import Final
+
+from deploy.neonvm.network.listeners import who_listens
 
 _BACKLOG: Final = 128
 
@@ -21,11 +24,16 @@ async def connected(unbound: socket.socket, host: str, port: int) -> socket.sock
 
 
 def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
-    """``unbound``, listening; closed where that fails. Raises ``OSError``."""
+    """``unbound``, listening; closed where that fails. Raises ``OSError``, which names the program that is there."""
     try:
         unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         unbound.bind((host, port))
         unbound.listen(_BACKLOG)
+    except OSError as error:
+        unbound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(errno.EADDRINUSE, f"port {port} at {host} is taken by {who_listens(port)}") from error
+        raise
     except BaseException:
         unbound.close()
         raise

@@ -169,10 +169,10 @@ def _interfaces(spec: GuestSpec) -> Iterator[str]:
 
 
 def _netdev(attachment: str) -> str:
-    """The network backend of an attachment: ``tap:NAME``, ``unix:PATH`` of a hub, or ``forward:ADDRESS``.
+    """The network backend of an attachment: ``tap:NAME``, ``unix:PATH`` of a hub, or ``forward:ADDRESS:PORT:PORT``.
 
     The last is a private link without privileges: a user-mode network of this guest alone, whose metrics and daemon
-    ports are forwarded from a loopback address.
+    ports are forwarded from these ports of a loopback address.
     """
     kind, _, place = attachment.partition(":")
     match kind:
@@ -181,8 +181,9 @@ def _netdev(attachment: str) -> str:
         case "unix":
             return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
         case "forward":
-            ports = (METRICS_PORT, DAEMON_PORT)
-            forwards = ",".join(f"hostfwd=tcp:{place}:{port}-{LINK_GUEST}:{port}" for port in ports)
+            address, *outside = place.split(":")
+            ports = zip(outside, (METRICS_PORT, DAEMON_PORT), strict=True)
+            forwards = ",".join(f"hostfwd=tcp:{address}:{each}-{LINK_GUEST}:{port}" for each, port in ports)
             return f"user,ipv6=off,restrict=on,net={_FORWARD_NETWORK},host={LINK_POD},{forwards}"
     raise GuestError(f"a guest cannot be plugged into {attachment!r}")
 

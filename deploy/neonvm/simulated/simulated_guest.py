@@ -236,7 +236,7 @@ class SimulatedGuest:
             return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]
         except (OSError, NetworkError) as error:
             place = self._spec.network.address
-            raise GuestError(f"{self._spec.vm}: the light guest cannot listen at {place}: {error}") from error
+            raise GuestError(f"{self._spec.vm}: the simulated guest cannot listen at {place}: {error}") from error
 
     async def _run(self, running: _Running, listeners: Sequence[socket.socket]) -> None:
         """Runs from this instant on, and answers at ``listeners``."""

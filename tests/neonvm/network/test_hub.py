@@ -99,7 +99,7 @@ def orders(hypervisor: FakeHypervisor) -> list[tuple[str, object]]:
 async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     place = await hub.add_pod("a", POD)
     folder = place.attachments[0].removeprefix("unix:").removesuffix("/c0")
-    assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}")
+    assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}:9100:25183")
     assert place.metrics_url == f"http://{place.address}:9100/metrics"
     assert place.enter == hub.control_enter() == ()
     assert await hub.add_pod("a", POD) == place
@@ -200,4 +200,4 @@ async def test_a_folder_that_cannot_be_made_is_reported(
 
 async def test_a_hub_that_was_asked_for_says_so() -> None:
     chosen = await choose_network(NetworkKind.HUB, real_guests=True, cluster="test")
-    assert chosen.description == "nodes are ports of a hub, pods are loopback addresses (as asked)"
+    assert chosen.description == "nodes are ports of a hub, and pods are loopback addresses (as asked)"

@@ -74,11 +74,13 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
 
 def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
-    hub = replace(spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0")))
+    hub = replace(
+        spec, network=replace(spec.network, attachments=("unix:/run/a,b/c0", "forward:127.70.1.0:19100:25183"))
+    )
     assert values(hub, "-netdev") == [
         "stream,server=off,addr.type=unix,addr.path=/run/a,,b/c0,id=net0",
         "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,"
-        "hostfwd=tcp:127.70.1.0:9100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
+        "hostfwd=tcp:127.70.1.0:19100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
     ]
 
 

@@ -1,0 +1,47 @@
+"""Which program listens on a port of this machine, for messages about ports that are taken.
+
+Linux says who listens in /proc/net/tcp and /proc/net/tcp6, and whose socket that is in the folders of the processes,
+of which only root may read those of others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_LISTEN: Final = "0A"
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+
+
+def inodes_listening(table: str, port: int) -> Iterator[str]:
+    """The sockets of one of the kernel's tables that listen on ``port``, on whatever address (pure)."""
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+            yield words[9]
+
+
+def who_listens(port: int, proc: Path = Path("/proc")) -> str:
+    """The program that listens on ``port`` as ``name (pid N)``; how to find it where that cannot be seen."""
+    wanted = set[str]()
+    for name in ("tcp", "tcp6"):
+        table = proc / "net" / name
+        if table.exists():
+            wanted.update(inodes_listening(table.read_text(), port))
+    found = next((each for each in proc.glob("[0-9]*") if wanted and _has_socket(each, wanted)), None)
+    if found is None:
+        return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
+    return f"{(found / 'comm').read_text().strip()} (pid {found.name})"
+
+
+def _has_socket(process: Path, inodes: set[str]) -> bool:
+    try:
+        for each in (process / "fd").iterdir():
+            match = _SOCKET.fullmatch(str(each.readlink()))
+            if match is not None and match[1] in inodes:
+                return True
+    except OSError:
+        return False  # it has ended, or belongs to somebody else
+    return False
