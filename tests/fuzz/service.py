@@ -1,0 +1,186 @@
+"""A whole scheduler in process: hostile requests to its listeners, and hostile objects beside healthy VMs.
+
+Rules that hold here:
+
+- No request is answered with 5xx, other than 503 for a fact that has not arrived.
+- Whatever one VM's objects say, the reservations of all other VMs stay as they are, no invariant of the ledger breaks,
+  and a VM that cannot be read counts as the most that it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from time import process_time
+from typing import Final
+
+import httpx
+
+from protocol.kubernetes.pages import UnreadableAnswerError, read_event
+from protocol.names import ANNOTATION_BOUNDS
+from protocol.units import Resources
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.cluster.informer import Informer
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.invariants import violations
+from tests.fake_clock import FakeClock
+from tests.fuzz import samples
+from tests.fuzz.mutations import damaged, damaged_text, encoded
+from tests.fuzz.targets import LIMIT
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.objects import Obj, node, token_of, token_text, vm, vm_pod
+from tests.scheduler_plugin.running import Running, running
+
+NOT_YET: Final = 503
+PATIENCE: Final = 5.0
+"""Seconds of real time after which a request counts as never answered."""
+
+REQUESTS: Final[tuple[tuple[str, Obj], ...]] = (
+    *((f"agents/?v={version}", {"protoVersion": version, **samples.AGENT}) for version in range(8)),
+    ("extender/filter", samples.FILTER),
+    ("extender/filter", samples.FILTER_NAMES),
+    ("extender/prioritize", samples.FILTER),
+    ("extender/prioritize", samples.FILTER_NAMES),
+    ("extender/bind", samples.BIND),
+    ("extender/preempt", samples.PREEMPT),
+)
+
+
+def feed_apps(seed: int, count: int) -> list[str]:
+    """Sends ``count`` damaged requests; what was wrong, in words."""
+    return asyncio.run(_requests(seed, count))
+
+
+def feed_ledger(seed: int, count: int) -> list[str]:
+    """Shows a scheduler ``count`` damaged objects of one VM; what was wrong, in words."""
+    return asyncio.run(_objects(seed, count))
+
+
+@asynccontextmanager
+async def scheduler() -> AsyncIterator[Running]:
+    """A scheduler with three VMs on one of two nodes."""
+    cluster = FakeCluster()
+    for name in ("n1", "n2"):
+        cluster.put(NODES, node(name, "40", "160Gi"))
+    for name in ("db", "other", "third"):
+        cluster.put(VMS, samples.whole_vm(name) if name == "db" else vm(name))
+        cluster.put(PODS, vm_pod(name, "n1"))
+    cluster.tokens["t"] = token_of(vm_pod("db"))
+    async with running(cluster, FakeClock()) as found:
+        yield found
+
+
+async def _requests(seed: int, count: int) -> list[str]:
+    wrong = []
+    async with scheduler() as found:
+        for number in range(count):
+            random = Random(f"{seed}/request/{number}")
+            path, example = random.choice(REQUESTS)
+            body = encoded(damaged(example, random, random.choice((1, 1, 2, 4))))
+            if random.random() < 0.1:
+                body = damaged_text(body, random)
+            problem = await _sent(found, path, body)
+            if problem is not None:
+                wrong.append(f"request {number} to {path}: {problem}\n  {body!r:.400}")
+    return wrong
+
+
+async def _sent(found: Running, path: str, body: bytes) -> str | None:
+    headers = {"Authorization": f"Bearer {token_text('t')}"}
+    spent = LIMIT
+    for _ in range(3):  # noise only ever adds
+        began = process_time()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await found.client.post(f"http://{path}", content=body, headers=headers)
+        except (Exception, TimeoutError) as error:  # noqa: BLE001 - finding errors of any kind is the point
+            return f"{type(error).__name__}: {error}"
+        spent = min(spent, process_time() - began)
+        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR and answer.status_code != NOT_YET:
+            return f"answered {answer.status_code}: {answer.text[:200]}"
+        if spent < LIMIT:
+            break
+    broken = violations(found.parts.context.ledger)
+    return f"{broken}" if broken else None if spent < LIMIT else f"cost {spent * 1000:.0f} ms"
+
+
+def _claims(found: Running) -> dict[str, Claim]:
+    return {claim.pod.name.name: claim for claim in found.parts.context.ledger.claims.values()}
+
+
+def _reserved(found: Running) -> dict[str, Resources]:
+    return {name: claim.reserved for name, claim in _claims(found).items() if name != "db-pod"}
+
+
+async def _objects(seed: int, count: int) -> list[str]:
+    wrong = []
+    async with scheduler() as found:
+        healthy, feed = _reserved(found), found.parts.context.feed
+        for number in range(count):
+            version = 1000 + 2 * number
+            feed.vms.learn(_versioned(samples.whole_vm(), version))
+            feed.pods.learn(_versioned(samples.whole_pod(), version))
+            line = _line(Random(f"{seed}/object/{number}"), version + 1)
+            problem = _shown(found, line, healthy)
+            if problem is not None:
+                wrong.append(f"object {number}: {problem}\n  {line!r:.400}")
+            if number % 64 == 0:
+                await asyncio.sleep(0)
+    return wrong
+
+
+def _versioned(obj: Obj, version: int) -> Obj:
+    return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}
+
+
+def _line(random: Random, version: int) -> bytes:
+    """A change of the VM or its pod, damaged anywhere but in what names it."""
+    kind, whole = random.choice((("vm", samples.whole_vm()), ("pod", samples.whole_pod())))
+    changed = damaged(whole, random, random.choice((1, 1, 2, 4)))
+    obj = changed if isinstance(changed, dict) else whole
+    metadata = obj.get("metadata")
+    names = {key: whole["metadata"][key] for key in ("namespace", "name", "uid")}
+    kept = {**(metadata if isinstance(metadata, dict) else {}), **names}
+    text = encoded(_versioned({**obj, "metadata": kept}, version))
+    return b'{"type":"MODIFIED","kind":"' + kind.encode() + b'","object":' + text + b"}"
+
+
+def _shown(found: Running, line: bytes, healthy: dict[str, Resources]) -> str | None:
+    feed, ledger = found.parts.context.feed, found.parts.context.ledger
+    informer: Informer[object] = feed.vms if b'"kind":"vm"' in line[:40] else feed.pods  # type: ignore[assignment]
+    began = process_time()
+    try:
+        event = read_event(line)
+        informer._event(event)
+    except UnreadableAnswerError:
+        return None
+    except Exception as error:  # noqa: BLE001 - finding errors of any kind is the point
+        return f"{type(error).__name__}: {error}"
+    spent, now = process_time() - began, _reserved(found)
+    if now != healthy:
+        return f"the reservations of others changed: {now}"
+    if broken := violations(ledger):
+        return f"{broken}"
+    if too_little := _less_than_it_may_be(_claims(found).get("db-pod"), feed.vms.facts.get(event.name)):
+        return too_little
+    return f"cost {spent * 1000:.0f} ms" if spent > 2 * LIMIT else None
+
+
+def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None) -> str | None:
+    """Whether a VM that cannot be read is counted by less than the most that it may be."""
+    if claim is None or vm is None or claim.vm is None or claim.is_unmeasured:
+        return None
+    most = vm.bounds.max if vm.unreadable else vm.at_most
+    if most is None or most.within(claim.reserved) or not _counts(vm):
+        return None
+    return f"counts as {claim.reserved}, less than the {most} that it may be: {vm.unreadable or vm.problems}"
+
+
+def _counts(vm: VirtualMachine) -> bool:
+    """Whether what cannot be read says how much the VM may use: its bounds alone do not."""
+    return bool(vm.unreadable) or any(not problem.startswith(BOUNDS) for problem in vm.problems)
+
+
+BOUNDS: Final = f"metadata.annotations[{ANNOTATION_BOUNDS}]"

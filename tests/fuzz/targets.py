@@ -1,0 +1,166 @@
+"""What is fuzzed: each decoder, how its inputs are made, and the errors that it may raise. Add a line for a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from agent.adapters.exposition import read_sample
+from agent.config import PolicyError, read_policy
+from agent.core.policy import Policy
+from agent.core.vm import view
+from protocol.codec import MalformedMessageError, decode_request, decode_response
+from protocol.durations import DurationError, parse_duration
+from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
+from protocol.kubernetes.refusals import read_refusal
+from protocol.permits import decode_permit
+from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
+from protocol.versions import ProtocolVersion
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.auth.identity import identity_in
+from scheduler_plugin.cluster.migrations import read_migration
+from scheduler_plugin.cluster.pods import pod_at_most, read_pod
+from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
+from scheduler_plugin.cluster.translate import read_node
+from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
+from scheduler_plugin.expander.settings import SettingsError as ExpanderError
+from scheduler_plugin.expander.settings import parse_settings as parse_expander
+from scheduler_plugin.settings.document import SettingsError, parse_settings
+from tests.fuzz import samples
+from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
+
+GIB: Final = Bytes(1024**3)
+LIMIT: Final = 0.05
+"""Seconds of CPU that one input may cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``make`` an input, ``feed`` it to a decoder, which may raise ``errors``; ``weight`` is its share of inputs."""
+
+    name: str
+    make: Callable[[Random], object]
+    feed: Callable[..., object]
+    errors: tuple[type[Exception], ...] = ()
+    weight: int = 1
+
+
+def documents(*examples: object) -> Callable[[Random], bytes]:
+    """Damaged JSON documents as text; a tenth are damaged as texts, too."""
+
+    def make(random: Random) -> bytes:
+        body = encoded(damaged(random.choice(examples), random, random.choice((1, 1, 2, 4))))
+        return damaged_text(body, random) if random.random() < 0.1 else body
+
+    return make
+
+
+def objects(*examples: object) -> Callable[[Random], bytes]:
+    """Objects of the API as a list, a watch line or by themselves would bring them."""
+    make = documents(*examples)
+    return lambda random: b'{"type":"MODIFIED","object":' + make(random) + b"}"
+
+
+def texts(*examples: bytes) -> Callable[[Random], bytes]:
+    """Damaged texts."""
+    return lambda random: damaged_text(random.choice(examples), random, random.choice((1, 2, 4, 8)))
+
+
+def amounts(random: Random) -> object:
+    """Anything that may stand where a quantity or duration belongs."""
+    found = random.choice((*QUANTITIES, *VALUES, "250m", "1.5Gi", "1h30m", 2))
+    return damaged_text(found.encode(), random).decode(errors="replace") if isinstance(found, str) else found
+
+
+def _object(read: Callable[[Json], object], line: bytes) -> object:
+    """As informers do: a line, then its object; one that cannot be decoded never reaches the reader."""
+    event = read_event(line)
+    return None if event.unreadable is not None else read(event.object)
+
+
+def _vm(found: Json) -> object:
+    vm_facts(vm_at_most(found, "whatever"))
+    machine = parse_virtual_machine(found)
+    if machine.bounds.max.cpu.value < machine.use.cpu.value:
+        raise AssertionError("a VM may never use more than its bounds")
+    return vm_facts(machine), view(machine, "db-pod")
+
+
+def _pod(found: Json) -> object:
+    spec = found.get("spec")
+    fields = spec if isinstance(spec, dict) else {}
+    pod_at_most(found, "whatever")
+    return read_pod(found), pod_constraints(fields), pod_traits({}, fields, is_leaving=False)
+
+
+def _volume(found: Json) -> object:
+    spec = found.get("spec")
+    return volume_terms(spec.get("nodeAffinity") if isinstance(spec, dict) else None)
+
+
+def _request(body: bytes) -> object:
+    return decode_request(body).resolve(GIB)
+
+
+def _answer(body: bytes) -> object:
+    return [decode_response(version, body, GIB) for version in (ProtocolVersion.V2_1, ProtocolVersion.V5_0)]
+
+
+def _versioned(random: Random) -> bytes:
+    version: Json = {} if (number := random.randrange(8)) == 0 else {"protoVersion": number}
+    return documents({**version, **samples.AGENT})(random)
+
+
+def as_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    """A reader of texts that is given bytes."""
+    return lambda body: read(body.decode(errors="replace"))
+
+
+def _policy(text: str) -> object:
+    return read_policy(text, Policy())
+
+
+def _review(found: Json) -> object:
+    return identity_in(found, "autoscale-scheduler")
+
+
+UNREADABLE: Final = (UnreadableAnswerError, ValueError)
+VM: Final = samples.whole_vm()
+PAGE: Final = {"metadata": {"resourceVersion": "7"}, "items": [VM, samples.whole_node()]}
+STATUS: Final = {"kind": "Status", "reason": "Gone", "message": "m", "code": 410}
+PERMIT: Final = {"vCPUs": "1", "mem": "1Gi"}
+ANNOTATED: Final = {"cpu": {"target": 0.7}, "smoothing": {"cpu": [{"hold": {"window": "30s"}}]}}
+
+# fmt: off
+TARGETS: Final[tuple[Target, ...]] = (
+    Target("quantity", amounts, parse_quantity, (QuantityError,), 8),
+    Target("cpu", amounts, MilliCpu.parse, (QuantityError,), 4),
+    Target("memory", amounts, Bytes.parse, (QuantityError,), 4),
+    Target("duration", amounts, parse_duration, (DurationError,), 4),
+    Target("permit annotation", documents(PERMIT), as_text(decode_permit), (ValueError,), 4),
+    Target("answer of the API", documents(VM), read_object, (UnreadableAnswerError,), 2),
+    Target("refusal", documents(STATUS), partial(read_refusal, 410), (), 2),
+    Target("page", documents(PAGE), read_page, (UnreadableAnswerError,), 3),
+    Target("watch line", objects(VM, STATUS), read_event, (UnreadableAnswerError,), 3),
+    Target("VirtualMachine", objects(VM), partial(_object, _vm), (UnreadableAnswerError, InvalidObjectError), 16),
+    Target("migration", objects(samples.MIGRATION), partial(_object, read_migration), UNREADABLE, 8),
+    Target("Node", objects(samples.whole_node()), partial(_object, read_node), UNREADABLE, 8),
+    Target("Pod", objects(samples.whole_pod()), partial(_object, _pod), UNREADABLE, 12),
+    Target("PersistentVolume", objects(samples.VOLUME), partial(_object, _volume), UNREADABLE, 4),
+    Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
+    Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
+    Target("scheduler's answer", documents(samples.ANSWER), _answer, (MalformedMessageError,), 8),
+    Target("metrics page", texts(samples.EXPOSITION), read_sample, (), 6),
+    Target("policy", texts(samples.POLICY), as_text(_policy), (PolicyError,), 3),
+    Target("policy annotation", documents(ANNOTATED), as_text(_policy), (PolicyError,), 4),
+    Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),
+    Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (ExpanderError,), 3),
+    Target("kubeconfig", texts(samples.KUBECONFIG), as_text(parse_kubeconfig), (KubeconfigError,), 2),
+    Target("credential plug-in", documents({"status": {"token": "t"}}), read_exec_credential, (KubeconfigError,), 2),
+)
+# fmt: on
