@@ -78,7 +78,7 @@ async def _run(options: argparse.Namespace) -> None:
     for one in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(one, stop.set)
     telemetry = Telemetry(clock.now)
-    file = FollowedFile(options.config, parse_settings)
+    file = FollowedFile(options.config, lambda text: parse_settings(text, options.config.parent))
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     found = _credentials(options, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 
@@ -14,3 +15,13 @@ def write_private(file: Path, content: str) -> None:
     with os.fdopen(descriptor, "w") as out:
         out.write(content)
     fresh.replace(file)
+
+
+def secret_file(path: Path) -> str:
+    """The secret in the file at ``path``, readable by its owner alone; made there where it is missing."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text().strip()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import PurePath
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
@@ -181,8 +182,13 @@ class _Settings(Section):
         return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
-def parse_settings(text: str) -> SchedulerSettings:
-    """Reads settings from YAML. Raises ``SettingsError`` with every problem."""
+_HERE: Final = PurePath()
+
+
+def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
+    """Reads settings from YAML; names of files in them are relative to ``folder``. Raises ``SettingsError`` with every
+    problem.
+    """
     try:
         document = _unwrapped(read_documents(text))
     except YamlError as error:
@@ -190,7 +196,7 @@ def parse_settings(text: str) -> SchedulerSettings:
     if not isinstance(document, dict):
         raise SettingsError([f"expected settings with nodeDefaults, got {shown(document)}"])
     try:
-        return _settings(_Settings.model_validate(document))
+        return _settings(_Settings.model_validate(document), folder)
     except ValidationError as error:
         raise SettingsError([_problem(one["loc"], one["msg"], one["type"]) for one in error.errors()]) from None
 
@@ -224,7 +230,7 @@ def _problem(location: tuple[int | str, ...], message: str, kind: str) -> str:
     return f"{path.lstrip('.') or 'settings'}: {said}"
 
 
-def _settings(found: _Settings) -> SchedulerSettings:
+def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
     overridden: dict[str, _Node] = {}
     for override in found.node_overrides:
         for node in override.nodes:
@@ -235,7 +241,7 @@ def _settings(found: _Settings) -> SchedulerSettings:
         overrides={name: node.policy() for name, node in overridden.items()},
         node_agents=frozenset(found.agents.node_agents),
         audience=found.agents.audience,
-        extender_token_file=found.extender.token_file,
+        extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
         ranking=found.ranking,

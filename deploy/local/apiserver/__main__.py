@@ -15,8 +15,9 @@ from pathlib import Path
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.certificates import authority, server_context
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
-from deploy.local.apiserver.server import ApiServer, admin_tokens, build, secret_file, write_kubeconfig
+from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
+from deploy.local.private_file import secret_file
 
 _log = logging.getLogger("apiserver")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.storage.database import Database
 from deploy.local.apiserver.storage.store import Store
-from deploy.local.private_file import write_private
+from deploy.local.private_file import secret_file, write_private
 
 HISTORY_LIMIT: Final = 4096
 """How many changes of each resource watches can go back."""
@@ -87,16 +86,6 @@ def _create_namespaces(api: Api) -> None:
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-
-
-def secret_file(path: Path) -> str:
-    """The secret in the file at ``path``, readable by its owner alone; made there where it is missing."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    return path.read_text().strip()
 
 
 def write_kubeconfig(path: Path, url: str, token: str, authority: bytes | None) -> None:

@@ -35,6 +35,7 @@ from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
 from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.private_file import secret_file
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError, NetworkError
@@ -79,7 +80,10 @@ class Cluster:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
         extender = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=extender, trust_env=False, timeout=5.0))
+        shown = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=extender, headers=shown, trust_env=False, timeout=5.0)
+        )
         policy = Path(self._spec.policy) if self._spec.policy else None
         names = frozenset(node.name for node in nodes)
         runtime = Runtime(

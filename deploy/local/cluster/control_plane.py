@@ -13,6 +13,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,13 +22,14 @@ import httpx
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.settings import control_kubeconfig, scheduler_settings
+from deploy.local.cluster.settings import control_kubeconfig, guarded_settings, scheduler_settings
 from deploy.local.kubelet.agents import AGENTS_PORT, API_PORT
-from deploy.local.private_file import write_private
+from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
+from protocol.yaml_text import YamlError
 
 EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
@@ -72,8 +74,7 @@ def api_server(folder: ClusterFolder, place: ApiServerPlace) -> Program:
 
 def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
     """The scheduler's process; writes its settings where there are none yet, and its kubeconfig."""
-    if not folder.scheduler_config.exists():
-        folder.scheduler_config.write_text(scheduler_settings())
+    _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
     write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", token))
     arguments = [
@@ -85,6 +86,17 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
     ]
     command = [sys.executable, "-m", "scheduler_plugin", *arguments]
     return Program(command, folder.log("scheduler"), network.control_enter())
+
+
+def _write_settings(folder: ClusterFolder) -> None:
+    secret_file(folder.extender_token)
+    if not folder.scheduler_config.exists():
+        folder.scheduler_config.write_text(scheduler_settings())
+        return
+    with suppress(YamlError):  # the scheduler says what is wrong with them
+        settings = folder.scheduler_config.read_text()
+        if (guarded := guarded_settings(settings)) != settings:
+            folder.scheduler_config.write_text(guarded)
 
 
 class StartupProbes:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from deploy.local.cluster.settings import EXTENDER_TOKEN
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.private_file import write_private
 
@@ -57,6 +58,11 @@ class ClusterFolder:
     def scheduler_config(self) -> Path:
         """The scheduler's settings; a change takes effect at once."""
         return self.root / "scheduler.yaml"
+
+    @property
+    def extender_token(self) -> Path:
+        """The token that the scheduling loop shows to the scheduler's extender."""
+        return self.root / EXTENDER_TOKEN
 
     @property
     def control(self) -> Path:

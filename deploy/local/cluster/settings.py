@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import yaml
 
+from protocol.yaml_text import read_yaml
+
 NODE_AGENT_NAMESPACE = "kube-system"
 NODE_AGENT_ACCOUNT = "autoscaling-agent"
+EXTENDER_TOKEN = "extender-token"  # noqa: S105 - the name of a file
+"""The file, beside the scheduler's settings, with the token that the scheduling loop shows to the extender."""
 
 
 def scheduler_settings() -> str:
@@ -20,10 +24,19 @@ def scheduler_settings() -> str:
                 "memory": {"watermark": 0.9, "system": "512Mi"},
             },
             "migration": {"settleSeconds": 3, "settleDeniedSeconds": 2, "cooldownSeconds": 60},
+            "extender": {"tokenFile": EXTENDER_TOKEN},
             "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},
         },
         sort_keys=False,
     )
+
+
+def guarded_settings(settings: str) -> str:
+    """Settings of an earlier version with the token that callers of the extender must show. Raises ``YamlError``."""
+    found = read_yaml(settings)
+    if not isinstance(found, dict) or "extender" in found:
+        return settings
+    return f"{settings.rstrip()}\nextender:\n  tokenFile: {EXTENDER_TOKEN}\n"
 
 
 def control_kubeconfig(server: str, token: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
+from deploy.local.cluster.control_plane import EXTENDER_PORT
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
@@ -61,6 +62,14 @@ async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
 
 
+async def bind_without_token(folder: ClusterFolder, host: str) -> int:
+    """What any local user is answered who would give a pod its node."""
+    body = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "node-1"}
+    exposed = await ask_cluster(folder, "expose", host, EXTENDER_PORT)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{exposed.port}", trust_env=False) as http:
+        return (await http.post("/bind", json=body)).status_code
+
+
 async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp_path: Path) -> None:
     folder = folder_in(tmp_path, "whole")
     async with cluster(folder, LIGHT):
@@ -72,6 +81,7 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
         answer = await ask_cluster(folder, "status")
         agent = next(part for part in answer.parts if part.name.startswith("agent "))
         assert {"api-server", "scheduler"} < {part.name for part in answer.parts}
+        assert await bind_without_token(folder, answer.host) == httpx.codes.UNAUTHORIZED
         os.kill(agent.pid, signal.SIGKILL)
         await ask_to_move(folder, "away")
         moved = await seen(folder, VM, lambda now: runs(now) and place(now) != place(vm))

@@ -1,0 +1,28 @@
+"""The settings that a local cluster's scheduler begins with."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from deploy.local.cluster.settings import guarded_settings, scheduler_settings
+from scheduler_plugin.settings.document import parse_settings
+
+FOLDER = PurePath("/home/me/clusters/local")
+
+
+def test_callers_of_the_extender_must_show_the_token_beside_the_settings() -> None:
+    assert parse_settings(scheduler_settings(), FOLDER).extender_token_file == str(FOLDER / "extender-token")
+
+
+def test_settings_of_an_earlier_version_are_kept_and_guarded() -> None:
+    node = "computeUnit: {vCPUs: 1, mem: 1Gi}, cpu: {watermark: 0.9}, memory: {watermark: 0.9}"
+    earlier = f"# mine\nnodeDefaults: {{{node}}}\n"
+    guarded = guarded_settings(earlier)
+    assert guarded.startswith(earlier)
+    assert parse_settings(guarded, FOLDER).extender_token_file == str(FOLDER / "extender-token")
+    assert guarded_settings(guarded) == guarded
+
+
+def test_a_token_of_the_operators_own_stays() -> None:
+    own = "extender: {tokenFile: /etc/mine}\n"
+    assert guarded_settings(own) == own
