@@ -42,6 +42,7 @@ from scheduler_plugin.web.views import nodes_view, vm_view
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.problem_watcher import ProblemWatcher
 from scheduler_plugin.workers.workers import Workers
 from scheduler_plugin.workqueue import WorkQueues
 
@@ -74,9 +75,8 @@ def assemble(
     feed = Feed(ledger, queues, telemetry, clock=clock, settings=settings, identity=writer.identity)
     context = SchedulerContext(ledger, feed, queues, writer, clock, telemetry, MigrationStatus())
     events = EventRecorder(context)
-    workers = Workers(
-        BackgroundTasks(context), PermitWriter(context), events, Mover(context, MigrationReporter(context, events))
-    )
+    mover, problems = Mover(context, MigrationReporter(context, events)), ProblemWatcher(context, events)
+    workers = Workers(BackgroundTasks(context), PermitWriter(context), events, mover, problems)
     authenticator = TokenAuthenticator(reviews.review, clock)
     return Parts(context, workers, authenticator, Service(context, workers, authenticator))
 

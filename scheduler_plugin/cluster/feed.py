@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
@@ -20,13 +20,12 @@ from protocol.ranking.prices import Needs, node_price
 from protocol.runtime.clock import Clock
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.informer import Change, Informer
+from scheduler_plugin.cluster.informer import Change, Informer, WatchReport
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.settings.document import SchedulerSettings
-from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.workqueue import WorkQueues
 
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
@@ -38,6 +37,16 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     return node.facts(settings.policy_of(node.name), price)
 
 
+class FeedReport(WatchReport, Protocol):
+    """Who is told what the feed finds out."""
+
+    def became_ready(self, nodes: int, claims: int) -> None:
+        """The cluster has been read for the first time."""
+
+    def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
+        """Another process wrote a permit while this one was at work."""
+
+
 class Feed:
     """The informers of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger."""
 
@@ -45,7 +54,7 @@ class Feed:
         self,
         ledger: Ledger,
         queues: WorkQueues,
-        telemetry: Telemetry,
+        report: FeedReport,
         *,
         clock: Clock,
         settings: SchedulerSettings,
@@ -53,22 +62,27 @@ class Feed:
     ) -> None:
         self.settings = settings
         self._identity = identity
-        self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, telemetry)
-        self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, telemetry)
-        self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, telemetry)
-        self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, telemetry)
+        self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, report)
+        self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, report)
+        self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, report)
+        self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
         ledger.serve(settings.scheduler_name)
         self._queues = queues
         self._clock = clock
-        self._telemetry = telemetry
+        self._report = report
         self._listed: set[str] = set()
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """All informers."""
+        return (self.nodes, self.pods, self.vms, self.migrations)
 
     async def run(self, api: KubernetesApi) -> None:
         """Keeps all informers in step for ever."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (self.nodes, self.pods, self.vms, self.migrations):
+            for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
 
     def use(self, settings: SchedulerSettings) -> None:
@@ -91,7 +105,7 @@ class Feed:
         moves = [migration.facts for migration in self.migrations.facts.values()]
         self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
         if is_first:
-            self._telemetry.became_ready(len(nodes), len(self._ledger.claims))
+            self._report.became_ready(len(nodes), len(self._ledger.claims))
 
     @property
     def missing(self) -> list[str]:
@@ -147,4 +161,4 @@ class Feed:
             return
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
         if writer != self._identity:
-            self._telemetry.rival_seen(change.name, writer)
+            self._report.rival_seen(change.name, writer)

@@ -14,7 +14,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -35,7 +35,10 @@ RUNNER: Final = "neonvm-runner"
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
 
-Amounts = dict[str, WireQuantity]
+MOST_PARTS: Final = 1000
+"""An object with more containers, or amounts, than this is not read: it would hold the event loop for long."""
+
+Amounts = Annotated[dict[str, WireQuantity], msgspec.Meta(max_length=MOST_PARTS)]
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -68,9 +71,12 @@ class _Container(msgspec.Struct, frozen=True):
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
 
 
+Containers = Annotated[list[_Container], msgspec.Meta(max_length=MOST_PARTS)]
+
+
 class _PodSpec(msgspec.Struct, frozen=True):
-    containers: list[_Container] = msgspec.field(default_factory=list)
-    initContainers: list[_Container] | None = None  # noqa: N815 - the name in the API
+    containers: Containers = msgspec.field(default_factory=list)
+    initContainers: Containers | None = None  # noqa: N815 - the name in the API
     overhead: Amounts | None = None
     resources: _Requests | None = None
     nodeName: str | None = None  # noqa: N815 - the name in the API
@@ -90,11 +96,14 @@ class _Held(msgspec.Struct, frozen=True):
     resources: _Requests | None = None
 
 
+Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
+
+
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
     conditions: list[_Condition] | None = None
-    containerStatuses: list[_Held] | None = None  # noqa: N815 - the name in the API
-    initContainerStatuses: list[_Held] | None = None  # noqa: N815 - the name in the API
+    containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
+    initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     allocatedResources: Amounts | None = None  # noqa: N815 - the name in the API
     resources: _Requests | None = None
 

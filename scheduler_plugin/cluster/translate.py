@@ -26,13 +26,11 @@ from protocol.names import (
 )
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
-from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+from protocol.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.informer import Kind
-from scheduler_plugin.cluster.pods import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods import Amounts, pod_at_most, read_pod
 from scheduler_plugin.cluster.virtual_machines import vm_at_most
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
-
-Amounts = dict[str, WireQuantity]
 
 
 class _Metadata(msgspec.Struct, frozen=True):

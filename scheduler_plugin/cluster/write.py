@@ -5,7 +5,6 @@ Rules that hold here:
 - A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
   can therefore never land after something newer, nor on a VM that replaced it.
 - A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
-- An event's name says what it is about where that happens once: told twice, it is there once (409).
 - Nothing is retried here: who asked knows whether it is still wanted.
 """
 
@@ -22,26 +21,13 @@ from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
+from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventRecord:
-    """An Event on a VirtualMachine: ``reason`` in CamelCase, ``note`` for people.
-
-    ``name`` is that of the Event, where it must be written once however often it is told; else it is made up.
-    """
-
-    vm: VirtualMachine
-    reason: str
-    note: str
-    is_warning: bool = True
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +72,9 @@ class ClusterWriter:
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
-    async def tell(self, notice: EventRecord, stamp: str) -> None:
-        """Records an Event on a VM; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
-        path = f"/api/v1/namespaces/{notice.vm.name.namespace}/events"
-        await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=_event_body(notice, stamp)))
+    async def tell(self, event: EventRecord, stamp: str) -> None:
+        """Records an Event; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
+        await self.api.call(ApiCall("POST", event.path, WRITE_TIMEOUT, body=event_body(event, stamp)))
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
         """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
@@ -108,28 +93,3 @@ class ClusterWriter:
 
 def _patch(path: str, metadata: JsonObject) -> ApiCall:
     return ApiCall("PATCH", path, WRITE_TIMEOUT, body={"metadata": metadata}, content_type=MERGE_PATCH)
-
-
-def _event_body(notice: EventRecord, stamp: str) -> JsonObject:
-    vm = notice.vm
-    name = notice.name or f"{vm.name.name}.{''.join(filter(str.isdigit, stamp))}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": name, "namespace": vm.name.namespace},
-        "involvedObject": {
-            "apiVersion": "vm.neon.tech/v1",
-            "kind": "VirtualMachine",
-            "namespace": vm.name.namespace,
-            "name": vm.name.name,
-            "uid": vm.uid,
-        },
-        "reason": notice.reason,
-        "message": notice.note,
-        "type": "Warning" if notice.is_warning else "Normal",
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-        "reportingComponent": "autoscale-scheduler",
-        "source": {"component": "autoscale-scheduler"},
-    }

@@ -15,8 +15,8 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds
+from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.cluster.migrations import ClusterMigration
-from scheduler_plugin.cluster.write import EventRecord
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.telemetry import LOG
@@ -133,7 +133,9 @@ class MigrationReporter:
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
             name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
-            self._notices.tell(EventRecord(vm, f"Migration{turn}", note, is_warning=turn == "Failed", name=name))
+            self._notices.tell(
+                EventRecord(about_vm(vm), f"Migration{turn}", note, is_warning=turn == "Failed", name=name)
+            )
 
 
 def _because(reason: str) -> str:

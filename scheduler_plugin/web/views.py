@@ -5,15 +5,24 @@ Amounts are written as Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``)
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
+from protocol.kubernetes.pages import Unreadable
+from protocol.kubernetes.resources import Resource
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
+from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 Json = dict[str, object]
+
+MOST_UNREADABLE: Final = 100
+"""Of so many objects that cannot be read ``/nodes`` says why; the metric counts them all."""
 
 
 def amount(resources: Resources) -> Json:
@@ -31,6 +40,7 @@ def nodes_view(context: SchedulerContext) -> Json:
     return {
         "ready": ledger.is_ready,
         "waitingPods": ledger.waiting,
+        "unreadable": [_unreadable(*found) for found in islice(unreadable_objects(context.feed), MOST_UNREADABLE)],
         "migrationsIdle": context.migration_status.idle,
         "migrations": [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
         "nodes": [
@@ -46,19 +56,25 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
     """
     ledger, now = context.ledger, context.clock.now()
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
-    if not uids:
+    problems = notes_on(context.feed, vm)
+    if not uids and not problems:
         return None
-    facts = ledger.claims[uids[0]].vm
+    facts = ledger.claims[uids[0]].vm if uids else None
     moves = [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
     nodes = {ledger.claims[uid].node for uid in uids}
     return {
         "vm": str(vm),
         "mayMove": facts is not None and facts.facts is not None and facts.facts.may_move,
+        "problems": problems,
         "migrationsIdle": context.migration_status.idle,
         "stuck": {node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         "migrations": moves,
         "pods": [_explained(ledger.explain(uid, now)) for uid in uids],
     }
+
+
+def _unreadable(resource: Resource, found: Unreadable) -> Json:
+    return {"kind": resource.kind, "object": str(found.name), "version": found.version, "reason": found.reason}
 
 
 def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> Json:

@@ -18,7 +18,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
-from scheduler_plugin.cluster.write import EventRecord
+from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workqueue import WorkQueue
@@ -48,11 +48,11 @@ class EventRecorder:
         if len(self._told_at) > REMEMBERED:
             del self._told_at[next(iter(self._told_at))]
         why = self._context.ledger.explain(uid, now).denied_by or "its upper bound is reached"
-        self.tell(EventRecord(vm, "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+        self.tell(EventRecord(about_vm(vm), "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
 
     def tell(self, notice: EventRecord) -> None:
         """Has an event written; of two about the same thing the newer is kept."""
-        self._pile.put(notice.name or str(notice.vm.name), notice)
+        self._pile.put(notice.name or str(notice.about.name), notice)
 
     async def run(self) -> Never:
         """Writes events for ever."""
@@ -68,4 +68,5 @@ class EventRecorder:
         if notice.name is not None and isinstance(error, ApiUnknownError):
             self._pile.put(notice.name, notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
-            LOG.warning("event dropped vm=%s reason=%s error=%s", notice.vm.name, notice.reason, error)
+            what = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
+            LOG.warning("event dropped", extra=what)

@@ -9,6 +9,7 @@ from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.problem_watcher import ProblemWatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,10 @@ class Workers:
     permits: PermitWriter
     events: EventRecorder
     mover: Mover
+    problems: ProblemWatcher
 
     async def run(self) -> None:
         """Works in the background for ever."""
         async with asyncio.TaskGroup() as group:
-            for worker in (self.tasks, self.permits, self.events, self.mover):
+            for worker in (self.tasks, self.permits, self.events, self.mover, self.problems):
                 group.create_task(worker.run())

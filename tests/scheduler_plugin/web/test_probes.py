@@ -24,6 +24,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
         assert (await scheduler.probe("nodes")).json() == {
             "ready": True,
             "waitingPods": 0,
+            "unreadable": [],
             "migrationsIdle": "no planning round has run yet",
             "migrations": [],
             "nodes": [

@@ -1,0 +1,79 @@
+"""Events: what the scheduler tells people on an object, shown by ``kubectl describe``.
+
+An Event's name says what it is about where that happens once: told twice, it is there once (409).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from protocol.virtual_machine import VirtualMachine
+
+CLUSTER_WIDE: Final = "default"
+"""Where Events on objects without a namespace are kept, as kubelets do."""
+
+LONGEST_NOTE: Final = 1024
+"""Characters: the API server takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSubject:
+    """The object that an Event is about."""
+
+    resource: Resource
+    name: ObjectName
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An Event: ``reason`` in CamelCase, ``note`` for people.
+
+    ``name`` is that of the Event, where it must be written once however often it is told; else it is made up.
+    """
+
+    about: EventSubject
+    reason: str
+    note: str
+    is_warning: bool = True
+    name: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is created."""
+        return EVENTS.path(self.about.name.namespace or CLUSTER_WIDE)
+
+
+def about_vm(vm: VirtualMachine) -> EventSubject:
+    """A VirtualMachine as the subject of an Event."""
+    return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid)
+
+
+def event_body(event: EventRecord, stamp: str) -> JsonObject:
+    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
+    about = event.about
+    name = event.name or f"{about.name.name}.{''.join(filter(str.isdigit, stamp))}"
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"name": name, "namespace": about.name.namespace or CLUSTER_WIDE},
+        "involvedObject": {
+            "apiVersion": about.resource.api_version,
+            "kind": about.resource.kind,
+            "namespace": about.name.namespace,
+            "name": about.name.name,
+            "uid": about.uid,
+        },
+        "reason": event.reason,
+        "message": event.note[:LONGEST_NOTE],
+        "type": "Warning" if event.is_warning else "Normal",
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+        "reportingComponent": "autoscale-scheduler",
+        "source": {"component": "autoscale-scheduler"},
+    }

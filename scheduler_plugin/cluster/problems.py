@@ -1,0 +1,73 @@
+"""What is wrong with the cluster's objects, for people: told in an Event on the object and in ``/explain``.
+
+Rules that hold here:
+
+- An object that cannot be read is told once per version; a problem of one that can be read once per wording.
+- A compute unit that does not fit a VM is a problem of the VM: its owner wonders why it jumps to its most (S4.6).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from protocol.kubernetes.pages import Unreadable
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from protocol.virtual_machine import VirtualMachine
+from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
+from scheduler_plugin.cluster.feed import Feed
+from scheduler_plugin.settings.document import SchedulerSettings
+from scheduler_plugin.settings.unit_fit import misfit
+
+_RESOURCES: Final = {each.plural: each for each in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
+_LONGEST_NAME: Final = 200  # of an object, in the name of an Event: both have at most 253 characters
+
+
+def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
+    """Every object that cannot be read now."""
+    for informer in feed.informers:
+        for found in informer.unreadable.values():
+            yield _RESOURCES[informer.kind.name], found
+
+
+def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
+    """That an object cannot be read."""
+    name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
+    note = f"cannot be read, so it counts as the most that it may be: {found.reason}"
+    return EventRecord(EventSubject(resource, found.name, found.uid), "Unreadable", note, name=name)
+
+
+def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[str, str]]:
+    """What is wrong with a VM that can be read: reasons in CamelCase, and notes."""
+    found = [("PartlyUnreadable", problem) for problem in vm.problems]
+    if vm.enabled:
+        unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
+        found += [] if unit is None else [("ComputeUnitMisfit", unit)]
+    return found
+
+
+def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventRecord]:
+    """The same as Events."""
+    return [
+        EventRecord(about_vm(vm), reason, note, name=_event_name(vm.name, reason, note))
+        for reason, note in vm_problems(vm, settings)
+    ]
+
+
+def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
+    """What is wrong with a VM and with the pods that run it, for ``/explain``."""
+    known, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
+    notes = [] if bad is None else [f"VirtualMachine {vm} cannot be read: {bad.reason}"]
+    if known is not None and bad is None:
+        notes += [note for _, note in vm_problems(known, feed.settings)]
+    for name, unreadable in feed.pods.unreadable.items():
+        pod = feed.pods.facts.get(name)
+        if pod is not None and pod.vm == vm:
+            notes.append(f"pod {name} cannot be read: {unreadable.reason}")
+    return notes
+
+
+def _event_name(vm: ObjectName, reason: str, note: str) -> str:
+    return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"

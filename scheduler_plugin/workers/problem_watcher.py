@@ -1,0 +1,53 @@
+"""Tells on each object what is wrong with it, once: the difference between two rounds over all objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, Never
+
+from protocol.units import Seconds
+from scheduler_plugin.cluster.events import EventRecord
+from scheduler_plugin.cluster.problems import unreadable_event, unreadable_objects, vm_events
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.workers.event_recorder import EventRecorder
+
+INTERVAL: Final = Seconds(10.0)
+AT_ONCE: Final = 256
+"""So many VMs are looked at before others get their turn."""
+
+
+class ProblemWatcher:
+    """Looks for problems in the background."""
+
+    def __init__(self, context: SchedulerContext, events: EventRecorder) -> None:
+        self._context = context
+        self._events = events
+        self._told: set[tuple[str, str]] = set()
+
+    async def run(self) -> Never:
+        """Looks every ``INTERVAL``, for ever."""
+        while True:
+            await self._context.clock.sleep(INTERVAL)
+            await self._round()
+
+    async def _round(self) -> None:
+        found = set()
+        async for event in self._problems():
+            key = event.path, event.name or ""
+            found.add(key)
+            if key not in self._told:
+                self._events.tell(event)
+        self._told = found
+
+    async def _problems(self) -> AsyncIterator[EventRecord]:
+        feed = self._context.feed
+        for resource, unreadable in list(unreadable_objects(feed)):
+            if unreadable.name.name:
+                yield unreadable_event(resource, unreadable)
+        for count, vm in enumerate(list(feed.vms.facts.values()), start=1):
+            if vm.name not in feed.vms.unreadable:
+                for event in vm_events(vm, feed.settings):
+                    yield event
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
