@@ -14,6 +14,7 @@ from deploy.local.apiserver.registry.api import Target
 from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
+from protocol.kubernetes.objects import Json
 
 _PLURALS = {
     "pods": "pods",
@@ -80,6 +81,10 @@ class InProcess(httpx.AsyncBaseTransport):
             self.unanswered = ""
             raise httpx.ReadError("the answer was lost")
         return answer
+
+    def objects(self, plural: str) -> list[Json]:
+        """All objects of a kind as they are stored, without a request: a fixture looks at them after every step."""
+        return [stored.body for stored in self.server.api.store.objects(_PLURALS[plural])]
 
     def go_away(self) -> None:
         """From now on nobody is answered, and watches break."""

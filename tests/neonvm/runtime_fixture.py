@@ -21,7 +21,7 @@ from protocol.kubernetes.objects import Json, child, items, name_of, node_of, te
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import Resources
-from tests.fake_clock import FakeClock
+from tests.fake_clock import QUIET_ROUNDS, FakeClock, loop_is_quiet
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.sample_objects import virtual_machine
@@ -29,7 +29,6 @@ from tests.neonvm.sample_objects import virtual_machine
 DEFINITIONS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "crds"
 DB = ObjectName("default", "db")
 MOVE = ObjectName("default", "move")
-_IDLE_TURNS = 30
 
 
 @cache
@@ -121,10 +120,11 @@ class RuntimeFixture:
     async def settle(self) -> None:
         """Lets everybody do what there is to do now."""
         idle = 0
-        while idle < _IDLE_TURNS:
+        while idle < QUIET_ROUNDS:
             await asyncio.sleep(0)
             garbage_collector = self.api.server.garbage_collector
-            idle = 0 if self.api.busy or not garbage_collector.idle else idle + 1
+            busy = self.api.busy or not garbage_collector.idle or not loop_is_quiet()
+            idle = 0 if busy else idle + 1
             if not garbage_collector.idle:
                 garbage_collector.step()
 

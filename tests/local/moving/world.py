@@ -43,6 +43,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
+from tests.fake_clock import QUIET_ROUNDS, loop_is_quiet
 from tests.local.moving.parts import Agents, OneClock, Scheduler
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
@@ -52,7 +53,6 @@ from tests.neonvm.sample_objects import virtual_machine
 DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")
 SMALL, LARGE = Resources.parse("2", "2Gi"), Resources.parse("4", "4Gi")
-_IDLE_TURNS = 40
 _SETTLE = 31.0
 """After so many seconds the scheduler believes an agent that it uses less."""
 
@@ -134,11 +134,12 @@ class World:
 
     async def _idle(self) -> None:
         idle = 0
-        while idle < _IDLE_TURNS:
+        while idle < QUIET_ROUNDS:
             await asyncio.sleep(0)
             garbage_collector = self.api.server.garbage_collector
             lines = self.scheduler.for_agents.busy + self.scheduler.for_pods.busy
-            idle = 0 if self.api.busy or lines or not garbage_collector.idle else idle + 1
+            busy = self.api.busy or lines or not garbage_collector.idle or not loop_is_quiet()
+            idle = 0 if busy else idle + 1
             if not garbage_collector.idle:
                 garbage_collector.step()
 
@@ -178,13 +179,14 @@ class World:
         return Resources(has.cpu, has.mem)
 
     async def status(self) -> Json:
-        return child(await self.client.get(VIRTUAL_MACHINES, DB), "status")
+        (found,) = [each for each in self.api.objects("virtualmachines") if name_of(each) == DB]
+        return child(found, "status")
 
     async def pods(self) -> list[Json]:
-        return (await self.client.list(PODS)).objects
+        return self.api.objects("pods")
 
     async def migrations(self) -> list[Json]:
-        return (await self.client.list(MIGRATIONS)).objects
+        return self.api.objects("virtualmachinemigrations")
 
     async def the_migration(self) -> ObjectName:
         """The only one that has not ended."""
