@@ -1,6 +1,8 @@
 # Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
 .DEFAULT_GOAL := help
 SHELL := bash
+# Compiled modules are kept, or every process of a test run compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
-import kubernetes as typed_kubernetes
 import pytest
-from kubernetes import aio as typed_aio
-from kubernetes.dynamic import DynamicClient as TypedDynamicClient
 
 from tests.conformance.cluster import Cluster, definition
 
-# The client's own annotations stop half-way (watches and configuration have none), so it is used as untyped.
-kubernetes: Any = typed_kubernetes
-aio: Any = typed_aio
-DynamicClient: Any = TypedDynamicClient
+
+# Imported by the tests that use it, because that takes a second. The client's own annotations stop half-way (watches
+# and configuration have none), so it is used as untyped.
+def kubernetes_client(name: str = "kubernetes") -> Any:
+    return import_module(name)
 
 
 def client_for(cluster: Cluster) -> Any:
-    return kubernetes.config.new_client_from_config(str(cluster.kubeconfig))
+    return kubernetes_client().config.new_client_from_config(str(cluster.kubeconfig))
 
 
 @asynccontextmanager
 async def async_client_for(cluster: Cluster) -> AsyncIterator[Any]:
-    client = await aio.config.new_client_from_config(str(cluster.kubeconfig))
+    client = await kubernetes_client("kubernetes.aio").config.new_client_from_config(str(cluster.kubeconfig))
     try:
         yield client
     finally:
@@ -34,6 +33,7 @@ async def async_client_for(cluster: Cluster) -> AsyncIterator[Any]:
 
 
 def test_the_typed_client_makes_reads_patches_and_deletes(cluster: Cluster) -> None:
+    kubernetes = kubernetes_client()
     with client_for(cluster) as client:
         core = kubernetes.client.CoreV1Api(client)
         meta = kubernetes.client.V1ObjectMeta(name="a", labels={"x": "y"})
@@ -50,6 +50,7 @@ def test_the_typed_client_makes_reads_patches_and_deletes(cluster: Cluster) -> N
 
 
 def test_the_typed_client_watches(cluster: Cluster) -> None:
+    kubernetes = kubernetes_client()
     with client_for(cluster) as client:
         core = kubernetes.client.CoreV1Api(client)
         start = core.list_namespaced_config_map(cluster.namespace).metadata.resource_version
@@ -73,7 +74,11 @@ def test_the_typed_client_watches(cluster: Cluster) -> None:
 def test_the_dynamic_client_discovers_what_was_defined(cluster: Cluster) -> None:
     with cluster.defined(definition()) as path, client_for(cluster) as client:
         api_version = "/".join(path.split("/")[2:4])
-        things = DynamicClient(client).resources.get(api_version=api_version, kind="Thing")
+        things = (
+            kubernetes_client("kubernetes.dynamic")
+            .DynamicClient(client)
+            .resources.get(api_version=api_version, kind="Thing")
+        )
         body = {"apiVersion": api_version, "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}}
         things.create(body=body, namespace=cluster.namespace)
         things.server_side_apply(body=body, name="a", namespace=cluster.namespace, field_manager="test")
@@ -82,6 +87,7 @@ def test_the_dynamic_client_discovers_what_was_defined(cluster: Cluster) -> None
 
 
 async def test_the_asynchronous_client_reads_and_binds(cluster: Cluster) -> None:
+    aio = kubernetes_client("kubernetes.aio")
     await asyncio.to_thread(cluster.pod, "p")
     async with async_client_for(cluster) as client:
         core = aio.client.CoreV1Api(client)
@@ -93,6 +99,7 @@ async def test_the_asynchronous_client_reads_and_binds(cluster: Cluster) -> None
 
 
 async def test_the_asynchronous_client_watches(cluster: Cluster) -> None:
+    aio = kubernetes_client("kubernetes.aio")
     async with async_client_for(cluster) as client:
         core = aio.client.CoreV1Api(client)
         await asyncio.to_thread(cluster.config_map, "a")

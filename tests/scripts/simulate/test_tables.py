@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from scripts.autoscale.simulate.figures import CURVES, Figures
-from scripts.autoscale.simulate.plot import draw
 from scripts.autoscale.simulate.tables import POINTS, ROWS, Outcome, as_json, describe, print_tables, thinned
 from tests.scripts.simulate.simulation_fixture import a_fleet
 
@@ -90,15 +89,21 @@ def test_a_curve_is_thinned_to_means_of_equal_stretches(
     assert (at.tolist(), found.tolist()) == (middles, means)
 
 
+def draw(outcomes: list[Outcome], path: Path) -> None:
+    from scripts.autoscale.simulate import plot  # noqa: PLC0415 - matplotlib takes a second to import
+
+    plot.draw(FLEET, outcomes, path)
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_a_picture_is_drawn_of_what_was_counted(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"day.{kind}"
-    draw(FLEET, [outcome("least-loaded"), outcome("none", steps=0)], path)
+    draw([outcome("least-loaded"), outcome("none", steps=0)], path)
     assert path.stat().st_size > 10_000
 
 
 def test_a_picture_of_nothing_is_empty_and_no_error(tmp_path: Path) -> None:
-    draw(FLEET, [outcome("none", steps=0)], tmp_path / "day.svg")
+    draw([outcome("none", steps=0)], tmp_path / "day.svg")
     assert (tmp_path / "day.svg").exists()
 
 
