@@ -99,8 +99,9 @@ def orders(hypervisor: FakeHypervisor) -> list[tuple[str, object]]:
 async def test_a_pod_gets_a_cable_to_the_hub_and_a_forwarded_link(hub: HubNetwork, hypervisor: FakeHypervisor) -> None:
     place = await hub.add_pod("a", POD)
     folder = place.attachments[0].removeprefix("unix:").removesuffix("/c0")
-    assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}:9100:25183")
-    assert place.metrics_url == f"http://{place.address}:9100/metrics"
+    ports = f"{hub.port_for(9100)}:{hub.port_for(25183)}"
+    assert place.attachments == (f"unix:{folder}/c0", f"forward:{place.address}:{ports}")
+    assert place.metrics_url == f"http://{place.address}:{hub.port_for(9100)}/metrics"
     assert place.enter == hub.control_enter() == ()
     assert await hub.add_pod("a", POD) == place
     assert hypervisor.machine.calls == [

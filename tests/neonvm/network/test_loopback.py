@@ -32,9 +32,10 @@ async def test_a_pod_has_one_place_for_as_long_as_it_is_plugged_in(network: Loop
     assert place == PodNetwork(
         address=f"{block}.1.0",
         enter=(),
-        metrics_url=f"http://{block}.1.0:9100/metrics",
+        metrics_url=f"http://{block}.1.0:{network.port_for(9100)}/metrics",
         api_host=f"{block}.0.1",
         attachments=(),
+        moved_ports=place.moved_ports,
     )
     assert await network.add_pod("a", POD) == place
     assert place.guest_host == place.address

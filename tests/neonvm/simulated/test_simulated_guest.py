@@ -126,7 +126,7 @@ async def test_it_has_the_answers_of_a_real_guests_daemon_and_no_others(world: W
 
 @pytest.mark.parametrize("noise", [b"\r\n\r\n", b"GET /cpu HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"x" * 70_000])
 async def test_what_is_not_a_request_ends_the_connection_and_not_the_guest(world: World, noise: bytes) -> None:
-    reader, writer = await asyncio.open_connection(world.client.base_url.host, 9100)
+    reader, writer = await asyncio.open_connection(world.client.base_url.host, world.client.base_url.port)
     writer.write(noise)
     with suppress(ConnectionResetError):  # the guest may hang up before it has read all of the noise
         assert await reader.read() == b""

@@ -68,7 +68,7 @@ class World:
         return asyncio.ensure_future(moving())
 
     async def get(self, pod: str, path: str) -> str:
-        url = f"http://{(await self.place(pod)).address}:9100{path}"
+        url = f"{(await self.place(pod)).metrics_url.removesuffix('/metrics')}{path}"
         async with httpx.AsyncClient() as client:
             return (await client.get(url)).text
 
@@ -137,7 +137,7 @@ async def test_progress_is_heard_every_second_and_at_the_end(world: World) -> No
 
 async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(world: World) -> None:
     source, target = await world.pair()
-    async with httpx.AsyncClient(base_url=f"http://{(await world.place('one')).address}:9100") as client:
+    async with httpx.AsyncClient(base_url=(await world.place("one")).metrics_url.removesuffix("/metrics")) as client:
         await client.put("/demand", json={"cpu": 1, "mem": "256Mi"})
     for _ in range(2):
         move = world.move(source, target, replace(LIMITS, bandwidth=Bytes(512 * MIB)))
