@@ -34,6 +34,7 @@ from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.migration.status import MigrationStatus
 from scheduler_plugin.service import Service
+from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.agents import AgentRoutes
@@ -43,7 +44,6 @@ from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
-from scheduler_plugin.workers.workers import Workers
 from scheduler_plugin.workqueue import WorkQueues
 
 _ENCODER: Final = msgspec.json.Encoder()

@@ -95,6 +95,10 @@ class Telemetry:
         self.missing.labels(kind).set(1)
         LOG.warning("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
 
+    def watch_restored(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        LOG.warning("the cluster's store was restored: what it lists now is taken as it is", extra={"kind": kind})
+
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
         what = {"kind": kind, "object": str(found.name), "reason": found.reason}

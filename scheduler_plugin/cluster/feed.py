@@ -66,6 +66,8 @@ class Feed:
         self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, report)
         self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, report)
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
+        for informer in (self.nodes, self.pods, self.vms, self.migrations):
+            informer.on_restored = ledger.forget_versions
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
         ledger.serve(settings.scheduler_name)
@@ -114,7 +116,8 @@ class Feed:
 
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
         """The VM that the pod runs, as far as it is known."""
-        return None if pod.vm is None else self.vms.facts.get(pod.vm)
+        vm = None if pod.vm is None else self.vms.facts.get(pod.vm)
+        return vm if vm is not None and pod.vm_uid in ("", vm.uid) else None
 
     def pod(self, name: ObjectName, uid: str) -> PodFacts | None:
         """The pod of that name, if it has been seen and has this UID."""
@@ -141,6 +144,8 @@ class Feed:
         if not self._ledger.is_ready:
             return
         self._watch_for_rivals(change)
+        if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
+            self._queues.permits.drop(change.name)
         if change.after is None:
             self._queues.add(self._ledger.lose_vm(change.name))
         else:

@@ -61,6 +61,16 @@ MISSING_RETRY: Final = Seconds(60.0)
 """How often a kind that the cluster lacks is looked for."""
 
 
+REMEMBERED_GONE: Final = 2_000
+"""Of so many deleted objects it is remembered that they are gone: an answer about one may arrive late."""
+
+LIST_AFTER: Final = 10
+"""After so many failures in a row the version is not believed any more: list again."""
+
+FROM_THE_FUTURE: Final = "Too large resource version"
+"""What an API server answers to a version that it has not reached: its store was restored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change(Generic[F]):
     """One fact before and after: ``before`` None is new, ``after`` None is deleted."""
@@ -84,6 +94,9 @@ class WatchReport(Protocol):
 
     def watch_missing(self, kind: str) -> None:
         """The cluster lacks this kind, which it may; it will be looked for again."""
+
+    def watch_restored(self, kind: str) -> None:
+        """A list is older than what was known: the cluster's store was restored, and the list is believed."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """This version of an object cannot be read."""
@@ -112,6 +125,7 @@ class Informer(Generic[F]):
     """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
 
     ``is_missing`` while the cluster lacks the kind; ``unreadable`` has the objects that cannot be read, and why.
+    ``on_restored`` runs before a list that is older than what is known: the cluster's store was restored.
     """
 
     kind: Kind[F]
@@ -120,7 +134,12 @@ class Informer(Generic[F]):
     facts: dict[ObjectName, F] = field(default_factory=dict)
     unreadable: dict[ObjectName, Unreadable] = field(default_factory=dict)
     is_missing: bool = False
+    on_restored: Callable[[], None] = lambda: None
     _versions: dict[ObjectName, int] = field(default_factory=dict)
+    _uids: dict[ObjectName, str] = field(default_factory=dict)
+    _gone: dict[str, int] = field(default_factory=dict)
+    _failures: int = 0
+    _newest: int = 0
     _cursor: Cursor = field(default_factory=Cursor)
     _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _page_size: int = PAGE
@@ -140,6 +159,9 @@ class Informer(Generic[F]):
                         await clock.sleep(MISSING_RETRY)
                         continue
                     self._cursor.refused(error.refusal)
+                self._failures += 1
+                if self._failures >= LIST_AFTER or FROM_THE_FUTURE in str(error):
+                    self._cursor = Cursor()
                 self.report.watch_failed(self.kind.name, error)
                 await clock.sleep(self._retries.failed(clock.jitter()))
 
@@ -153,14 +175,19 @@ class Informer(Generic[F]):
         except ValueError as error:
             return self._learn_unreadable(Unreadable(name_of(obj), uid_of(obj), version_of(obj), str(error)), obj)
         name = name_of(obj)
-        if self._is_news(name, version_of(obj)):
+        if self._is_news(name, uid_of(obj), version_of(obj)):
             self._now_readable(name)
             self._put(name, fact)
         return fact
 
-    def forget(self, name: ObjectName) -> None:
-        """Takes note that the object is gone."""
-        self._versions.pop(name, None)
+    def forget(self, name: ObjectName, version: int = 0) -> None:
+        """Takes note that the object is gone, and what is no newer than ``version`` with it."""
+        known = self._versions.pop(name, 0)
+        uid = self._uids.pop(name, "")
+        if uid:
+            self._gone[uid] = max(known, version, number(self._cursor.version))
+            if len(self._gone) > REMEMBERED_GONE:
+                del self._gone[next(iter(self._gone))]
         self._now_readable(name)
         before = self.facts.pop(name, None)
         if before is not None:
@@ -169,7 +196,7 @@ class Informer(Generic[F]):
     def _learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
         at_most = self.kind.at_most
         fact = None if at_most is None else at_most(obj, found.reason)
-        if self._is_news(found.name, found.version):
+        if self._is_news(found.name, found.uid, found.version):
             before = self.unreadable.get(found.name)
             self.unreadable[found.name] = found
             if before is None or (before.uid, before.version) != (found.uid, found.version):
@@ -179,13 +206,21 @@ class Informer(Generic[F]):
                 self._put(found.name, fact)
         return fact
 
-    def _is_news(self, name: ObjectName, version: str) -> bool:
-        """Whether nothing newer is known; remembers the version."""
+    def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
+        """Whether nothing newer is known, the end of this very object included; remembers the version."""
         age = number(version)
-        if age < self._versions.get(name, 0):
+        if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
             return False
-        self._versions[name] = age
+        self._versions[name], self._uids[name] = age, uid
         return True
+
+    def _go_back(self) -> None:
+        """The store was restored: versions start again, and what was deleted since may be back."""
+        self._versions.clear()
+        self._gone.clear()
+        self._newest = 0
+        self.report.watch_restored(self.kind.name)
+        self.on_restored()
 
     def _now_readable(self, name: ObjectName) -> None:
         if self.unreadable.pop(name, None) is not None:
@@ -212,14 +247,17 @@ class Informer(Generic[F]):
         rest = ""
         while True:
             page = await self._page(api, {"continue": rest} if rest else {})
+            if number(page.version) < self._newest:
+                self._go_back()
             seen |= await self._take(page)
             rest = page.rest
             if not rest:
                 break
         self._cursor.listed(page.version)
+        self._newest = number(page.version)
         for name in (self.facts.keys() | self.unreadable.keys()) - seen:
             if self._versions.get(name, 0) <= number(page.version):
-                self.forget(name)
+                self.forget(name, number(page.version))
         self.is_missing = False
         self.report.watch_listed(self.kind.name, len(seen))
 
@@ -250,6 +288,7 @@ class Informer(Generic[F]):
         async with api.stream(ApiCall("GET", self.kind.path, times.silence, query=query)) as lines:
             async for line in lines:
                 await self._line(line)
+                self._failures = 0
                 self._retries.succeeded()
                 self.report.watch_heard(self.kind.name)
         if clock.now() - began < SHORTEST_WATCH:
@@ -263,13 +302,18 @@ class Informer(Generic[F]):
             raise ApiUnknownError(f"watch of {self.kind.name}: {error}") from error
         if event.refusal is not None:
             raise ApiRefusedError(event.refusal)
+        if 0 < number(event.version) < number(self._cursor.version):
+            self._cursor = Cursor()
+            raise ApiUnknownError(f"watch of {self.kind.name}: version {event.version} is older than the watch itself")
         self._event(event)
         self._cursor.take(event)
+        self._newest = max(self._newest, number(event.version))
 
     def _event(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
-            if self._versions.get(event.name, 0) <= number(event.version or self._cursor.version):
-                self.forget(event.name)
+            version = number(event.version or self._cursor.version)
+            if self._versions.get(event.name, 0) <= version:
+                self.forget(event.name, version)
         elif event.unreadable is not None:
             self._learn_unreadable(event.unreadable, _identity(event.unreadable))
         elif event.type != "BOOKMARK":

@@ -28,8 +28,8 @@ from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, Unknow
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.preemption import Candidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
+from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
-from scheduler_plugin.workers.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
 

@@ -24,6 +24,9 @@ from scheduler_plugin.telemetry import LOG
 BIND_SETTLE: Final = Seconds(10.0)
 """A binding that was sent so long ago has landed or never will."""
 
+TIME_STEP: Final = Seconds(5.0)
+"""How often the ledger is told that time has passed."""
+
 READ_INTERVAL: Final = Seconds(1.0)
 """Between two rounds of reading pods whose fate is still unknown."""
 
@@ -40,6 +43,7 @@ class BackgroundTasks:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._wake())
             tasks.create_task(self._read())
+            tasks.create_task(self._pass_time())
 
     def bind_sent(self, uid: str) -> None:
         """A binding of this pod has an unknown outcome."""
@@ -86,6 +90,13 @@ class BackgroundTasks:
             self._context.telemetry.wakes.labels("unknown").inc()
             LOG.warning("node not touched, trying again node=%s error=%s", order.node, error)
             self._context.queues.wakes.put(order.node, order)
+
+    async def _pass_time(self) -> Never:
+        """Ends promises to agents that were never heard of."""
+        while True:
+            await self._context.clock.sleep(TIME_STEP)
+            if self._context.ledger.is_ready:
+                self._context.order(self._context.ledger.pass_time(self._context.clock.now()))
 
     async def _read(self) -> Never:
         while True:

@@ -2,6 +2,7 @@
 
 Rules that hold here:
 
+- A permit is for one VM, by its UID: it is never written onto another one of that name.
 - Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
   ``cluster.write``). A conflict is read and tried again while an agent would still wait.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure.
@@ -71,14 +72,13 @@ class PermitWriter:
         """The VM with the permit on it; None where there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
-        while vm is not None:
+        while vm is not None and vm.uid == order.uid:
             try:
                 return self._context.feed.vms.learn(await self._context.writer.store_permit(vm, order.permit))
             except ApiRefusedError as error:
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
-            found = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
-            vm = found if found is not None and found.uid == vm.uid else None
+            vm = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
         return None
 
     def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:

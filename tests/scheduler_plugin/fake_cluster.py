@@ -98,6 +98,17 @@ class FakeCluster:
             collection.events.clear()
         self.cut_watches()
 
+    def backup(self) -> FakeCluster:
+        """What the store holds now, to be restored later."""
+        kept = FakeCluster()
+        kept.revision, kept.collections = self.revision, copy.deepcopy(self.collections)
+        return kept
+
+    def restore(self, kept: FakeCluster) -> None:
+        """The store is again what it was; versions begin again from there, and running watches end."""
+        self.revision, self.collections = kept.revision, copy.deepcopy(kept.collections)
+        self.cut_watches()
+
     def cut_watches(self) -> None:
         """Breaks every watch."""
         self._cut += 1
@@ -150,7 +161,10 @@ class FakeCluster:
     async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
         if self.is_away:
             raise ApiUnknownError("the API is away")
-        yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
+        since = int(call.query["resourceVersion"])
+        if since > self.revision:
+            raise ApiUnknownError(f"504: Too large resource version: {since}, current: {self.revision}")
+        yield self._lines(self.collections[call.path], since)
 
     async def _lines(self, collection: Collection, since: int) -> AsyncIterator[bytes]:
         cut = self._cut
