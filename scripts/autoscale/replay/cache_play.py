@@ -22,10 +22,6 @@ from protocol.virtual_machine import Bounds
 from scripts.autoscale.replay.cache_guest import CacheGuest, Load
 
 POD: Final = ObjectName("replay", "working-set")
-LOOK: Final = 5.0
-"""Seconds from one look at the guest to the next."""
-
-
 @dataclass(frozen=True, slots=True)
 class Resize:
     """The VM got ``after`` bytes instead of ``before`` at so many seconds."""
@@ -47,6 +43,8 @@ class Player:
     policy: Policy = field(default_factory=Policy)
     permitted: int | None = None
     shows_vmstat: bool = True
+    look: float = 5.0
+    """Seconds from one look at the guest to the next."""
     now: float = 0.0
     resizes: list[Resize] = field(default_factory=list)
     state: State = field(init=False)
@@ -66,11 +64,11 @@ class Player:
 
     def plays(self, load: Load, seconds: float, used: Callable[[float], float] | None = None) -> Player:
         """So many seconds under ``load``; ``used`` says what programs use at a time."""
-        for _ in range(round(seconds / LOOK)):
-            self.now += LOOK
+        for _ in range(round(seconds / self.look)):
+            self.now += self.look
             if used is not None:
                 self.guest.used = used(self.now)
-            self.guest.runs(load, LOOK)
+            self.guest.runs(load, self.look)
             self._take(Scraped(self.guest.page(is_full=self.shows_vmstat)))
             self._act()
         return self
