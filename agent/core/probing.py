@@ -287,7 +287,7 @@ class Probing:
         bar = min(self._bar(now, policy), view.use)
         waits = self.trial is not None or now - self._changed_at < policy.watch
         if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
-            return max(bar, view.use.minus_or_zero(_unused(view)).up_to(view.step))
+            return max(bar, view.use - self._unused(view, policy))
         return max(bar, self._lower(view, policy))
 
     def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
@@ -296,11 +296,20 @@ class Probing:
         return NONE if floor is None or now >= floor.retry_at or self.is_lifted(now, policy) else floor.size
 
     def _lower(self, view: MemoryView, policy: CachePolicy) -> Bytes:
-        """One step down: without what holds nothing, and without a part of what holds page cache."""
+        """One step down: without what holds nothing; otherwise without a part of what holds page cache."""
+        unused = self._unused(view, policy)
+        if unused:
+            return view.use - unused
         share = policy.step if self.idle_since is None else policy.idle_step
         cached = view.cached if view.free is not None else view.use
-        step = max(_unused(view) + cached.scaled(share), view.use.scaled(LEAST_STEP))
+        step = max(cached.scaled(share), view.use.scaled(LEAST_STEP))
         return min(view.use.minus_or_zero(step).up_to(view.step), view.use.minus_or_zero(view.step))
+
+    def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
+        """Whole steps that hold nothing, are not kept free by the kernel, and are not about to be filled."""
+        fills = view.use.scaled(min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
+        reserve = view.use.scaled(RESERVE)
+        return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """The next size to try: what was needed once, or one step up. A trial that is repeated comes in one step."""
@@ -310,8 +319,3 @@ class Probing:
         if self.fruitless is not None:
             grown = max(grown, view.use + view.most.minus_or_zero(view.use).scaled(REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
-
-
-def _unused(view: MemoryView) -> Bytes:
-    """What holds nothing at all, and is not kept free by the kernel."""
-    return (view.free or NONE).minus_or_zero(view.use.scaled(RESERVE))

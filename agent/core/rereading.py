@@ -72,6 +72,11 @@ class Cost:
         return self.reread / self.seconds if self.seconds else 0.0
 
     @property
+    def read_rate(self) -> float:
+        """Bytes read in a second, for the first time or again."""
+        return self.read / self.seconds if self.seconds else 0.0
+
+    @property
     def stall(self) -> float:
         """The share of the time in which tasks waited for want of memory (0..1)."""
         return self.stalled / self.seconds if self.seconds else 0.0

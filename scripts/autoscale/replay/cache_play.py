@@ -22,6 +22,8 @@ from protocol.virtual_machine import Bounds
 from scripts.autoscale.replay.cache_guest import CacheGuest, Load
 
 POD: Final = ObjectName("replay", "working-set")
+
+
 @dataclass(frozen=True, slots=True)
 class Resize:
     """The VM got ``after`` bytes instead of ``before`` at so many seconds."""
