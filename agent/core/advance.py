@@ -28,7 +28,7 @@ from agent.core.events import (
     VmLost,
     VmSeen,
 )
-from agent.core.goal import NO_GOAL, goal, is_calm
+from agent.core.goal import NO_GOAL, goal, is_calm, without_waiting
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
 from agent.core.memory_view import memory_view
 from agent.core.permits import objection
@@ -106,6 +106,8 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         guest.calm_since = since
     settling = _settling(state, since)
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
+    if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
+        guest.goal = without_waiting(guest.goal)
     need = guest.goal.need
     kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
     guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)

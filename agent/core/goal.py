@@ -38,6 +38,9 @@ OBSERVER: Final = 1.0
 MEMORY_USED: Final = "memory used"
 """The name of the part that programs need."""
 
+MEMORY_WAITING: Final = "memory waiting"
+"""The name of the part that waiting tasks ask for."""
+
 NOTHING: Final = Resources(MilliCpu(0), Bytes(0))
 """Where nothing is known of a need."""
 
@@ -95,6 +98,12 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
         parts=tuple(_as_counted(part, counted) for part in seen),
         kept=Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem),
     )
+
+
+def without_waiting(known: Goal) -> Goal:
+    """The same, but for tasks that wait for memory: what they wait for is on its way."""
+    parts = tuple(part for part in known.parts if part.name != MEMORY_WAITING)
+    return replace(known, mem=_most(list(parts), Bytes), parts=parts)
 
 
 def is_calm(over: Rates, has: Resources, policy: Policy) -> bool:
@@ -201,7 +210,7 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
     is_for_cache = policy.cache.enabled and sample.shows_rereading and not _is_full(sample, has, policy)
     if stall is not None and stall >= policy.pressure_threshold and not is_for_cache:
         grown = has + has.scaled(policy.pressure_step)
-        parts.append(Part("memory waiting", grown, f"tasks waited for memory {stall:.0%} of the time"))
+        parts.append(Part(MEMORY_WAITING, grown, f"tasks waited for memory {stall:.0%} of the time"))
     return parts
 
 

@@ -26,6 +26,10 @@ BOOT_TOLERANCE: Final = Seconds(5.0)
 """The boot time moves by this much when the guest's clock is set; more is another boot."""
 
 
+FASTEST: Final = 1e12
+"""No guest moves more bytes a second than this, whatever it says."""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
     """What one CPU has done since it came online, in seconds. ``kernel`` is the part of ``busy`` outside programs."""
@@ -141,7 +145,9 @@ def _cores(pairs: list[tuple[float, float]], span: float) -> float | None:
 
 
 def _rate(before: float | None, after: float | None, span: float) -> float | None:
-    return None if before is None or after is None or after < before else (after - before) / span
+    if before is None or after is None or after < before:
+        return None
+    return min(FASTEST, (after - before) / span)
 
 
 def _share(before: float | None, after: float | None, span: float) -> float | None:

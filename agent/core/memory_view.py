@@ -23,10 +23,10 @@ def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, un
     need, used = known.at_least.mem, _used(known)
     step = vm.slot_size if unit is None else Bytes(lcm(unit.mem.value, vm.slot_size.value))
     view = MemoryView(vm.use.mem, vm.bounds.max.mem, step, need, cost=spent)
-    free, available = sample.mem_free, sample.mem_available
-    if sample.shows_rereading and free is not None and available is not None:
-        on_its_way_out = vm.actual.mem.minus_or_zero(vm.use.mem)
-        return replace(view, free=free.minus_or_zero(on_its_way_out), cached=available.minus_or_zero(free))
+    if sample.shows_rereading and sample.mem_free is not None and sample.mem_available is not None:
+        available = min(sample.mem_available, vm.actual.mem)
+        free, leaving = min(sample.mem_free, available), vm.actual.mem.minus_or_zero(vm.use.mem)
+        return replace(view, free=min(vm.use.mem, free.minus_or_zero(leaving)), cached=available - free)
     is_crowded = used > vm.use.mem
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 

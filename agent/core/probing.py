@@ -26,7 +26,7 @@ NONE: Final = Bytes(0)
 LEAST_STEP: Final = 0.04
 """A smaller share of the memory is not worth a resize."""
 
-RESERVE: Final = 0.05
+RESERVE: Final = 0.08
 """This share of the memory is left unused by the kernel for its own ends."""
 
 REPEATED: Final = 0.25
@@ -115,6 +115,10 @@ class Probing:
         """Whether the guest has been idle for so long that what was learned bars nothing."""
         return self.idle_since is not None and now - self.idle_since >= policy.idle_after
 
+    def is_refilling(self, now: Instant, policy: CachePolicy) -> bool:
+        """Whether what was taken and given back is still being read: such waiting asks for nothing more."""
+        return self.floor is not None and now - self.floor.at < policy.watch
+
     def _resized(self, view: MemoryView, now: Instant) -> None:
         before, self._use = self._use, view.use
         if before is None or before == view.use:
@@ -197,7 +201,12 @@ class Probing:
         elif verdict is Verdict.GOOD:
             self.trial = None
             if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
-                self.floor = None
+                self.floor = self._lowered(self.floor, trial.after, now, policy)
+
+    def _lowered(self, floor: Floor, size: Bytes, now: Instant, policy: CachePolicy) -> Floor:
+        """Less is enough. Where the next step would come to what once hurt, it waits as long as after that."""
+        is_near = size.scaled(1 - policy.step) <= floor.hurt
+        return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
 
     def _judge_growth(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         free = view.free or NONE
@@ -217,12 +226,14 @@ class Probing:
     def _pays(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """What it had before was too little. Where it still suffers when the cache is full, the next step follows."""
         known = self.floor.size if self.floor is not None else NONE
+        was_wrong = known == trial.base
+        tries = max(1, tries_before(self.floor, now, policy.remember)) if was_wrong else 1
         self.floor = Floor(
-            size=max(known, min(view.use, trial.base + view.step)),
+            size=view.use if was_wrong else max(known, min(view.use, trial.base + view.step)),
             hurt=trial.base,
             at=now,
-            tries=1,
-            retry_at=next_try(1, now, policy),
+            tries=tries,
+            retry_at=next_try(tries, now, policy),
             cost=trial.baseline,
             cores=max(trial.baseline.cores, self.recent.cores),
         )
@@ -312,10 +323,14 @@ class Probing:
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
-        """The next size to try: what was needed once, or one step up. A trial that is repeated comes in one step."""
-        if self.floor is not None and self.floor.size > view.use:
-            return min(view.most, self.floor.size)
-        grown = view.use + view.use.scaled(policy.growth)
+        """The next size to try: what was needed once, or a step up, a small one from what was known to be enough.
+
+        A trial that is repeated comes in one step.
+        """
+        known = self.floor.size if self.floor is not None else NONE
+        if known > view.use:
+            return min(view.most, known)
+        grown = view.use + view.use.scaled(policy.step if known == view.use else policy.growth)
         if self.fruitless is not None:
             grown = max(grown, view.use + view.most.minus_or_zero(view.use).scaled(REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)

@@ -28,7 +28,7 @@ LEAST_GAIN: Final = 0.05
 CLEARLY: Final = 1.2
 """More than so many times the cost before is no chance."""
 
-FULL: Final = 0.05
+FULL: Final = 0.15
 """The cache has filled its memory where less than this share of the memory is unused."""
 
 _LEAST_SECONDS: Final = 10.0

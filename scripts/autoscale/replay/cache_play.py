@@ -71,7 +71,7 @@ class Player:
             if used is not None:
                 self.guest.used = used(self.now)
             self.guest.runs(load, self.look)
-            self._take(Scraped(self.guest.page(is_full=self.shows_vmstat)))
+            self.take(Scraped(self.guest.page(is_full=self.shows_vmstat)))
             self._act()
         return self
 
@@ -90,7 +90,7 @@ class Player:
             if not actions:
                 return
             for action in actions:
-                self._take(Started(action))
+                self.take(Started(action))
                 if isinstance(action, AskScheduler):
                     self._answer(action)
                 else:
@@ -100,15 +100,16 @@ class Player:
         asked = ask.request.resources
         mem = asked.mem if self.permitted is None else min(asked.mem, max(Bytes(self.permitted), self._vm.use.mem))
         unit = ComputeUnit(MilliCpu(1000), Bytes(self.unit))
-        self._take(Answered(PluginResponse(Resources(asked.cpu, mem), unit, False)))
+        self.take(Answered(PluginResponse(Resources(asked.cpu, mem), unit, False)))
 
     def _patch(self, patch: PatchVm) -> None:
         before, after = self._vm.use.mem.value, patch.target.mem.value
         self._vm = replace(self._vm, use=patch.target, actual=patch.target, version=self._vm.version + 1)
         self.guest.size = float(after)
-        self._take(Patched(self._vm))
+        self.take(Patched(self._vm))
         if before != after:
             self.resizes.append(Resize(self.now, before, after))
 
-    def _take(self, event: Scraped | Started | Answered | Patched) -> None:
+    def take(self, event: Scraped | Started | Answered | Patched) -> None:
+        """The agent hears of something."""
         advance(self.state, event, Instant(self.now), 0.0)

@@ -1,0 +1,165 @@
+"""Probing step by step: what is remembered for how long, and what a shrink on top of another counts as."""
+
+from __future__ import annotations
+
+from agent.core.actions import PatchVm
+from agent.core.events import Scraped
+from agent.core.explain import explain
+from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.memory_view import kernel_share
+from agent.core.policy import CachePolicy, MemoryPolicy, Policy
+from agent.core.probing import MemoryView, Probing
+from agent.core.rereading import Cost
+from agent.core.trials import Growth, Shrink
+from agent.core.vm import Vm
+from agent.core.working_set import Floor
+from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
+from protocol.virtual_machine import Bounds
+from tests.agent.core.story import Story, cu, settled
+
+GIB = 1024**3
+POLICY = CachePolicy()
+DAY = 86_400.0
+
+
+def gib(count: float) -> Bytes:
+    return Bytes(int(count * GIB))
+
+
+def look(use: float, cost: Cost | None = None, need: float = 0.0, most: float = 16, free: float = 0.0) -> MemoryView:
+    """A look at a VM of so many GiB, of which all but what is free is page cache."""
+    quarter = Bytes(GIB // 4)
+    return MemoryView(gib(use), gib(most), quarter, gib(need), gib(free), gib(use - free), cost)
+
+
+def busy(stall: float = 0.0) -> Cost:
+    return Cost(seconds=1.0, stalled=stall, waited=stall, work=0.5)
+
+
+def floor(size: float, at: float = 0.0, cores: float = 0.5) -> Floor:
+    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores)
+
+
+def test_what_was_learned_is_forgotten_after_a_day() -> None:
+    probing = Probing(floor=floor(8))
+    probing.observe(look(8, busy()), Instant(DAY), POLICY)
+    assert probing.floor is not None
+    probing.observe(look(8, busy()), Instant(DAY + 1), POLICY)
+    assert probing.floor is None
+
+
+def test_a_hurt_on_the_way_down_of_an_idle_guest_leaves_the_greater_floor_known() -> None:
+    probing = Probing(floor=floor(12))
+    probing.observe(look(6, busy()), Instant(0.0), POLICY)
+    probing.observe(look(4, busy()), Instant(1.0), POLICY)
+    for second in range(2, 60):
+        probing.observe(look(4, busy(stall=0.5)), Instant(float(second)), POLICY)
+    assert (probing.floor, probing.keep) == (floor(12), gib(6))
+
+
+def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
+    probing = Probing()
+    for at, use in enumerate((8.0, 6.0, 5.0)):
+        probing.observe(look(use, busy()), Instant(float(at)), POLICY)
+    assert isinstance(probing.trial, Shrink)
+    assert (probing.trial.before, probing.trial.after) == (gib(8), gib(5))
+
+
+def test_what_programs_need_soon_after_a_shrink_makes_it_a_mistake() -> None:
+    probing = Probing()
+    probing.observe(look(8, busy()), Instant(0.0), POLICY)
+    probing.observe(look(6, busy()), Instant(1.0), POLICY)
+    probing.observe(look(6, busy(), need=6.5), Instant(1000.0), POLICY)
+    assert probing.floor is not None
+    assert (probing.floor.size, probing.keep) == (gib(8), gib(8))
+
+
+def test_an_hour_after_a_shrink_what_programs_need_is_news() -> None:
+    probing = Probing()
+    probing.observe(look(8, busy()), Instant(0.0), POLICY)
+    probing.observe(look(6, busy()), Instant(1.0), POLICY)
+    probing.observe(look(6, busy(), need=6.5), Instant(3700.0), POLICY)
+    assert (probing.floor, probing.shrunk) == (None, None)
+
+
+def test_a_shrink_by_hand_ends_a_trial_to_grow() -> None:
+    probing = Probing(trial=Growth(gib(4), gib(6), busy(stall=0.5)), recent=busy(stall=0.5).times(60))
+    probing.observe(look(4, busy(stall=0.5)), Instant(0.0), POLICY)
+    assert probing.keep == gib(6)
+    probing.observe(look(3, busy(stall=0.5)), Instant(1.0), POLICY)
+    assert isinstance(probing.trial, Shrink)
+
+
+def test_memory_that_holds_nothing_is_given_back_without_waiting() -> None:
+    probing = Probing()
+    probing.observe(look(8, busy(), free=5), Instant(0.0), POLICY)
+    assert probing.keep == gib(3.75)
+
+
+def test_what_is_about_to_be_filled_is_kept() -> None:
+    probing = Probing()
+    reading = Cost(seconds=1.0, read=GIB / 60, work=0.5)
+    probing.observe(look(8, reading, free=5), Instant(0.0), POLICY)
+    assert probing.keep == gib(6.75)
+
+
+def test_the_kernels_share_is_what_the_guest_does_not_report_and_no_less_than_is_allowed_for() -> None:
+    has, policy = cu(4), MemoryPolicy()
+    assert kernel_share(GuestSample(), has, policy) == policy.kernel_allowance
+    assert kernel_share(GuestSample(mem_total=gib(3.5)), has, policy) == gib(0.5)
+    assert kernel_share(GuestSample(mem_total=gib(3.99)), has, policy) == policy.kernel_allowance
+
+
+def test_memory_in_use_includes_the_kernels_share_when_a_lowered_bound_takes_memory() -> None:
+    mib, cores = 2**20, MilliCpu(1000)
+    has = Resources(cores, Bytes(4096 * mib))
+    story = Story(Policy())
+
+    def sees(most: int, version: int) -> None:
+        bounds = Bounds(Resources(cores, Bytes(256 * mib)), Resources(cores, Bytes(most * mib)))
+        story.sees(Vm(bounds, has, has, Bytes(128 * mib), version))
+
+    def tells() -> None:
+        total, used = 4016 * mib, 2040 * mib
+        page = GuestSample(
+            {"0": CpuSeconds(0.1 * story.now)}, mem_total=Bytes(total), mem_available=Bytes(total - used)
+        )
+        story.happens(Scraped(page))
+
+    sees(4096, 1)
+    tells()
+    story.acts()
+    unit = ComputeUnit(MilliCpu(250), Bytes(128 * mib))
+    story.answers(has, unit=unit).at(1.0)
+    sees(1024, 2)
+    tells()
+    assert [action.target.mem for action in story.acts() if isinstance(action, PatchVm)] == [Bytes(2176 * mib)]
+
+
+def test_a_remembered_size_that_does_not_help_is_forgotten() -> None:
+    suffering = Cost(seconds=10.0, reread=GIB, read=GIB, stalled=5.0, waited=5.0, work=5.0)
+    trial = Growth(gib(4), gib(8), suffering.times(6)).got(gib(8))
+    trial.is_filled = True
+    probing = Probing(floor=floor(8), trial=trial)
+    for second in range(10):
+        probing.observe(look(8, suffering), Instant(10.0 * second), POLICY)
+    assert (probing.floor, probing.keep) == (None, gib(4))
+    assert probing.fruitless is not None
+    assert (probing.fruitless.base, probing.fruitless.tried) == (gib(4), gib(8))
+
+
+def test_trials_are_told_while_they_last() -> None:
+    story = settled(4)
+    probing = story.state.guest.probing
+
+    def told() -> str:
+        return explain(story.state, "default/vm-1", story.instant).working_set[0]
+
+    suffering = Cost(seconds=10.0, reread=10 * 2**20, read=10 * 2**20, stalled=2.0, waited=2.0, work=5.0)
+    probing.trial = Growth(gib(4), gib(6), suffering)
+    why = "with 4.00 GiB the guest rereads 1 MiB/s and waits for that 20% of the time"
+    assert told() == f"wants 6.00 GiB for the page cache: {why}"
+    probing.trial = probing.trial.got(gib(6))
+    assert told() == f"tries whether 6.00 GiB help the page cache: {why}"
+    probing.trial = Shrink(gib(4), gib(3), story.instant, busy())
+    assert told() == "watches for another 3 min whether 3.00 GiB instead of 4.00 GiB hurt"

@@ -1,0 +1,90 @@
+"""What an interval cost for want of memory: which waiting is blamed on rereading, and which is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.core.guest import GuestSample, Rates, Seen, rates
+from agent.core.rereading import NO_COST, TRICKLE, Cost, cost, recent
+from protocol.units import Bytes, Instant, Seconds
+
+MIB = 1024.0**2
+
+
+def over(
+    mem_stall: float | None = None,
+    io_stall: float | None = None,
+    refaulted: float | None = None,
+    read: float | None = None,
+    written: float | None = None,
+) -> Rates:
+    """Two seconds, of which programs worked half a core."""
+    return Rates(1.0, 0.25, 0.0, 0.25, 0.0, mem_stall, io_stall, refaulted, read, written, span=2.0)
+
+
+def test_without_an_interval_or_any_witness_nothing_can_be_told() -> None:
+    assert cost(Rates()) is None
+    assert cost(Rates(busy=1.0, span=1.0)) is None
+
+
+def test_pressure_on_memory_alone_is_a_cost() -> None:
+    assert cost(over(mem_stall=0.25)) == Cost(seconds=2.0, stalled=0.5, waited=0.5, work=1.0)
+
+
+def test_waiting_for_a_disk_is_blamed_on_rereading_as_far_as_the_traffic_was_that() -> None:
+    found = cost(over(io_stall=0.8, refaulted=2 * MIB, read=3 * MIB, written=MIB))
+    assert found is not None
+    assert (found.reread, found.read, found.stalled) == (4 * MIB, 6 * MIB, 0.8)
+    assert found.waited == pytest.approx(1.2)
+
+
+def test_a_trickle_of_rereading_costs_nothing() -> None:
+    found = cost(over(io_stall=0.8, refaulted=TRICKLE / 2, read=TRICKLE / 2))
+    assert found is not None
+    assert (found.reread, found.stalled) == (0.0, 0.0)
+    assert found.waited == pytest.approx(1.6)
+
+
+def test_a_guest_that_does_not_count_refaults_is_judged_by_all_that_it_read() -> None:
+    found = cost(over(io_stall=0.5, read=MIB))
+    assert found is not None
+    assert found.reread == 2 * MIB
+    assert found.stalled == pytest.approx(1.0)
+
+
+def test_no_task_waits_for_longer_than_the_time_there_is() -> None:
+    found = cost(over(mem_stall=0.9, io_stall=0.9, refaulted=MIB, read=MIB))
+    assert found is not None
+    assert (found.stalled, found.waited) == (2.0, 2.0)
+
+
+def test_rates_of_a_cost_without_time_are_nothing() -> None:
+    assert (NO_COST.reread_rate, NO_COST.read_rate, NO_COST.stall, NO_COST.cores, NO_COST.effort) == (0, 0, 0, 0, 0)
+    assert NO_COST.loss(NO_COST) == 0.0
+    assert NO_COST.for_effort_of(Cost(seconds=1.0)) == NO_COST
+
+
+def test_costs_are_compared_for_the_same_work() -> None:
+    before = Cost(seconds=10.0, read=100.0, reread=100.0, waited=5.0, work=9.9)
+    now = Cost(seconds=5.0, work=4.95)
+    assert before.for_effort_of(now) == pytest.approx(Cost(5.0, 50.0, 50.0, 0.0, 2.5, 4.95))
+    assert before.loss(before) == pytest.approx(0.5), "it rereads a trickle, so waiting is what counts"
+    hurt = Cost(seconds=10.0, read=1e8, reread=1e8, work=9.9)
+    assert hurt.loss(hurt) == pytest.approx(1e7)
+
+
+def test_what_is_recent_fades() -> None:
+    seen = NO_COST
+    for _ in range(600):
+        seen = recent(seen, Cost(seconds=1.0, stalled=0.5), Seconds(60.0))
+    assert seen.stall == pytest.approx(0.5)
+    assert seen.seconds == pytest.approx(60.5, abs=0.1)
+
+
+def test_counters_that_went_back_or_are_missing_say_nothing_of_that_interval() -> None:
+    def at(second: float, refaulted: float | None) -> Seen:
+        return Seen(GuestSample(refaulted=refaulted, read=refaulted, mem_free=Bytes(1)), Instant(second))
+
+    assert rates(at(0.0, 5.0), at(1.0, 4.0)).refaulted is None
+    assert rates(at(0.0, None), at(1.0, 4.0)).read is None
+    assert rates(at(0.0, 2.0), at(2.0, 4.0)).refaulted == 1.0

@@ -1,0 +1,113 @@
+"""Verdicts on trials with memory: a shrink that hurts, a growth that pays, and neither."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.core.policy import CachePolicy
+from agent.core.rereading import NO_COST, Cost
+from agent.core.trials import Growth, Shrink, Verdict, suffers
+from agent.core.working_set import Floor, Fruitless, next_try, tries_before
+from protocol.units import Bytes, Instant, Seconds
+
+GIB = 1024**3
+POLICY = CachePolicy()
+
+
+def gib(count: float) -> Bytes:
+    return Bytes(int(count * GIB))
+
+
+def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float = 1.0) -> Cost:
+    """So many seconds in which so many GiB were reread, and tasks waited for a share of the time."""
+    return Cost(seconds, reread * GIB, reread * GIB, stall * seconds, stall * seconds, cores * seconds)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "cost", "verdict"),
+    [
+        (spent(60), spent(30), Verdict.OPEN),
+        (spent(60), spent(180), Verdict.GOOD),
+        (spent(60), spent(10, reread=0.3), Verdict.BAD),
+        (spent(60), spent(180, reread=0.2), Verdict.GOOD),
+        (spent(60), spent(30, stall=0.31), Verdict.BAD),
+        (spent(60), spent(180, stall=0.04), Verdict.GOOD),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5), Verdict.GOOD),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5, cores=0.5), Verdict.BAD),
+        (NO_COST, spent(10, reread=0.3), Verdict.BAD),
+    ],
+)
+def test_a_shrink_hurts_where_the_same_work_costs_more_than_a_budget(
+    baseline: Cost, cost: Cost, verdict: Verdict
+) -> None:
+    trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
+    assert trial.verdict(POLICY) is verdict
+
+
+def test_what_was_read_for_the_first_time_and_is_reread_now_is_not_the_shrinks_fault() -> None:
+    baseline = Cost(60.0, 0.0, 6.0 * GIB, 0.0, 30.0, 60.0)
+    trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, spent(180, reread=18, stall=0.5))
+    assert trial.verdict(POLICY) is Verdict.GOOD
+
+
+def test_a_growth_that_was_not_permitted_is_given_up_once_nothing_is_reread_any_more() -> None:
+    trial = Growth(gib(4), gib(6), spent(60, stall=0.5))
+    trial.sees(spent(1), gib(0), POLICY)
+    assert trial.cost == NO_COST
+    assert trial.verdict(spent(60, stall=0.5), gib(0), gib(8), POLICY) is Verdict.OPEN
+    assert trial.verdict(spent(60), gib(0), gib(8), POLICY) is Verdict.BAD
+
+
+def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Verdict:
+    """The verdict on a growth from 4 GiB, where a minute's work had cost 6 GiB."""
+    trial = Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)).got(gib(size))
+    trial.sees(spent(10), gib(free), POLICY)
+    if not trial.is_filled:
+        trial.sees(spent(360), gib(free), POLICY)
+    trial.sees(after, gib(free), POLICY)
+    return trial.verdict(after, gib(free), gib(most), POLICY)
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "after", "verdict"),
+    [
+        (6, 8, spent(60), Verdict.GOOD),
+        (6, 8, spent(20, reread=2, stall=0.5), Verdict.OPEN),
+        (6, 8, spent(60, reread=4, stall=0.4), Verdict.GOOD),
+        (6, 8, spent(60, reread=5.5, stall=0.5), Verdict.BAD),
+        (6, 32, spent(60, reread=5.9, stall=0.5), Verdict.GO_ON),
+        (6, 32, spent(60, reread=5.5, stall=0.5), Verdict.GOOD),
+        (8, 8, spent(60, reread=5.9, stall=0.5), Verdict.BAD),
+    ],
+)
+def test_a_growth_pays_where_it_brings_its_part_of_the_way_to_no_rereading(
+    size: float, most: float, after: Cost, verdict: Verdict
+) -> None:
+    assert grown(size, most, after) is verdict
+
+
+def test_memory_that_does_not_fill_is_judged_by_the_part_that_did() -> None:
+    assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is Verdict.GOOD
+
+
+def test_a_growth_without_a_cost_before_brought_nothing() -> None:
+    assert Growth(gib(4), gib(6), NO_COST).fell == 0.0
+
+
+def test_a_guest_suffers_where_it_waits_or_rereads_a_quarter_of_its_memory_within_a_watch() -> None:
+    assert not suffers(spent(9, stall=1.0), gib(4), POLICY)
+    assert not suffers(spent(60, stall=0.05), gib(4), POLICY)
+    assert suffers(spent(60, stall=0.05), gib(4), POLICY, 0.5)
+    assert suffers(spent(60, stall=0.11), gib(4), POLICY)
+    assert not suffers(spent(60, reread=0.3), gib(4), POLICY)
+    assert suffers(spent(60, reread=0.34), gib(4), POLICY)
+
+
+def test_each_failure_doubles_the_wait_and_is_forgotten_in_time() -> None:
+    hours = [next_try(tries, Instant(0.0), POLICY) / 3600 for tries in (1, 2, 3, 4, 5, 99)]
+    assert hours == [1, 2, 4, 8, 8, 8]
+    learned = Floor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0)
+    useless = Fruitless(gib(4), gib(6), Instant(10.0), 2, Instant(20.0), 0.0)
+    day = Seconds(86_400.0)
+    assert [tries_before(each, Instant(86_410.0), day) for each in (None, learned, useless)] == [0, 3, 2]
+    assert [tries_before(each, Instant(86_411.0), day) for each in (None, learned, useless)] == [0, 0, 0]

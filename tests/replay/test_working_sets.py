@@ -1,0 +1,218 @@
+"""A database in the page cache, played against the model of a guest: what the agent keeps, tries, learns and says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.core.advance import advance
+from agent.core.events import PolicySet, Scraped
+from agent.core.explain import explain
+from agent.core.policy import CachePolicy, MemoryPolicy, Policy
+from protocol.units import Bytes, Instant
+from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, Disk, Load
+from scripts.autoscale.replay.cache_play import Player
+
+GIB = 1024**3
+HOUR = 3600.0
+HOT = Load(hot=4 * GIB, rate=4000)
+"""Four GiB, of which every page is accessed about every two minutes."""
+USED = 1.5 * GIB
+NEEDED = CacheGuest(0, USED).needs(HOT)
+
+
+def player(size: float = 4, used: float = USED, most: float = 16, step: float = 0.25) -> Player:
+    """A VM of 1 to ``most`` GiB."""
+    unit = int(step * GIB)
+    return Player(CacheGuest(size * GIB, used), GIB, int(most * GIB), unit, unit, look=10.0)
+
+
+def sentences(played: Player) -> tuple[str, ...]:
+    return explain(played.state, "replay/vm", Instant(played.now)).working_set
+
+
+def busiest_hour(played: Player, since: float) -> int:
+    """The most resizes of any hour after ``since``."""
+    times = [each.at for each in played.resizes_since(since)]
+    return max((sum(first <= at < first + HOUR for at in times) for first in times), default=0)
+
+
+def test_a_vm_grows_to_the_hot_set_of_its_database_and_stays_there() -> None:
+    played = player(4).plays(HOT, HOUR)
+    assert NEEDED <= played.size <= 1.2 * NEEDED
+    settled = played.now
+    played.plays(HOT, 4 * HOUR)
+    assert NEEDED <= played.size <= 1.2 * NEEDED
+    assert busiest_hour(played, settled) <= 2
+    assert len(played.resizes_since(settled + 1.5 * HOUR)) <= 2, "it tries less and less often"
+
+
+def test_a_vm_that_is_much_too_large_comes_down_to_the_hot_set() -> None:
+    played = player(16).plays(HOT, 1.5 * HOUR)
+    assert NEEDED <= played.size <= 1.2 * NEEDED
+
+
+def test_a_shrink_that_hurt_is_taken_back_within_a_minute_and_told() -> None:
+    played = player(16).plays(HOT, 0.5 * HOUR)
+    back = next(each for each in played.resizes if each.after > each.before)
+    down = played.resizes[played.resizes.index(back) - 1]
+    assert (back.at - down.at <= 90, back.after) == (True, down.before)
+    assert any("keeps 5.75 GiB: with 5.50 GiB" in each and "tries less again in" in each for each in sentences(played))
+
+
+def test_an_idle_hour_gives_the_memory_back_and_work_finds_it_again_in_one_step() -> None:
+    played = player(4).plays(HOT, 1.5 * HOUR)
+    rested = played.size
+    played.plays(IDLE, HOUR)
+    assert played.size <= (USED + 100 * 2**20) / 0.75 + 0.25 * GIB
+    assert any(each.startswith("gives memory back: the guest has been idle for") for each in sentences(played))
+    woken = played.now
+    played.plays(HOT, 0.5 * HOUR)
+    assert [each.after for each in played.resizes_since(woken)] == [rested]
+    assert played.resizes_since(woken)[0].at - woken < 120
+
+
+def test_a_scan_larger_than_any_memory_is_given_no_memory_for_long() -> None:
+    played = player(2, 0.5 * GIB).plays(Load(scan=100 * GIB), 2 * HOUR)
+    assert played.size == GIB
+    assert max(each.after for each in played.resizes) < 8 * GIB
+    assert any(each.startswith("does not grow for the page cache") for each in sentences(played))
+    began = played.now
+    played.plays(Load(scan=100 * GIB), 3 * HOUR)
+    assert busiest_hour(played, began) <= 2
+    assert len(played.resizes_since(began)) <= 4
+
+
+def test_a_scan_that_fits_is_read_from_memory() -> None:
+    played = player(2, 0.5 * GIB, most=8).plays(Load(scan=1.4 * GIB), 2 * HOUR)
+    assert played.guest.scanned >= 1.4 * GIB
+    assert played.size <= 3 * GIB
+
+
+def test_after_a_first_scan_has_ended_the_next_load_gets_its_memory() -> None:
+    played = player(2, 0.5 * GIB).plays(Load(scan=100 * GIB), 0.5 * HOUR).plays(IDLE, 0.25 * HOUR)
+    played.plays(Load(hot=2 * GIB, rate=4000), 0.5 * HOUR)
+    assert played.size >= 2.5 * GIB
+
+
+def test_hot_sets_that_grow_and_shrink_are_followed() -> None:
+    played = player(4).plays(HOT, HOUR)
+    played.plays(replace(HOT, hot=8 * GIB, rate=6000), HOUR)
+    assert played.size >= 9.5 * GIB
+    played.plays(Load(hot=2 * GIB, rate=4000), 2.5 * HOUR)
+    assert played.size <= 1.2 * played.guest.needs(Load(hot=2 * GIB, rate=4000)) + 0.25 * GIB
+
+
+def test_a_restart_is_no_reason_to_shrink_at_once_and_costs_one_trial_at_most() -> None:
+    played = player(4).plays(HOT, 2 * HOUR)
+    rested = played.size
+    played.restart()
+    played.plays(HOT, 240)
+    assert played.size == rested
+    began = played.now
+    played.plays(HOT, 2 * HOUR)
+    assert (busiest_hour(played, began) <= 2, played.size) == (True, rested)
+
+
+def test_what_the_scheduler_denies_is_asked_for_and_not_taken() -> None:
+    played = player(4)
+    played.permitted = 4 * GIB
+    played.plays(HOT, HOUR)
+    assert (played.size, played.resizes) == (4 * GIB, [])
+    assert any(each.startswith("wants 6.00 GiB for the page cache") for each in sentences(played))
+    played.plays(IDLE, 0.25 * HOUR)
+    assert not any(each.startswith("wants") for each in sentences(played))
+
+
+def test_a_part_of_what_was_asked_for_is_tried() -> None:
+    played = player(4)
+    played.permitted = 5 * GIB
+    played.plays(HOT, 0.2 * HOUR)
+    assert played.size == 5 * GIB
+    played.permitted = None
+    played.plays(HOT, HOUR)
+    assert NEEDED <= played.size <= 1.2 * NEEDED
+
+
+def test_a_guest_that_shows_no_rereading_learns_from_the_pressure_on_its_memory() -> None:
+    played = player(8)
+    played.shows_vmstat = False
+    played.plays(HOT, 3 * HOUR)
+    assert busiest_hour(played, 1.6 * HOUR) <= 4
+    assert 0.95 * NEEDED <= played.size <= 1.2 * NEEDED
+    assert any(each.startswith("cannot see what the guest rereads") for each in sentences(played))
+
+
+def test_a_policy_may_count_the_page_cache_as_free() -> None:
+    played = player(8)
+    off = replace(Policy(), memory=MemoryPolicy(cache=CachePolicy(enabled=False)))
+    advance(played.state, PolicySet(off), Instant(0.0), 0.0)
+    played.plays(HOT, 0.25 * HOUR)
+    assert sentences(played) == ("counts the page cache as free: memory.cache.enabled is false",)
+    assert played.state.guest.probing.keep == Bytes(0)
+
+
+def test_a_reboot_of_the_guest_forgets_nothing_and_breaks_nothing() -> None:
+    played = player(4).plays(HOT, 2 * HOUR)
+    rested, old = played.size, played.guest
+    played.guest = CacheGuest(old.size, old.used)
+    played.plays(HOT, HOUR)
+    assert played.size == rested
+
+
+@pytest.mark.parametrize("lie", [0.0, 1e30, math.nextafter(math.inf, 0)])
+def test_a_guest_that_lies_stays_within_its_bounds_and_is_still_explained(lie: float) -> None:
+    played = player(4).plays(HOT, 600)
+    for turn in range(400):
+        played.now += 5.0
+        page = replace(
+            played.guest.page(), refaulted=lie if turn % 2 else lie / 2, read=lie, mem_free=Bytes(2**62), io_stall=lie
+        )
+        played.take(Scraped(page))
+        assert GIB <= played.size <= 16 * GIB
+        assert len(repr(sentences(played))) < 2000
+
+
+def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> None:
+    played = player(2, 0.5 * GIB).plays(Load(hot=20 * GIB, rate=5000, skew=0.6), 3 * HOUR)
+    assert played.size >= 10 * GIB
+
+
+CASES = st.fixed_dictionaries({
+    "unit": st.sampled_from([0.25, 0.5, 1, 2, 4]),
+    "slots": st.sampled_from([1, 2]),
+    "used": st.floats(0.15, 3),
+    "hot": st.floats(0.2, 10),
+    "clients": st.sampled_from([1, 4, 16]),
+    "latency": st.sampled_from([0.0003, 0.001, 0.003]),
+    "room": st.floats(1.05, 4),
+    "start": st.floats(0, 1),
+})  # fmt: skip
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=CASES, seed=st.integers(0, 99))
+def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], seed: int) -> None:
+    unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB
+    load = Load(hot=hot, rate=min(8000.0, max(2000.0, hot / 8192 / 200)), clients=int(case["clients"]))
+    guest = CacheGuest(0, used, Disk(latency=case["latency"]))
+    needed = guest.needs(load)
+    most = math.ceil(needed * case["room"] / unit + 1) * unit
+    guest.size = max(unit, round(case["start"] * most / unit) * unit)
+    played = Player(guest, unit, most, unit, int(unit / case["slots"]), look=10.0)
+
+    def noisy(now: float) -> float:
+        return used * (1 + 0.03 * math.sin(now * (seed + 1)))
+
+    played.plays(load, 3 * HOUR, noisy)
+    settled, done = played.now, guest.done
+    played.plays(load, 1.5 * HOUR, noisy)
+    for_programs = (1.03 * used + 100 * 2**20) / 0.75 / 0.9
+    assert played.size <= max(1.2 * needed, for_programs) + unit
+    assert busiest_hour(played, settled) <= 2
+    ideal = min(load.rate, load.clients / CPU_PER_PAGE)
+    assert (guest.done - done) / (1.5 * HOUR) >= 0.9 * ideal
