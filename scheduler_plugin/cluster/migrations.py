@@ -10,13 +10,13 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
 
 from protocol.field_errors import field_message, shown
 from protocol.kubernetes.objects import JsonObject, number
+from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.names import (
     ANNOTATION_REASON,
@@ -171,22 +171,25 @@ def _dirty_rate(info: _Info | None) -> Bytes | None:
     ram = None if info is None else info.ram
     if ram is None or ram.dirty_pages_rate is None:
         return None
-    return Bytes(ram.dirty_pages_rate * ram.page_size)
+    rate = ram.dirty_pages_rate * ram.page_size
+    return Bytes(rate) if rate >= 0 else None
 
 
 def _seconds(milliseconds: int | None) -> Seconds | None:
-    return None if milliseconds is None else Seconds(milliseconds / 1000)
+    return None if milliseconds is None or not 0 <= milliseconds <= _LONGEST else Seconds(milliseconds / 1000)
 
 
 def _time(path: str, text: str | None) -> float:
     """Seconds since 1970; 0 where nothing is said."""
     if text is None:
         return 0.0
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise ValueError(f"{path}: expected a time such as 2026-01-31T12:00:00Z, got {shown(text)}") from None
+    found = parse_timestamp(text)
+    if found is None:
+        raise ValueError(f"{path}: expected a time such as 2026-01-31T12:00:00Z, got {shown(text)}")
+    return found
 
+
+_LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
 _PHASES: Final = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.json_log import log_as_json
 from scheduler_plugin.expander.app import run
-from scheduler_plugin.expander.settings import SettingsError
 from scheduler_plugin.expander.tls import TlsError
 
 _EPILOG: Final = """\
@@ -35,13 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML settings; without it the defaults")
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     chosen = parser.parse_args(arguments)
-    logging.basicConfig(
-        stream=sys.stderr, level=chosen.log_level, format="%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_as_json(chosen.log_level)
     try:
         asyncio.run(_until_signalled(chosen.config))
-    except (SettingsError, TlsError, OSError, RuntimeError) as error:
+    except (FileRefusedError, TlsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
         return 2
     return 0

@@ -21,13 +21,13 @@ import grpc
 import httpx
 
 from protocol.runtime.clock import Clock
+from protocol.runtime.followed_file import FollowedFile
 from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.probes import serve_pages
-from scheduler_plugin.expander.reloading import SettingsFile
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
-from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port
+from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
 from scheduler_plugin.expander.tls import Certificates
 
@@ -54,9 +54,9 @@ async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], s
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
     """An expander with the settings of the file at ``path``, without one with the defaults.
 
-    Where it cannot start: ``SettingsError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
+    Where it cannot start: ``FileRefusedError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
     """
-    file = None if path is None else SettingsFile(path)
+    file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
     telemetry = Telemetry()
     async with AsyncExitStack() as stack:
@@ -74,7 +74,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(size.follow(clock))]
             if file is not None:
-                tasks.append(group.create_task(file.follow(take, telemetry, clock)))
+                tasks.append(group.create_task(file.follow(SettingsFollower(take, telemetry), clock)))
             try:
                 yield addresses
             finally:

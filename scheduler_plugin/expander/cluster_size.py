@@ -59,7 +59,7 @@ class ClusterSize:
         while True:
             try:
                 self._counted = await self._count(self._client)
-            except (httpx.HTTPError, OSError, msgspec.MsgspecError) as error:
+            except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:
                 _log.warning("cannot count the cluster's nodes, keeping %s: %r", self._counted, error)
                 await clock.sleep(RETRY)
             else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from protocol.backoff import Backoff
 from protocol.units import Instant, Seconds
 
 MOST_OPEN_CHOICES = 1000
@@ -98,7 +99,7 @@ class Failures:
             return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
         group = self._groups[choice.groups[0]]
         group.failures += 1
-        span = min(self.rules.demote * 2 ** min(group.failures - 1, 30), self.rules.longest)
+        span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)
         group.demoted_until = Instant(now + span)
         return f"{choice.groups[0]} brought no nodes {group.failures} times in a row: it comes last for {span:g} s"
 

@@ -8,16 +8,19 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
-import yaml
 
 from protocol.field_errors import field_message
 from protocol.ranking.config import RankingConfig
+from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
+from protocol.yaml_text import read_yaml
 from scheduler_plugin.expander.failures import FailureRules
 from scheduler_plugin.expander.tls import TlsFiles
 
@@ -69,13 +72,11 @@ class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 def parse_settings(text: str) -> ExpanderSettings:
     """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
     try:
-        settings = msgspec.convert(yaml.safe_load(text) or {}, ExpanderSettings)
+        settings = msgspec.convert(read_yaml(text) or {}, ExpanderSettings)
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
             if path == "listen" and not settings.tls and not settings.insecure and not _is_loopback(host):
                 raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
-    except yaml.YAMLError as error:
-        raise SettingsError(f"document: expected YAML: {error}") from None
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
     return settings
@@ -94,3 +95,30 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class SettingsReport(Protocol):
+    """Who is told how reloading goes."""
+
+    def settings_accepted(self) -> None:
+        """New settings are in force."""
+
+    def settings_refused(self, problem: str) -> None:
+        """A new content was refused; the old settings stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFollower:
+    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
+
+    use: Callable[[ExpanderSettings], None]
+    report: SettingsReport
+
+    def accept(self, value: ExpanderSettings, generation: int) -> None:  # noqa: ARG002 - nothing shows it
+        """Puts new settings in force."""
+        self.use(value)
+        self.report.settings_accepted()
+
+    def refuse(self, error: FileRefusedError) -> None:
+        """Tells of a refusal."""
+        self.report.settings_refused(str(error))

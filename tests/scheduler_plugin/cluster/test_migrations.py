@@ -90,6 +90,18 @@ def test_a_running_one_names_its_pods_and_says_how_fast_memory_changes() -> None
     )
 
 
+def test_numbers_that_cannot_be_count_as_not_said() -> None:
+    info = {"totalTimeMs": 10**400, "downtimeMs": -1, "ram": {"dirtyPagesRate": -1, "pageSize": 4096}}
+    facts = read_migration(
+        {
+            "metadata": {"namespace": "default", "name": "m"},
+            "spec": {"vmName": "db"},
+            "status": {"phase": "Running", "info": info},
+        }
+    )
+    assert (facts.total, facts.downtime, facts.facts.dirty_rate) == (None, None, None)
+
+
 def test_one_that_failed_says_when_and_why_by_the_condition_that_changed_last() -> None:
     conditions = [
         {"type": "Available", "status": "False", "reason": "Failed", "message": "timed out after 300 s"}

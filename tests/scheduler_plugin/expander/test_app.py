@@ -12,12 +12,12 @@ import grpc
 import httpx
 import pytest
 
+from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import run, serving
 from scheduler_plugin.expander.messages import METHOD
-from scheduler_plugin.expander.reloading import SettingsFile
-from scheduler_plugin.expander.settings import ExpanderSettings, SettingsError
+from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, parse_settings
 from scheduler_plugin.expander.telemetry import Telemetry
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
@@ -118,11 +118,11 @@ class _Story(FakeClock):
 
 async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken: list[ExpanderSettings] = []
-    telemetry, file = Telemetry(), SettingsFile(settings)
+    telemetry, file = Telemetry(), FollowedFile(settings, parse_settings)
     file.load()
     story = _Story(settings, [LOOPBACK, "clusterNodes: 9", "clusterNodes: x", "clusterNodes: x", None, "{}"])
     with pytest.raises(asyncio.CancelledError):
-        await file.follow(taken.append, telemetry, story)
+        await file.follow(SettingsFollower(taken.append, telemetry), story)
     assert [each.cluster_nodes for each in taken] == [9, None]
     page = telemetry.page()
     assert b'settings_reloads_total{outcome="accepted"} 2.0' in page
@@ -159,8 +159,8 @@ class _Ticking(FakeClock):
 
 def test_settings_that_cannot_be_used_stop_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "missing.yaml"
-    with pytest.raises(SettingsError, match=r"missing\.yaml: No such file"):
-        SettingsFile(missing).load()
+    with pytest.raises(FileRefusedError, match=r"missing\.yaml: No such file"):
+        FollowedFile(missing, parse_settings).load()
     assert main(["--config", str(missing)]) == 2
     assert "autoscale-expander: cannot start: " in capsys.readouterr().err
 
