@@ -165,7 +165,7 @@ class Survivor(StrEnum):
 
     SOURCE = "Source"
     """It runs as before; it may have stood still for a moment."""
-    NOBODY = "Nobody"
+    NEITHER = "Neither"
     """Neither end runs: the VM has to be started anew from its disk."""
 
 
@@ -200,7 +200,7 @@ class Guest(Protocol):
         Returns once the target runs and this one has stopped for good. ``progress`` hears about once a second how
         it goes. Never are both running. Raises ``TransferError``, which says who survives; what does not has stopped.
         Cancelling stops the target and leaves this one running, unless the target had already been told to run:
-        whoever cancels asks the ``state`` of both.
+        the caller then asks the ``state`` of both.
         """
 
     async def state(self) -> GuestState:

@@ -54,7 +54,7 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
     migration: Annotated[
-        bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
+        bool, typer.Option(help="Also show a live migration: a neighbour moves when the node is full.")
     ] = True,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
@@ -64,11 +64,11 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     spec = ClusterSpec(
         guests=guests.value, network=network.value, nodes=2, node_cpu=_NODE_CPU, node_memory=_NODE_MEMORY
     )
-    run(_demo(_Wish(spec, seconds, report_file, picture_file, migration)))
+    run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Options:
     """What was asked for."""
 
     spec: ClusterSpec
@@ -78,8 +78,8 @@ class _Wish:
     migration: bool
 
 
-async def _demo(wish: _Wish) -> int:
-    spec = wish.spec
+async def _demo(options: _Options) -> int:
+    spec = options.spec
     console, clock, seen = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
     began = clock.now()
     try:
@@ -91,8 +91,8 @@ async def _demo(wish: _Wish) -> int:
             async with AsyncExitStack() as stack:
                 forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
                 with Screen(console, "autoscale demo") as screen:
-                    scenario = Scenario(site, screen, clock, seen, forwards.load_of, wish.seconds, began)
-                    if wish.migration:
+                    scenario = Scenario(site, screen, clock, seen, forwards.load_of, options.seconds, began)
+                    if options.migration:
                         scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
                     await scenario.run()
     except* AlreadyRunsError:
@@ -105,11 +105,13 @@ async def _demo(wish: _Wish) -> int:
     except* (SiteError, PgbenchError, NoAnswerError, ApiError, ApiUnavailableError) as errors:
         seen.load_problem = str(_innermost(errors))
     outcome = report(seen, Seconds(clock.now() - began))
-    if wish.report_file is not None:
-        await asyncio.to_thread(wish.report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
+    if options.report_file is not None:
+        await asyncio.to_thread(
+            options.report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
+        )
     _print(console, outcome)
-    if wish.picture_file is not None:
-        await asyncio.to_thread(_draw, outcome, wish.picture_file, console)
+    if options.picture_file is not None:
+        await asyncio.to_thread(_draw, outcome, options.picture_file, console)
     return 0 if outcome.success else 1
 
 

@@ -131,7 +131,7 @@ class FakeGuest:
             self._switch(target)
             return progress_of(1.25, TransferStatus.COMPLETED)
         await target.stop()
-        if error.survivor is Survivor.NOBODY:
+        if error.survivor is Survivor.NEITHER:
             self._end("it was lost on its way")
         raise error
 
@@ -167,7 +167,7 @@ class FakeGuest:
         """The guest cannot go on; a move that it is a part of fails."""
         self._end(reason)
         if self.move is not None and not self.move.end.done():
-            self.fail(TransferFault.SOURCE_LOST, Survivor.NOBODY)
+            self.fail(TransferFault.SOURCE_LOST, Survivor.NEITHER)
         for other in self.flock.by_pod.values():
             if other.move is not None and other.move.target is self and not other.move.end.done():
                 other.fail(TransferFault.TARGET_LOST)

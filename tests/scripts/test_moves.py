@@ -6,7 +6,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
-from scripts.autoscale.demonstration.migration_scenario import points, troubles
+from scripts.autoscale.demonstration.migration_scenario import client_failures, points
 from scripts.autoscale.demonstration.moves import Move, seen
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
 from scripts.autoscale.demonstration.probe import Answer, Noticed, answers_of
@@ -117,16 +117,16 @@ def test_success_needs_a_move_without_a_failed_transaction(
 def test_clients_that_gave_up_and_failures_where_nobody_moved_are_a_failure_too() -> None:
     other = ObjectName("default", "neighbour-2")
     refused = ClientReport(Outcome(0, 0, "pgbench ended with exit code 1: no route"))
-    assert troubles([MOVED], {VM: stay(), other: stay()}) == []
-    assert troubles([MOVED], {VM: stay(failed=2), other: stay(failed=3)}) == [
+    assert client_failures([MOVED], {VM: stay(), other: stay()}) == []
+    assert client_failures([MOVED], {VM: stay(failed=2), other: stay(failed=3)}) == [
         "3 transactions of default/neighbour-2 failed"
     ]
-    found = troubles([MOVED], {VM: refused})
+    found = client_failures([MOVED], {VM: refused})
     assert found == ["clients of default/neighbour-1: pgbench ended with exit code 1: no route"]
     seen = Observations(load_began=Seconds(1.0), load_ended=Seconds(2.0), transactions=9, migrations=[POINT])
     for at, size in ((0.5, "1"), (1.5, "2"), (3.0, "1")):
         seen.saw(Seconds(at), Resources.parse(size, "1Gi"))
-    seen.troubles = found
+    seen.client_failures = found
     assert (report(seen, Seconds(4.0)).success, report(seen, Seconds(4.0)).problems) == (False, found)
 
 

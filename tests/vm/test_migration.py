@@ -1,4 +1,4 @@
-"""Real guests move: nobody notices, and whatever fails leaves exactly one of them running (S4.12)."""
+"""Real guests move: no client notices, and any failure leaves exactly one of them running (S4.12)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def moves(info: TransferInfo) -> bool:
 
 
 async def answers(journey: Journey) -> None:
-    """The database serves, through the network as everybody uses it."""
+    """The database serves, through the network as clients use it."""
     said = await journey.home.pgbench("--client=1", "--transactions=3", "--select-only")
     assert "number of failed transactions: 0" in said
 
@@ -181,7 +181,7 @@ async def test_when_nobody_survives_nothing_runs_and_the_disk_starts_again(tmp_p
 async def nobody_survives(move: asyncio.Task[TransferInfo], fault: TransferFault, story: str) -> None:
     with pytest.raises(TransferError, match=story) as caught:
         await move
-    assert (caught.value.fault, caught.value.survivor) == (fault, Survivor.NOBODY)
+    assert (caught.value.fault, caught.value.survivor) == (fault, Survivor.NEITHER)
 
 
 async def starts_again(journey: Journey, target: Guest, spec: GuestSpec) -> None:

@@ -218,7 +218,7 @@ class NeonVmController:
                 await self._deps.client.delete(PODS, pod)
 
     async def _is_current(self, vm: Json) -> bool:
-        """Whether the VM is still as it was looked at; where not, it is looked at again soon.
+        """Whether the VM is still as it was looked at; where not, it is queued again.
 
         Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
         """

@@ -3,10 +3,10 @@
 Rules that hold here:
 
 - Level-triggered: the plan depends on the object, its pod and its guest alone, never on what happened before.
-- ``status`` says what the guest has, as the guest says it; never what the spec wishes.
+- ``status`` says what the guest has, as the guest says it; never what the spec asks for.
 - The pod's name is in ``status`` before the pod is made, so that a controller that died in between makes no second one.
-- A pod that has gone without ending (its node went, somebody deleted it) counts as failed; so does one whose guest has
-  moved away while the VM still names it: the guest was lost where it went, and nobody wanted that.
+- A pod that has gone without ending (its node went, it was deleted) counts as failed; so does one whose guest has
+  moved away while the VM still names it: the guest was lost where it went.
 - While a migration is under way the VM is held: no resize is ordered, and the end of the source's pod ends nothing,
   because only the migration knows whether the guest died or moved. Once the guest runs in the target, the VM is
   there: ``status`` says so before anything else happens (S4.12).

@@ -11,7 +11,7 @@ from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.objects import Json
 
 CANCELLED: Final = "Cancelled"
-"""The reason of a migration, or a move, that somebody called off."""
+"""The reason of a migration, or a move, that was cancelled."""
 CONDITION: Final = "Migrated"
 """The one condition of a migration; its time of transition is when the migration ended."""
 

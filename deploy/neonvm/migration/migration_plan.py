@@ -46,7 +46,7 @@ _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 
 
 def plan_migration(facts: MigrationFacts) -> MigrationPlan:
-    """What to do now; nothing where all waits for somebody else."""
+    """What to do now; nothing where it only has to wait."""
     phase = text(facts.migration, "status", "phase")
     held = is_held(facts.migration)
     if phase in ENDED:

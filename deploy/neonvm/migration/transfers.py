@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A move is a task of the group that owns it; cancelled, it has ended when ``cancel`` returns.
-- What a move says of its progress is kept for whoever looks, and changes at most once a second.
+- What a move says of its progress is kept until it is asked for, and changes at most once a second.
 """
 
 from __future__ import annotations

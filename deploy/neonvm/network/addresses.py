@@ -1,7 +1,7 @@
-"""Who has which address. Pure.
+"""A pool of addresses (pure).
 
-Rules: an address belongs to a key until it is released; a released one is given out again only after all others, so
-that nobody's neighbour table still remembers its last owner.
+- An address belongs to a key until it is released.
+- A released address is given out again only after all others, when no neighbour table holds its last owner any more.
 """
 
 from __future__ import annotations

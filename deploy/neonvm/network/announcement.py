@@ -15,7 +15,7 @@ _SHORTEST: Final = 60
 
 
 def announcement(mac: str) -> bytes:
-    """A reverse ARP request of ``mac`` for itself; bridges remember whence it came, and everybody else ignores it."""
+    """A reverse ARP request of ``mac`` for itself; bridges learn the port it came from, and hosts ignore it."""
     address = bytes.fromhex(mac.replace(":", ""))
     nowhere = bytes(4)
     frame = _BROADCAST + address + _RARP + _REQUEST_REVERSE + address + nowhere + address + nowhere

@@ -165,14 +165,14 @@ class HubNetwork:
         return await self._places.listen(pod, port)
 
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
-        """Nothing to say: a hub sends every frame to everybody, and what a guest misses waits for it in its cable."""
+        """Does nothing: a hub sends every frame to all its ports, where frames for a guest that starts wait."""
         return self._places.announcing(pod, vm)
 
     async def _listens(self, cable: str, path: Path) -> None:
         """Returns once the hub waits at the end of a cable that is not plugged in yet. Each look asks the hub.
 
-        It begins to listen in a thread of its own, and only from then on knows that nobody is there: a frame for the
-        cable before that would end the hub. Whoever has been let in and has left again has seen it listen.
+        The hub begins to listen in a thread of its own. A frame for the cable before that would end the hub, so a
+        visitor connects and leaves again: only a hub that listens accepts it.
         """
         try:
             async with asyncio.timeout(_LISTEN_SECONDS):
@@ -187,7 +187,7 @@ class HubNetwork:
             raise NetworkError(f"the hub does not listen at {path} within {_LISTEN_SECONDS:g} s") from error
 
     async def _is_visited(self, cable: str, path: Path) -> bool:
-        """Whether the hub says that somebody is at the end of the cable."""
+        """Whether the hub has a connection at the end of the cable."""
         said = str(await self._call("human-monitor-command", {"command-line": "info network"}))
         return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in said.splitlines())
 

@@ -43,5 +43,5 @@ def _has_socket(process: Path, inodes: set[str]) -> bool:
             if match is not None and match[1] in inodes:
                 return True
     except OSError:
-        return False  # it has ended, or belongs to somebody else
+        return False  # it has ended, or belongs to another user
     return False

@@ -74,7 +74,7 @@ class NamespaceNetwork:
             raise
 
     async def down(self) -> None:
-        """Removes every namespace of this cluster and every process in them, whoever made them."""
+        """Removes every namespace of this cluster and every process in them."""
         await self._forwarder.close()
         self._plugged.clear()
         self._nodes.clear()
@@ -155,7 +155,7 @@ class NamespaceNetwork:
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:
-        """Says in the pod's name that the VM is there: every bridge up to the switch learns it."""
+        """Announces from the pod that the VM is there: every bridge up to the switch learns it."""
         self._place(pod)
         frame = announcement(flat_mac(vm))
         try:

@@ -1,7 +1,7 @@
 """Sockets of this process that live in another network namespace.
 
 A socket stays in the namespace in which it was made, so the thread enters for the instant of making it and returns.
-Nothing awaits in between, and namespaces are a property of one thread: nobody else sees the change.
+Nothing awaits in between, and namespaces are a property of one thread: no other thread sees the change.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Final
 from deploy.neonvm.ports import GuestError
 
 Dial = Callable[[], Awaitable[socket.socket]]
-"""Opens a non-blocking connection to the daemon; raises ``OSError`` where nobody listens."""
+"""Opens a non-blocking connection to the daemon; raises ``OSError`` where nothing listens."""
 
 _LARGEST_ANSWER: Final = 4096
 
@@ -60,5 +60,5 @@ def _parsed(answer: bytes) -> Answer:
     head, _, text = answer.decode(errors="replace").partition("\r\n\r\n")
     words = head.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
-        raise GuestError(f"the guest's daemon answered nothing usable: {head[:80]!r}")
+        raise GuestError(f"the guest's daemon gave no usable answer: {head[:80]!r}")
     return Answer(int(words[1]), text.strip())

@@ -69,7 +69,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that is known. ``is_called_off``: nobody wants the move any more, or its time is up. ``is_hopeless``: a
+    """All that is known. ``is_called_off``: the move was cancelled, or its time is up. ``is_hopeless``: a
     released target has been silent for too long.
     """
 

@@ -84,7 +84,7 @@ class Transfer:
         self._is_called_off = False
 
     def call_off(self) -> None:
-        """From now on nobody wants the move any more."""
+        """Cancels the move, as far as the target was not yet told to run."""
         self._is_called_off = True
 
     async def run(self) -> TransferInfo:
@@ -198,7 +198,7 @@ class Transfer:
                 return TransferError(fault, Survivor.SOURCE, f"{self._endpoints.vm}: {story}; it goes on where it was")
             await source.wait_for_event(_LOOK)
         await source.kill()
-        return TransferError(fault, Survivor.NOBODY, f"{self._endpoints.vm}: {story}; and its source did not go on")
+        return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; and its source did not go on")
 
     async def _runs_again(self) -> bool:
         """Continues the source where it needs that; whether it runs."""
@@ -220,7 +220,7 @@ class Transfer:
             fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
         else:
             fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
-        return TransferError(fault, Survivor.NOBODY, f"{self._endpoints.vm}: {story}; nothing runs any more")
+        return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
     def _blame(self, view: View) -> tuple[TransferFault, str]:
         """Why the guest stays where it is."""
@@ -245,7 +245,7 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
             cancelled = error
             call_off()
     if cancelled is not None:
-        task.exception()  # whoever cancels asks the guests, not this
+        task.exception()  # the caller that cancelled asks the guests for the outcome
         raise cancelled
     return task.result()
 

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - CPU and memory follow on their own: memory that comes off slowly never delays a CPU.
 - A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after a pause
-  of 1 s, doubled up to 10 s, and at once when the wish changes.
-- A guest that is held is not resized at all, from the moment it is quiet until there is a wish again: it is moved.
+  of 1 s, doubled up to 10 s, and at once when another size is asked for.
+- A guest that is held is not resized at all, from the moment it is quiet until a size is asked for again: it is moved.
 - What the guest has is asked, never concluded: every half second while it boots, every two seconds after that, and
   after every resize.
 """
@@ -33,7 +33,7 @@ class _Followed:
 
     name: str
     step: Callable[[], Awaitable[None]]
-    stir: asyncio.Event
+    wake: asyncio.Event
 
 
 class Resizer:
@@ -74,7 +74,7 @@ class Resizer:
         if size != self._wanted or self._is_held:
             self._wanted = size
             self._is_held = False
-            self._stir()
+            self._wake()
 
     def hold(self) -> None:
         """From now on the guest is left as it is; a resize in progress ends first (see ``is_quiet``)."""
@@ -128,7 +128,7 @@ class Resizer:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
             if booted:
-                self._stir()
+                self._wake()
             self._on_change()
 
     async def _follow(self, followed: _Followed) -> None:
@@ -144,21 +144,21 @@ class Resizer:
                 self._steps -= 1
             if self.is_quiet:
                 self._on_change()
-            stirred = await self._stirred(followed.stir, Seconds(pause))
-            pause = _FIRST_PAUSE if stirred else min(pause * 2, _LONGEST_PAUSE)
+            woken = await self._woken(followed.wake, Seconds(pause))
+            pause = _FIRST_PAUSE if woken else min(pause * 2, _LONGEST_PAUSE)
 
-    async def _stirred(self, stir: asyncio.Event, pause: Seconds) -> bool:
-        """Whether the wish changed before ``pause`` was over."""
+    async def _woken(self, wake: asyncio.Event, pause: Seconds) -> bool:
+        """Whether another size was asked for before ``pause`` was over."""
         sleep = asyncio.ensure_future(self._clock.sleep(pause))
-        wait = asyncio.ensure_future(stir.wait())
+        wait = asyncio.ensure_future(wake.wait())
         try:
             await asyncio.wait((sleep, wait), return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleep.cancel()
             wait.cancel()
-        stirred = stir.is_set()
-        stir.clear()
-        return stirred
+        woken = wake.is_set()
+        wake.clear()
+        return woken
 
     @property
     def _may_step(self) -> bool:
@@ -185,6 +185,6 @@ class Resizer:
             del self._faults[about]
         self._on_change()
 
-    def _stir(self) -> None:
+    def _wake(self) -> None:
         for followed in self._followed:
-            followed.stir.set()
+            followed.wake.set()

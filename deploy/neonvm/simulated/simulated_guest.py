@@ -1,7 +1,7 @@
 """Light guests behind the guest port: hundreds in one process, playing a load instead of running a database (B.2).
 
 Everything outside of the guest is unchanged: the agent scrapes the same addresses, the runtime resizes by the same
-calls. The model is exact for any moment, so nothing ticks: a guest computes itself when somebody looks. One that is
+calls. The model is exact for any moment, so nothing ticks: a guest is computed when it is asked. One that is
 moved takes its kernel along, so its counters and its place in the load go on.
 """
 
@@ -209,7 +209,7 @@ class SimulatedGuest:
     def _both_are_there(self, target: SimulatedGuest) -> None:
         if self._running is None:
             story = f"{self._spec.vm}: the guest ended on its way"
-            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NOBODY, story)
+            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NEITHER, story)
         if not target._receives:
             story = f"{self._spec.vm}: the other end is gone"
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
@@ -230,7 +230,7 @@ class SimulatedGuest:
         await _closed(old)
 
     async def _listeners(self, held: ExitStack) -> list[socket.socket]:
-        """The guest's ports, at which nobody is heard yet; ``held`` closes them. Raises ``GuestError``."""
+        """The guest's listening sockets, which do not accept yet; ``held`` closes them. Raises ``GuestError``."""
         listen, pod = self._made_by.sockets.listen, self._spec.pod
         try:
             return [held.enter_context(await listen(pod, port)) for port in (METRICS_PORT, DAEMON_PORT)]

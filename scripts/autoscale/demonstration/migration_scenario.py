@@ -1,5 +1,7 @@
-"""The second act: neighbours move in beside the VM that is shown, its load pushes the node over the watermark, and a
-neighbour moves to another node while its clients use it (S4.8, S4.12)."""
+"""The second part of the demonstration: a neighbour moves to another node while its clients use it (S4.8, S4.12).
+
+Neighbours start beside the VM that is shown; its load then pushes their node over the watermark.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class MigrationScenario:
     watcher: MoveWatch = field(init=False)
     _vms: Informer = field(init=False)
     _clients: dict[ObjectName, VmClients] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
+    client_failures: list[str] = field(default_factory=list)
     """What the clients of the neighbours complained about, of those too that did not move."""
 
     def __post_init__(self) -> None:
@@ -79,16 +81,16 @@ class MigrationScenario:
 
     async def play(self, load: Callable[[int], Awaitable[None]], seconds: int) -> list[MigrationPoint]:
         """Puts the load on for ``seconds``, lets migrations come to their end, and says what became of each."""
-        stays: dict[ObjectName, asyncio.Task[ClientReport]] = {}
+        reports: dict[ObjectName, asyncio.Task[ClientReport]] = {}
         async with asyncio.TaskGroup() as tasks:
             for name, clients in self._clients.items():
-                stays[name] = tasks.create_task(clients.live(seconds + 5))
+                reports[name] = tasks.create_task(clients.live(seconds + 5))
             tasks.create_task(_awaited(load(seconds)))
         with suppress(SiteError):
-            await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "nobody moves")
-        lived = {name: task.result() for name, task in stays.items()}
-        self.troubles = troubles(self.moves, lived)
-        return points(self.moves, lived)
+            await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "no VM moves")
+        client_reports = {name: task.result() for name, task in reports.items()}
+        self.client_failures = client_failures(self.moves, client_reports)
+        return points(self.moves, client_reports)
 
     async def _is_known(self, name: ObjectName) -> bool:
         """Whether the scheduler knows how loaded the VM is; the least loaded move first, and the unknown last."""
@@ -113,21 +115,21 @@ async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
-def troubles(moves: Sequence[Move], stays: Mapping[ObjectName, ClientReport]) -> list[str]:
+def client_failures(moves: Sequence[Move], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
     """What is not in any migration's figures: clients that gave up, and failures in VMs that did not move (pure)."""
     moved = {move.vm for move in moves}
-    stayed = {name: stay for name, stay in stays.items() if name not in moved and stay.failed}
-    gave_up = [f"clients of {name}: {stay.problem}" for name, stay in stays.items() if stay.problem]
-    return [*gave_up, *(f"{stay.failed} transactions of {name} failed" for name, stay in stayed.items())]
+    stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}
+    gave_up = [f"clients of {name}: {report.problem}" for name, report in reports.items() if report.problem]
+    return [*gave_up, *(f"{report.failed} transactions of {name} failed" for name, report in stayed.items())]
 
 
-def points(moves: Sequence[Move], stays: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
+def points(moves: Sequence[Move], reports: Mapping[ObjectName, ClientReport]) -> list[MigrationPoint]:
     """Each migration with what the VM's clients noticed of it (pure)."""
-    return [migration_point(move, *_noticed(move, stays.get(move.vm))) for move in moves]
+    return [migration_point(move, *_noticed(move, reports.get(move.vm))) for move in moves]
 
 
-def _noticed(move: Move, stay: ClientReport | None) -> tuple[Seconds | None, int]:
-    if stay is None:
+def _noticed(move: Move, report: ClientReport | None) -> tuple[Seconds | None, int]:
+    if report is None:
         return None, 0
     span = move.felt
-    return None if span is None else stay.longest_stall(*span), stay.failed
+    return None if span is None else report.longest_stall(*span), report.failed

@@ -34,7 +34,7 @@ class LoadPoint(msgspec.Struct, frozen=True):
 
 
 class MigrationPoint(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None: nobody could)."""
+    """One live migration: nodes, times in milliseconds, and what the VM's clients noticed (None where it has none)."""
 
     vm: str
     source: str
@@ -94,7 +94,7 @@ class Report(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class Observations:
     """What is written down while the demonstration runs. ``shrunk_at`` is when the VM was back, or waited for no more;
-    what it does later belongs to another act. ``troubles`` are those of the neighbours' clients.
+    what it does later belongs to another act. ``client_failures`` are those of the neighbours' clients.
     """
 
     guests: str = ""
@@ -109,7 +109,7 @@ class Observations:
     load_problem: str = ""
     is_simulated: bool = False
     migrations: list[MigrationPoint] | None = None
-    troubles: list[str] = field(default_factory=list)
+    client_failures: list[str] = field(default_factory=list)
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
@@ -193,7 +193,7 @@ def _problems(
         found.append(f"{seen.failed} transactions failed")
     if not seen.is_simulated and not seen.transactions:
         found.append("no transaction was run")
-    return [*found, *_migration_problems(seen.migrations), *seen.troubles]
+    return [*found, *_migration_problems(seen.migrations), *seen.client_failures]
 
 
 def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:

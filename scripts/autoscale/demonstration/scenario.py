@@ -36,7 +36,7 @@ _SHRINK: Final = Seconds(90.0)
 _FRAME: Final = Seconds(0.25)
 _LOOK_AROUND: Final = Seconds(0.5)
 _CROWDED: Final = 30
-"""Seconds of load in the second act."""
+"""Seconds of load in the second part."""
 
 
 def demo_vm() -> Json:
@@ -97,16 +97,16 @@ class Scenario:
         await self._until(self._has_shrunk, _SHRINK)
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
-            await self._second_act(self.second, load)
+            await self._migrate(self.second, load)
 
-    async def _second_act(self, second: MigrationScenario, load: LoadMaker) -> None:
+    async def _migrate(self, second: MigrationScenario, load: LoadMaker) -> None:
         self.act = "neighbours"
         self.say("neighbours move in, beside the VM while it is small")
         await second.move_in()
         await second.settle()
         self.act = "crowded"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
-        self.seen.troubles = second.troubles
+        self.seen.client_failures = second.client_failures
 
     async def _load(self, load: LoadMaker, seconds: int) -> None:
         self.say(f"load for {seconds} s")

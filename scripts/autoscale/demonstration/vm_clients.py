@@ -19,7 +19,7 @@ _PER_SECOND: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What the clients of one VM lived through. ``noticed`` is None where nobody can ask it anything."""
+    """What the clients of one VM noticed. ``noticed`` is None where no probe asked."""
 
     outcome: Outcome
     noticed: Noticed | None = None

@@ -56,7 +56,7 @@ async def target_refuses(world: World) -> None:
 
 
 async def both_are_lost(world: World) -> None:
-    world.guests.moving.fail(TransferFault.TARGET_LOST, Survivor.NOBODY)
+    world.guests.moving.fail(TransferFault.TARGET_LOST, Survivor.NEITHER)
 
 
 async def time_is_up(world: World) -> None:

@@ -116,7 +116,7 @@ async def test_a_source_that_dies_is_started_again_as_its_policy_says(
 ) -> None:
     old = await runtime.run_vm(policy)
     source, _ = await runtime.begin_to_move()
-    source.fail(TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    source.fail(TransferFault.SOURCE_LOST, Survivor.NEITHER)
     await runtime.settle()
     await runtime.pass_time(8)
     assert await runtime.outcome() == ("Failed", "SourceLost")

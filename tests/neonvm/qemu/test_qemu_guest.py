@@ -21,7 +21,7 @@ TCG = Accelerator("tcg", ("-accel", "tcg"), "", "a test")
 READY = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000")}
 
 
-class World:
+class GuestFixture:
     """A guest with everything around it faked."""
 
     def __init__(self, state_dir: Path, daemon: FakeGuestDaemon, **changes: object) -> None:
@@ -42,27 +42,27 @@ async def daemon() -> AsyncIterator[FakeGuestDaemon]:
 
 
 async def test_a_guest_starts_once_on_a_disk_of_its_own_that_it_keeps(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path / "db", daemon)
+    made = GuestFixture(tmp_path / "db", daemon)
     for _ in range(2):
-        await world.guest.start()
-    await world.guest.stop()
-    await world.guest.start()
-    assert world.hypervisor.disks == [(tmp_path / "db" / "disk.qcow2", IMAGE.disk)]
-    assert len(world.hypervisor.launched) == 2
+        await made.guest.start()
+    await made.guest.stop()
+    await made.guest.start()
+    assert made.hypervisor.disks == [(tmp_path / "db" / "disk.qcow2", IMAGE.disk)]
+    assert len(made.hypervisor.launched) == 2
     prefix = ["nsenter", "--net=/run/netns/pod", "--", "setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"]
-    assert list(world.hypervisor.launched[0])[: len(prefix)] == prefix
-    assert world.description == "QEMU guests (a test)"
+    assert list(made.hypervisor.launched[0])[: len(prefix)] == prefix
+    assert made.description == "QEMU guests (a test)"
 
 
 async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path, daemon)
+    made = GuestFixture(tmp_path, daemon)
     for said in ("first", "second"):
-        await world.guest.start()
+        await made.guest.start()
         (tmp_path / "console.log").write_text(f"{said}\nKernel panic\n")
-        world.hypervisor.machine.fail("its kernel panicked")
+        made.hypervisor.machine.fail("its kernel panicked")
         why = f"its kernel panicked; QEMU said nothing; its console said {said} / Kernel panic"
-        assert await world.guest.ended() == why
-    await world.guest.start()
+        assert await made.guest.ended() == why
+    await made.guest.start()
     assert (tmp_path / "console-before.log").read_text() == "second\nKernel panic\n"
     assert not (tmp_path / "console.log").exists()
 
@@ -70,29 +70,29 @@ async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, dae
 async def test_a_guest_is_booting_with_what_it_was_started_with_until_its_database_answers(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
-    world = World(tmp_path, daemon)
-    await world.guest.start()
+    made = GuestFixture(tmp_path, daemon)
+    await made.guest.start()
     booting = GuestState(GuestPhase.BOOTING, MilliCpu(1000), Bytes(512 * MIB))
     daemon.unplugged = True
-    assert await world.guest.state() == booting
+    assert await made.guest.state() == booting
     daemon.unplugged, daemon.answers = False, {"GET /ready": (503, "starting")}
-    assert await world.guest.state() == booting
+    assert await made.guest.state() == booting
     daemon.answers = {**READY, "GET /cpu": (200, "750")}
-    assert await world.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(750), Bytes(512 * MIB))
+    assert await made.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(750), Bytes(512 * MIB))
     daemon.asked.clear()
-    await world.guest.state()
+    await made.guest.state()
     assert daemon.asked == ["GET /cpu"]
 
 
 async def test_a_guest_whose_process_has_ended_has_nothing(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path, daemon)
+    made = GuestFixture(tmp_path, daemon)
     nothing = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
-    assert await world.guest.state() == nothing
-    await world.guest.stop()
-    await world.guest.start()
-    world.hypervisor.machine.alive = False
-    assert await world.guest.state() == nothing
-    for order in (world.guest.set_cpu(MilliCpu(1000)), world.guest.set_memory(Bytes(512 * MIB))):
+    assert await made.guest.state() == nothing
+    await made.guest.stop()
+    await made.guest.start()
+    made.hypervisor.machine.alive = False
+    assert await made.guest.state() == nothing
+    for order in (made.guest.set_cpu(MilliCpu(1000)), made.guest.set_memory(Bytes(512 * MIB))):
         with pytest.raises(GuestError, match="default/db: the guest has stopped"):
             await order
 
@@ -100,102 +100,102 @@ async def test_a_guest_whose_process_has_ended_has_nothing(tmp_path: Path, daemo
 async def test_cpu_is_ordered_in_thousandths_and_a_refusal_is_passed_on(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
-    world = World(tmp_path, daemon)
-    await world.guest.start()
+    made = GuestFixture(tmp_path, daemon)
+    await made.guest.start()
     daemon.answers = {"PUT /cpu 1500": (200, "1500"), "PUT /cpu 2000": (400, "CPU 1 cannot be switched")}
-    await world.guest.set_cpu(MilliCpu(1500))
+    await made.guest.set_cpu(MilliCpu(1500))
     with pytest.raises(GuestError, match="default/db: the guest refused 2 CPU: CPU 1 cannot be switched"):
-        await world.guest.set_cpu(MilliCpu(2000))
+        await made.guest.set_cpu(MilliCpu(2000))
 
 
 @pytest.mark.parametrize("size", [MilliCpu(0), MilliCpu(4001)])
 async def test_cpu_outside_of_the_bounds_is_refused_before_the_guest_hears_of_it(
     tmp_path: Path, daemon: FakeGuestDaemon, size: MilliCpu
 ) -> None:
-    world = World(tmp_path, daemon)
-    await world.guest.start()
+    made = GuestFixture(tmp_path, daemon)
+    await made.guest.start()
     with pytest.raises(GuestError, match="above zero and at most 4"):
-        await world.guest.set_cpu(size)
+        await made.guest.set_cpu(size)
     assert daemon.asked == []
 
 
 async def test_memory_is_what_lies_above_the_minimum_and_follows_at_once(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
-    world = World(tmp_path, daemon)
+    made = GuestFixture(tmp_path, daemon)
     daemon.answers = READY
-    await world.guest.start()
-    await world.guest.set_memory(Bytes(1024 * MIB))
-    assert (await world.guest.state()).mem == Bytes(1024 * MIB)
-    ordered = [arguments for command, arguments in world.hypervisor.machine.calls if command == "qom-set"]
+    await made.guest.start()
+    await made.guest.set_memory(Bytes(1024 * MIB))
+    assert (await made.guest.state()).mem == Bytes(1024 * MIB)
+    ordered = [arguments for command, arguments in made.hypervisor.machine.calls if command == "qom-set"]
     assert ordered == [
         {"path": "/machine/peripheral/vmem0", "property": "requested-size", "value": 768 * MIB},
     ]
-    assert world.clock.instant == 0.0
+    assert made.clock.instant == 0.0
 
 
 async def test_memory_in_use_stays_and_the_order_ends_after_three_seconds(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
-    world = World(tmp_path, daemon)
+    made = GuestFixture(tmp_path, daemon)
     daemon.answers = READY
-    await world.guest.start()
-    world.hypervisor.machine.least = 128 * MIB
-    await world.guest.set_memory(Bytes(256 * MIB))
-    assert (await world.guest.state()).mem == Bytes(384 * MIB)
-    assert world.clock.instant == pytest.approx(3.0, abs=0.06)
+    await made.guest.start()
+    made.hypervisor.machine.least = 128 * MIB
+    await made.guest.set_memory(Bytes(256 * MIB))
+    assert (await made.guest.state()).mem == Bytes(384 * MIB)
+    assert made.clock.instant == pytest.approx(3.0, abs=0.06)
 
 
 async def test_memory_outside_of_the_bounds_is_refused(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path, daemon)
-    await world.guest.start()
+    made = GuestFixture(tmp_path, daemon)
+    await made.guest.start()
     for size in (Bytes(255 * MIB), Bytes(2049 * MIB)):
         with pytest.raises(GuestError, match="memory must be between 256Mi and 2Gi"):
-            await world.guest.set_memory(size)
+            await made.guest.set_memory(size)
 
 
 async def test_a_guest_of_fixed_memory_has_no_device_to_ask(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
     same = Bytes(512 * MIB)
-    world = World(tmp_path, daemon, mem_min=same, mem_max=same, mem_use=same)
+    made = GuestFixture(tmp_path, daemon, mem_min=same, mem_max=same, mem_use=same)
     daemon.answers = READY
-    await world.guest.start()
-    await world.guest.set_memory(same)
-    assert (await world.guest.state()).mem == same
-    assert world.hypervisor.machine.calls == []
+    await made.guest.start()
+    await made.guest.set_memory(same)
+    assert (await made.guest.state()).mem == same
+    assert made.hypervisor.machine.calls == []
 
 
 async def test_answers_that_make_no_sense_are_faults_of_the_guest(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path, daemon)
-    await world.guest.start()
+    made = GuestFixture(tmp_path, daemon)
+    await made.guest.start()
     daemon.answers = {"GET /ready": (200, "ready"), "GET /cpu": (200, "many")}
     with pytest.raises(GuestError, match="cannot say its CPU: many"):
-        await world.guest.state()
+        await made.guest.state()
     daemon.unplugged = True
     with pytest.raises(GuestError, match="default/db: default/db-abc is not plugged into the network"):
-        await world.guest.state()
-    world.hypervisor.machine.size = "large"
+        await made.guest.state()
+    made.hypervisor.machine.size = "large"
     with pytest.raises(GuestError, match="memory device has the size 'large'"):
-        await world.guest.state()
+        await made.guest.state()
 
 
 async def test_a_guest_that_cannot_be_launched_can_be_started_again(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
-    world = World(tmp_path, daemon)
-    world.hypervisor.fault = GuestError("no room")
+    made = GuestFixture(tmp_path, daemon)
+    made.hypervisor.fault = GuestError("no room")
     with pytest.raises(GuestError, match="no room"):
-        await world.guest.start()
-    assert (await world.guest.state()).phase is GuestPhase.STOPPED
-    world.hypervisor.fault = None
-    await world.guest.start()
-    assert isinstance(world.guest, QemuGuest)
-    assert (await world.guest.state()).phase is GuestPhase.BOOTING
+        await made.guest.start()
+    assert (await made.guest.state()).phase is GuestPhase.STOPPED
+    made.hypervisor.fault = None
+    await made.guest.start()
+    assert isinstance(made.guest, QemuGuest)
+    assert (await made.guest.state()).phase is GuestPhase.BOOTING
 
 
 async def test_a_state_directory_that_cannot_be_made_is_a_fault_of_the_guest(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:
-    world = World(occupied(tmp_path), daemon)
+    made = GuestFixture(occupied(tmp_path), daemon)
     with pytest.raises(GuestError, match=r"default/db: the guest cannot be started in .*: .*exists"):
-        await world.guest.start()
+        await made.guest.start()
 
 
 def occupied(folder: Path) -> Path:

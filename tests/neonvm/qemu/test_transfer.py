@@ -179,14 +179,14 @@ async def test_a_target_that_dies_on_the_way_leaves_the_source_running(move: Mov
 
 async def test_a_target_that_dies_after_it_was_told_to_run_takes_the_guest_with_it(move: Move) -> None:
     move.target.on_cont = move.target.dies
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NOBODY)
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
     assert "source: cont" not in move.story
     assert move.story[-1] == "source is killed"
 
 
 async def test_a_source_that_dies_before_all_was_sent_takes_the_guest_with_it(move: Move) -> None:
     move.source.at = {1.0: move.source.dies}
-    assert await move.fails() == (TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    assert await move.fails() == (TransferFault.SOURCE_LOST, Survivor.NEITHER)
     assert move.story[-1] == "target is killed"
 
 
@@ -213,7 +213,7 @@ async def test_a_target_that_is_silent_for_a_while_after_it_was_told_to_run_is_w
 async def test_a_source_that_is_silent_for_good_is_given_up(move: Move) -> None:
     move.source.at = {1.0: lambda: move.source.falls_silent(1e9)}
     move.target.at = {1.0: move.target.dies}
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NOBODY)
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
     assert move.story[-1] == "source is killed"
     assert move.clock.instant < 120
 

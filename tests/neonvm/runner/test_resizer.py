@@ -61,7 +61,7 @@ class ObedientGuest:
             raise GuestError(f"no {what} now")
 
 
-class Bench:
+class ResizerFixture:
     def __init__(self, guest: ObedientGuest, resizer: Resizer, clock: FakeClock, changes: list[None]) -> None:
         self.guest, self.resizer, self.clock = guest, resizer, clock
         self._changes = changes
@@ -76,88 +76,88 @@ class Bench:
 
 
 @asynccontextmanager
-async def resizing(guest: ObedientGuest) -> AsyncIterator[Bench]:
+async def resizing(guest: ObedientGuest) -> AsyncIterator[ResizerFixture]:
     clock = FakeClock()
     changes: list[None] = []
     resizer = Resizer(guest, SMALL, clock, lambda: changes.append(None))
     task = asyncio.ensure_future(resizer.run())
     await settle()
     try:
-        yield Bench(guest, resizer, clock, changes)
+        yield ResizerFixture(guest, resizer, clock, changes)
     finally:
         task.cancel()
         await asyncio.wait((task,))
 
 
 async def test_a_booting_guest_is_left_alone_and_resized_once_it_runs() -> None:
-    async with resizing(ObedientGuest()) as bench:
-        bench.resizer.want(LARGE)
-        await bench.clock.advance(0.4)
-        assert bench.guest.orders == []
-        await bench.boot()
-        assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
-        assert bench.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
+    async with resizing(ObedientGuest()) as resized:
+        resized.resizer.want(LARGE)
+        await resized.clock.advance(0.4)
+        assert resized.guest.orders == []
+        await resized.boot()
+        assert sorted(resized.guest.orders) == ["cpu 2", "memory 2Gi"]
+        assert resized.resizer.state == GuestState(GuestPhase.RUNNING, LARGE.cpu, LARGE.mem)
 
 
 async def test_a_wish_is_followed_at_once_and_only_once() -> None:
-    async with resizing(ObedientGuest()) as bench:
-        await bench.boot()
-        bench.resizer.want(LARGE)
-        bench.resizer.want(LARGE)
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.resizer.want(LARGE)
+        resized.resizer.want(LARGE)
         await settle()
-        await bench.clock.advance(30)
-        assert sorted(bench.guest.orders) == ["cpu 2", "memory 2Gi"]
+        await resized.clock.advance(30)
+        assert sorted(resized.guest.orders) == ["cpu 2", "memory 2Gi"]
 
 
 async def test_memory_that_comes_off_slowly_does_not_delay_a_cpu() -> None:
     guest = ObedientGuest()
     guest.slow_memory = asyncio.Event()
-    async with resizing(guest) as bench:
-        await bench.boot()
-        bench.resizer.want(LARGE)
+    async with resizing(guest) as resized:
+        await resized.boot()
+        resized.resizer.want(LARGE)
         await settle()
-        assert (bench.resizer.state.cpu, bench.resizer.state.mem) == (LARGE.cpu, SMALL.mem)
+        assert (resized.resizer.state.cpu, resized.resizer.state.mem) == (LARGE.cpu, SMALL.mem)
         guest.slow_memory.set()
         await settle()
-        assert bench.resizer.state.mem == LARGE.mem
+        assert resized.resizer.state.mem == LARGE.mem
 
 
 async def test_a_refused_resize_is_said_and_tried_again() -> None:
     guest = ObedientGuest()
     guest.refusals = {"cpu": 2}
-    async with resizing(guest) as bench:
-        await bench.boot()
-        bench.resizer.want(LARGE)
+    async with resizing(guest) as resized:
+        await resized.boot()
+        resized.resizer.want(LARGE)
         await settle()
-        assert bench.resizer.fault == "no cpu now"
-        await bench.clock.advance(1)
-        await bench.clock.advance(2)
+        assert resized.resizer.fault == "no cpu now"
+        await resized.clock.advance(1)
+        await resized.clock.advance(2)
         assert guest.orders.count("cpu 2") == 3
-        assert (bench.resizer.fault, bench.resizer.state.cpu) == ("", LARGE.cpu)
+        assert (resized.resizer.fault, resized.resizer.state.cpu) == ("", LARGE.cpu)
 
 
 async def test_memory_that_came_off_in_part_is_reported_as_it_is_and_asked_for_again() -> None:
     guest = ObedientGuest()
     guest.has = GuestState(GuestPhase.BOOTING, LARGE.cpu, LARGE.mem)
     guest.least = Bytes(GI + GI // 2)
-    async with resizing(guest) as bench:
-        await bench.boot()
-        assert bench.resizer.state.mem == guest.least
-        await bench.clock.advance(1)
+    async with resizing(guest) as resized:
+        await resized.boot()
+        assert resized.resizer.state.mem == guest.least
+        await resized.clock.advance(1)
         guest.least = Bytes(0)
-        await bench.clock.advance(10)
-        assert bench.resizer.state.mem == SMALL.mem
+        await resized.clock.advance(10)
+        assert resized.resizer.state.mem == SMALL.mem
 
 
 async def test_a_guest_that_cannot_be_asked_is_asked_again() -> None:
     guest = ObedientGuest()
-    async with resizing(guest) as bench:
-        await bench.boot()
+    async with resizing(guest) as resized:
+        await resized.boot()
         guest.refusals = {"state": 1}
-        await bench.clock.advance(2)
-        assert bench.resizer.fault == "no state now"
-        await bench.clock.advance(10)
-        assert bench.resizer.state.phase is GuestPhase.RUNNING
+        await resized.clock.advance(2)
+        assert resized.resizer.fault == "no state now"
+        await resized.clock.advance(10)
+        assert resized.resizer.state.phase is GuestPhase.RUNNING
 
 
 async def test_it_ends_at_once_with_the_guest_and_says_why() -> None:
@@ -172,31 +172,31 @@ async def test_it_ends_at_once_with_the_guest_and_says_why() -> None:
 
 
 async def test_a_guest_that_is_held_is_left_as_it_is_until_there_is_a_wish_again() -> None:
-    async with resizing(ObedientGuest()) as bench:
-        await bench.boot()
-        bench.resizer.hold()
-        bench.resizer.hold()
-        assert bench.resizer.is_quiet
-        await bench.clock.advance(30)
-        bench.resizer.want(LARGE)
+    async with resizing(ObedientGuest()) as resized:
+        await resized.boot()
+        resized.resizer.hold()
+        resized.resizer.hold()
+        assert resized.resizer.is_quiet
+        await resized.clock.advance(30)
+        resized.resizer.want(LARGE)
         await settle()
-        assert (sorted(bench.guest.orders), bench.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
+        assert (sorted(resized.guest.orders), resized.resizer.is_quiet) == (["cpu 2", "memory 2Gi"], False)
 
 
 async def test_a_resize_in_progress_ends_before_a_held_guest_is_quiet_and_no_other_begins() -> None:
     guest = ObedientGuest()
     guest.slow_memory = asyncio.Event()
-    async with resizing(guest) as bench:
-        await bench.boot()
-        bench.resizer.want(LARGE)
+    async with resizing(guest) as resized:
+        await resized.boot()
+        resized.resizer.want(LARGE)
         await settle()
-        bench.resizer.hold()
-        before = bench.resizer.is_quiet, bench.changes
+        resized.resizer.hold()
+        before = resized.resizer.is_quiet, resized.changes
         guest.slow_memory.set()
         await settle()
-        assert (before[0], bench.resizer.is_quiet) == (False, True)
-        assert bench.changes > before[1]
-        assert (sorted(guest.orders), bench.resizer.state.mem) == (["cpu 2", "memory 2Gi"], LARGE.mem)
+        assert (before[0], resized.resizer.is_quiet) == (False, True)
+        assert resized.changes > before[1]
+        assert (sorted(guest.orders), resized.resizer.state.mem) == (["cpu 2", "memory 2Gi"], LARGE.mem)
 
 
 async def test_a_guest_that_receives_is_not_resized_before_it_has_arrived() -> None:

@@ -75,7 +75,7 @@ class FaultyGuest:
             return await self.inner.send(target.inner, limits, progress)
         error = self.guests.on_send.pop(0)
         await target.stop()
-        if error.survivor is Survivor.NOBODY:
+        if error.survivor is Survivor.NEITHER:
             await self.stop()
         raise error
 

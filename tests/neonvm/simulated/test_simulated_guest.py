@@ -19,7 +19,7 @@ from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, SteppedClock, spec_in
 
 
-class World:
+class SimulatedGuestFixture:
     """One light guest on loopback, and a client in its pod."""
 
     def __init__(self, guest: Guest, clock: SteppedClock, client: httpx.AsyncClient) -> None:
@@ -36,7 +36,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def simulated(tmp_path: Path) -> AsyncIterator[SimulatedGuestFixture]:
     network, clock = LoopbackNetwork("test-light", "a test"), SteppedClock()
     await network.up()
     await network.add_node("a")
@@ -47,14 +47,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     await guest.start()
     await guest.start()
     async with httpx.AsyncClient(base_url=place.metrics_url.removesuffix("/metrics")) as client:
-        yield World(guest, clock, client)
+        yield SimulatedGuestFixture(guest, clock, client)
     await guest.stop()
     await network.down()
 
 
-async def test_a_light_guest_says_what_node_exporter_says(world: World) -> None:
-    world.clock.instant = 60.0
-    samples = await world.samples("cpu", "loadavg", "meminfo", "pressure")
+async def test_a_light_guest_says_what_node_exporter_says(simulated: SimulatedGuestFixture) -> None:
+    simulated.clock.instant = 60.0
+    samples = await simulated.samples("cpu", "loadavg", "meminfo", "pressure")
     assert {name: value for name, value in samples.items() if "load" in name or "memory_Mem" in name} == {
         "node_load1": pytest.approx(0.316, abs=1e-3),
         "node_load5": pytest.approx(0.0906, abs=1e-3),
@@ -77,28 +77,28 @@ async def test_a_light_guest_says_what_node_exporter_says(world: World) -> None:
     }
 
 
-async def test_a_page_without_a_choice_has_every_collector_and_the_time(world: World) -> None:
-    world.clock.instant = 5.0
-    samples = await world.samples()
+async def test_a_page_without_a_choice_has_every_collector_and_the_time(simulated: SimulatedGuestFixture) -> None:
+    simulated.clock.instant = 5.0
+    samples = await simulated.samples()
     assert samples["node_time_seconds"] - samples["node_boot_time_seconds"] == pytest.approx(5.0)
     assert samples["node_procs_running"] == 0.5
     assert "node_load1" in samples
 
 
-async def test_a_collector_that_there_is_not_is_refused_as_node_exporter_does(world: World) -> None:
-    answer = await world.client.get("/metrics?collect[]=weather")
+async def test_a_collector_that_there_is_not_is_refused_as_node_exporter_does(simulated: SimulatedGuestFixture) -> None:
+    answer = await simulated.client.get("/metrics?collect[]=weather")
     assert (answer.status_code, answer.text) == (400, "missing collector: weather\n")
 
 
-async def test_load_put_on_a_guest_shows_at_once_and_can_be_lifted(world: World) -> None:
-    answer = await world.client.put("/demand", json={"cpu": 3, "mem": "1Gi"})
+async def test_load_put_on_a_guest_shows_at_once_and_can_be_lifted(simulated: SimulatedGuestFixture) -> None:
+    answer = await simulated.client.put("/demand", json={"cpu": 3, "mem": "1Gi"})
     assert (answer.status_code, answer.json()) == (200, {"cpu": 3.0, "mem": "1Gi"})
-    world.clock.instant = 10.0
-    samples = await world.samples("pressure")
+    simulated.clock.instant = 10.0
+    samples = await simulated.samples("pressure")
     assert samples["node_pressure_cpu_waiting_seconds_total"] == 10.0
     assert samples["node_pressure_memory_waiting_seconds_total"] == 10.0
-    assert (await world.client.delete("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
-    assert (await world.client.get("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
+    assert (await simulated.client.delete("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
+    assert (await simulated.client.get("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
 
 
 @pytest.mark.parametrize(
@@ -111,57 +111,61 @@ async def test_load_put_on_a_guest_shows_at_once_and_can_be_lifted(world: World)
         ("", "Input data was truncated"),
     ],
 )
-async def test_a_demand_that_makes_no_sense_changes_nothing(world: World, body: str, message: str) -> None:
-    answer = await world.client.put("/demand", content=body)
+async def test_a_demand_that_makes_no_sense_changes_nothing(
+    simulated: SimulatedGuestFixture, body: str, message: str
+) -> None:
+    answer = await simulated.client.put("/demand", content=body)
     assert answer.status_code == 400
     assert message in answer.text
-    assert (await world.client.get("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
+    assert (await simulated.client.get("/demand")).json() == {"cpu": 0.5, "mem": "128Mi"}
 
 
-async def test_it_has_the_answers_of_a_real_guests_daemon_and_no_others(world: World) -> None:
-    answers = [(await world.client.get(path)) for path in ("/cpu", "/ready", "/shell")]
+async def test_it_has_the_answers_of_a_real_guests_daemon_and_no_others(simulated: SimulatedGuestFixture) -> None:
+    answers = [(await simulated.client.get(path)) for path in ("/cpu", "/ready", "/shell")]
     assert [(answer.status_code, answer.text.strip()) for answer in answers[:2]] == [(200, "1000"), (200, "ready")]
     assert answers[2].status_code == 404
 
 
 @pytest.mark.parametrize("noise", [b"\r\n\r\n", b"GET /cpu HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"x" * 70_000])
-async def test_what_is_not_a_request_ends_the_connection_and_not_the_guest(world: World, noise: bytes) -> None:
-    reader, writer = await asyncio.open_connection(world.client.base_url.host, world.client.base_url.port)
+async def test_what_is_not_a_request_ends_the_connection_and_not_the_guest(
+    simulated: SimulatedGuestFixture, noise: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection(simulated.client.base_url.host, simulated.client.base_url.port)
     writer.write(noise)
     with suppress(ConnectionResetError):  # the guest may hang up before it has read all of the noise
         assert await reader.read() == b""
     writer.close()
-    assert (await world.client.get("/ready")).status_code == 200
+    assert (await simulated.client.get("/ready")).status_code == 200
 
 
-async def test_a_guest_has_what_it_was_given_and_gives_memory_back_as_it_can(world: World) -> None:
-    await world.guest.set_cpu(MilliCpu(2500))
-    await world.guest.set_memory(Bytes(2048 * MIB))
-    assert await world.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2500), Bytes(2048 * MIB))
-    await world.client.put("/demand", json={"cpu": 0, "mem": "1Gi"})
-    await world.guest.set_memory(Bytes(512 * MIB))
-    assert (await world.guest.state()).mem == Bytes(1024 * MIB)
-    await world.client.delete("/demand")
-    assert (await world.guest.state()).mem == Bytes(512 * MIB)
+async def test_a_guest_has_what_it_was_given_and_gives_memory_back_as_it_can(simulated: SimulatedGuestFixture) -> None:
+    await simulated.guest.set_cpu(MilliCpu(2500))
+    await simulated.guest.set_memory(Bytes(2048 * MIB))
+    assert await simulated.guest.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2500), Bytes(2048 * MIB))
+    await simulated.client.put("/demand", json={"cpu": 0, "mem": "1Gi"})
+    await simulated.guest.set_memory(Bytes(512 * MIB))
+    assert (await simulated.guest.state()).mem == Bytes(1024 * MIB)
+    await simulated.client.delete("/demand")
+    assert (await simulated.guest.state()).mem == Bytes(512 * MIB)
 
 
-async def test_sizes_out_of_bounds_are_refused(world: World) -> None:
+async def test_sizes_out_of_bounds_are_refused(simulated: SimulatedGuestFixture) -> None:
     for cpu in (MilliCpu(0), MilliCpu(4001)):
         with pytest.raises(GuestError, match="above zero and at most 4"):
-            await world.guest.set_cpu(cpu)
+            await simulated.guest.set_cpu(cpu)
     for mem in (Bytes(511 * MIB), Bytes(2049 * MIB)):
         with pytest.raises(GuestError, match="between 512Mi and 2Gi"):
-            await world.guest.set_memory(mem)
+            await simulated.guest.set_memory(mem)
 
 
-async def test_a_stopped_guest_answers_nobody_and_has_nothing(world: World) -> None:
-    await world.guest.stop()
-    await world.guest.stop()
-    assert await world.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+async def test_a_stopped_guest_answers_nobody_and_has_nothing(simulated: SimulatedGuestFixture) -> None:
+    await simulated.guest.stop()
+    await simulated.guest.stop()
+    assert await simulated.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
     with pytest.raises(GuestError, match="default/db: the guest has stopped"):
-        await world.guest.set_cpu(MilliCpu(1000))
+        await simulated.guest.set_cpu(MilliCpu(1000))
     with pytest.raises(httpx.TransportError):
-        await world.client.get("/ready")
+        await simulated.client.get("/ready")
 
 
 async def test_a_guest_that_cannot_listen_does_not_run(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ SPAN = 0.04 + 256 / 64 + 0.02
 """How long the guest of these tests takes to move: setup, its memory in use over the bandwidth, and the switch."""
 
 
-class World:
+class MoveFixture:
     """A guest in one pod that runs, another that receives, and a move between them that has not begun."""
 
     def __init__(self, network: LoopbackNetwork, state_dir: Path) -> None:
@@ -74,11 +74,11 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def pods(tmp_path: Path) -> AsyncIterator[MoveFixture]:
     network = LoopbackNetwork("test-move", "a test")
     await network.up()
     await network.add_node("a")
-    yield World(network, tmp_path)
+    yield MoveFixture(network, tmp_path)
     await network.down()
 
 
@@ -86,28 +86,28 @@ async def phases(*guests: Guest) -> list[GuestPhase]:
     return [(await guest.state()).phase for guest in guests]
 
 
-async def passing(world: World, span: float) -> None:
+async def passing(pods: MoveFixture, span: float) -> None:
     """Lets time pass in steps of half a second."""
     while span > 0:
-        await world.clock.advance(min(span, 0.5))
+        await pods.clock.advance(min(span, 0.5))
         span -= 0.5
 
 
-async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_load(world: World) -> None:
-    source, target = await world.pair()
+async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_load(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
     await source.set_cpu(MilliCpu(2000))
-    await world.clock.advance(100.0)
-    before = await world.get("one", "/metrics?collect[]=cpu&collect[]=stat")
-    move = world.move(source, target)
+    await pods.clock.advance(100.0)
+    before = await pods.get("one", "/metrics?collect[]=cpu&collect[]=stat")
+    move = pods.move(source, target)
     await settle()
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.RECEIVING]
-    await passing(world, SPAN + 0.5)
+    await passing(pods, SPAN + 0.5)
     info = await move
     assert info.status is TransferStatus.COMPLETED
     assert (info.total, info.downtime) == pytest.approx((SPAN, 0.02))
     assert await target.state() == GuestState(GuestPhase.RUNNING, MilliCpu(2000), Bytes(512 * MIB))
     assert await phases(source) == [GuestPhase.STOPPED]
-    after = await world.get("two", "/metrics?collect[]=cpu&collect[]=stat")
+    after = await pods.get("two", "/metrics?collect[]=cpu&collect[]=stat")
     boot = [line for line in before.splitlines() if line.startswith("node_boot_time_seconds")]
     assert boot[0] in after
     idle = [
@@ -117,17 +117,17 @@ async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_
     ]
     assert idle == [pytest.approx(100.0 + SPAN, abs=0.5)]
     with pytest.raises(httpx.TransportError):
-        await world.get("one", "/ready")
+        await pods.get("one", "/ready")
     await target.stop()
 
 
-async def test_progress_is_heard_every_second_and_at_the_end(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target)
+async def test_progress_is_heard_every_second_and_at_the_end(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
     await settle()
-    await passing(world, SPAN + 0.5)
+    await passing(pods, SPAN + 0.5)
     await move
-    assert [info.status for info in world.heard] == [
+    assert [info.status for info in pods.heard] == [
         TransferStatus.SETUP,
         *[TransferStatus.ACTIVE] * 4,
         TransferStatus.COMPLETED,
@@ -135,28 +135,28 @@ async def test_progress_is_heard_every_second_and_at_the_end(world: World) -> No
     await target.stop()
 
 
-async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(world: World) -> None:
-    source, target = await world.pair()
-    async with httpx.AsyncClient(base_url=(await world.place("one")).metrics_url.removesuffix("/metrics")) as client:
+async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    async with httpx.AsyncClient(base_url=(await pods.place("one")).metrics_url.removesuffix("/metrics")) as client:
         await client.put("/demand", json={"cpu": 1, "mem": "256Mi"})
     for _ in range(2):
-        move = world.move(source, target, replace(LIMITS, bandwidth=Bytes(512 * MIB)))
+        move = pods.move(source, target, replace(LIMITS, bandwidth=Bytes(512 * MIB)))
         await settle()
-        await passing(world, 5.0)
+        await passing(pods, 5.0)
         await move
         source, target = target, source
         await target.receive()
-    assert await world.get("one", "/demand") == '{"cpu":1.0,"mem":"256Mi"}\n'
+    assert await pods.get("one", "/demand") == '{"cpu":1.0,"mem":"256Mi"}\n'
     for guest in (source, target):
         await guest.stop()
 
 
-async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target)
+async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
     await settle()
     await target.stop()
-    await world.clock.advance(1.0)
+    await pods.clock.advance(1.0)
     with pytest.raises(TransferError, match="the other end is gone") as caught:
         await move
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.TARGET_LOST, Survivor.SOURCE)
@@ -164,23 +164,23 @@ async def test_a_target_that_is_lost_on_the_way_leaves_the_source_running(world:
     await source.stop()
 
 
-async def test_a_source_that_is_lost_on_the_way_leaves_nobody(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target)
+async def test_a_source_that_is_lost_on_the_way_leaves_nobody(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
     await settle()
     await source.stop()
-    await world.clock.advance(1.0)
+    await pods.clock.advance(1.0)
     with pytest.raises(TransferError, match="ended on its way") as caught:
         await move
-    assert (caught.value.fault, caught.value.survivor) == (TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    assert (caught.value.fault, caught.value.survivor) == (TransferFault.SOURCE_LOST, Survivor.NEITHER)
     assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
 
 
-async def test_a_move_that_takes_too_long_is_given_up(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target, replace(LIMITS, timeout=Seconds(2.0)))
+async def test_a_move_that_takes_too_long_is_given_up(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target, replace(LIMITS, timeout=Seconds(2.0)))
     await settle()
-    await passing(world, 2.5)
+    await passing(pods, 2.5)
     with pytest.raises(TransferError, match="could not be sent within 2 s") as caught:
         await move
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.TIMED_OUT, Survivor.SOURCE)
@@ -188,9 +188,9 @@ async def test_a_move_that_takes_too_long_is_given_up(world: World) -> None:
     await source.stop()
 
 
-async def test_a_cancelled_move_leaves_the_source_running_and_the_target_stopped(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target)
+async def test_a_cancelled_move_leaves_the_source_running_and_the_target_stopped(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
     await settle()
     move.cancel()
     await asyncio.wait((move,))
@@ -200,23 +200,23 @@ async def test_a_cancelled_move_leaves_the_source_running_and_the_target_stopped
 
 
 @pytest.mark.parametrize("change", [{"mem_max": Bytes(4096 * MIB)}, {"cpu_max": MilliCpu(8000)}])
-async def test_other_hardware_at_the_target_is_refused(world: World, change: dict[str, object]) -> None:
-    source, target = await world.guest("one"), await world.guest("two", **change)
+async def test_other_hardware_at_the_target_is_refused(pods: MoveFixture, change: dict[str, object]) -> None:
+    source, target = await pods.guest("one"), await pods.guest("two", **change)
     await source.start()
     await target.receive()
     with pytest.raises(TransferError, match="not of the same hardware") as caught:
-        await world.move(source, target)
+        await pods.move(source, target)
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.REFUSED, Survivor.SOURCE)
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
     await source.stop()
 
 
-async def test_a_target_that_cannot_listen_is_lost_before_it_runs(world: World) -> None:
-    source, target = await world.pair()
-    move = world.move(source, target)
+async def test_a_target_that_cannot_listen_is_lost_before_it_runs(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
     await settle()
-    await world.network.remove_pod(ObjectName("default", "two"))
-    await passing(world, SPAN + 0.5)
+    await pods.network.remove_pod(ObjectName("default", "two"))
+    await passing(pods, SPAN + 0.5)
     with pytest.raises(TransferError, match="cannot listen") as caught:
         await move
     assert (caught.value.fault, caught.value.survivor) == (TransferFault.TARGET_LOST, Survivor.SOURCE)
@@ -224,8 +224,8 @@ async def test_a_target_that_cannot_listen_is_lost_before_it_runs(world: World) 
     await source.stop()
 
 
-async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_not_receive(world: World) -> None:
-    source, target = await world.pair()
+async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_not_receive(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
     with pytest.raises(GuestError, match="waits for another one"):
         await target.start()
     await source.receive()
@@ -236,18 +236,18 @@ async def test_a_guest_that_receives_cannot_be_started_and_a_running_one_does_no
         await guest.stop()
 
 
-async def test_a_guest_that_does_not_run_cannot_be_sent(world: World) -> None:
-    source, target = await world.guest("one"), await world.guest("two")
+async def test_a_guest_that_does_not_run_cannot_be_sent(pods: MoveFixture) -> None:
+    source, target = await pods.guest("one"), await pods.guest("two")
     await target.receive()
     with pytest.raises(GuestError, match="the guest has stopped"):
-        await world.move(source, target)
+        await pods.move(source, target)
     assert await phases(source, target) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
 
 
-async def test_faults_can_be_injected_where_the_runtime_meets_its_guests(world: World) -> None:
-    faulty = FaultyGuests(world.guests)
+async def test_faults_can_be_injected_where_the_runtime_meets_its_guests(pods: MoveFixture) -> None:
+    faulty = FaultyGuests(pods.guests)
     specs: list[GuestSpec] = [
-        spec_in(world.state_dir, pod=ObjectName("default", pod), network=await world.place(pod)) for pod in ("x", "y")
+        spec_in(pods.state_dir, pod=ObjectName("default", pod), network=await pods.place(pod)) for pod in ("x", "y")
     ]
     source, target = (faulty.create(spec) for spec in specs)
     await source.start()
@@ -257,9 +257,9 @@ async def test_faults_can_be_injected_where_the_runtime_meets_its_guests(world: 
     await target.receive()
     faulty.fail_send(TransferFault.TARGET_LOST)
     with pytest.raises(TransferError, match="injected: TargetLost"):
-        await world.move(source, target)
+        await pods.move(source, target)
     assert await phases(source, target) == [GuestPhase.RUNNING, GuestPhase.STOPPED]
-    faulty.fail_send(TransferFault.SOURCE_LOST, Survivor.NOBODY)
+    faulty.fail_send(TransferFault.SOURCE_LOST, Survivor.NEITHER)
     with pytest.raises(TransferError):
-        await world.move(source, target)
+        await pods.move(source, target)
     assert await phases(*faulty.made.values()) == [GuestPhase.STOPPED, GuestPhase.STOPPED]
