@@ -88,4 +88,4 @@ def _converted(answer: object, kind: type[_Answer]) -> _Answer:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise GuestError(f"QEMU answered nothing usable: {error}") from error
+        raise GuestError(f"QEMU gave no usable answer: {error}") from error

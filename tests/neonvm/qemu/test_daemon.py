@@ -45,7 +45,7 @@ async def test_an_answer_that_is_not_http_is_a_fault_of_the_guest(nonsense: byte
         await reader.readuntil(b"250")
         writer.write(nonsense)
 
-    with pytest.raises(GuestError, match="nothing usable"):
+    with pytest.raises(GuestError, match="no usable answer"):
         await conversation(serve)
 
 
