@@ -30,8 +30,10 @@ ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
 ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 """On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
 
-LABEL_AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
-"""On a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself."""
+AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
+"""A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets
+it where the settings ask VMs to opt in.
+"""
 
 LABEL_CREATED_BY: Final = "autoscaling.neon.tech/created-by"
 """On a VirtualMachineMigration: who made it; ``SCHEDULER_NAME`` on those of the scheduler."""

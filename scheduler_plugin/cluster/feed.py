@@ -5,6 +5,7 @@ Rules that hold here:
 - The ledger hears nothing before all four kinds have been listed; then everything at once, and it is ready. A cluster
   that has no migrations has listed them.
 - Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
+- Namespaces, volumes and their claims only narrow where VMs may move: nothing waits for them.
 - A pod of the same name with another UID is another pod: the old one is gone.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
@@ -24,9 +25,14 @@ from scheduler_plugin.cluster.informer import Change, Informer, WatchReport
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
+from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
+from scheduler_plugin.constraints import Labels, NodeTerm
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
+from scheduler_plugin.migration.core import Surroundings
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.workqueue import WorkQueues
+
+T = TypeVar("T")
 
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
 
@@ -68,6 +74,9 @@ class Feed:
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
         for informer in (self.nodes, self.pods, self.vms, self.migrations):
             informer.on_restored = ledger.forget_versions
+        self.namespaces: Informer[Labels] = Informer(NAMESPACES, _ignored, report)
+        self.claims: Informer[str] = Informer(CLAIMS, _ignored, report)
+        self.volumes: Informer[tuple[NodeTerm, ...]] = Informer(VOLUMES, _ignored, report)
         self._ledger = ledger
         ledger.rank_by(settings.ranking)
         ledger.serve(settings.scheduler_name)
@@ -86,6 +95,8 @@ class Feed:
         async with asyncio.TaskGroup() as tasks:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
+            for extra in (self.namespaces, self.claims, self.volumes):
+                tasks.create_task(extra.run(api, self._clock, _nothing))
 
     def use(self, settings: SchedulerSettings) -> None:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
@@ -113,6 +124,13 @@ class Feed:
     def missing(self) -> list[str]:
         """The kinds that have never been listed; the ledger is not ready while there is one."""
         return sorted(EVERY_KIND - self._listed)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What beside the ledger's facts decides where a VM may go, as far as it is known by now."""
+        namespaces = self.namespaces.facts or None
+        is_current = self.pods.is_current and self.migrations.is_current
+        return Surroundings(namespaces, self.claims.facts, self.volumes.facts, is_current)
 
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
         """The VM that the pod runs, as far as it is known."""
@@ -167,3 +185,11 @@ class Feed:
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
         if writer != self._identity:
             self._report.rival_seen(change.name, writer)
+
+
+def _ignored(_: Change[T]) -> None:
+    """What is only read when it is needed tells nobody of its changes."""
+
+
+def _nothing() -> None:
+    """Nothing waits for a list of such a kind."""

@@ -109,15 +109,23 @@ class WatchReport(Protocol):
 class Kind(Generic[F]):
     """What to watch: a collection's path, and how one of its objects becomes a fact (raises ``ValueError``).
 
-    A cluster may lack a kind that ``is_optional``. ``at_most`` makes the fact of an object that cannot be read: the
-    most that it may be, from what is left of it (at least its ``metadata``) and the reason. It never raises.
+    A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
+    fact of an object that cannot be read: the most that it may be, from what is left of it (at least its ``metadata``)
+    and the reason. It never raises.
     """
 
     name: str
     path: str
     read: Callable[[JsonObject], F]
     is_optional: bool = False
+    may_be_forbidden: bool = False
     at_most: Callable[[JsonObject, str], F] | None = None
+
+    def can_do_without(self, refusal: RefusalKind) -> bool:
+        """Whether a list that is refused so counts as empty."""
+        if refusal is RefusalKind.FORBIDDEN:
+            return self.may_be_forbidden
+        return self.is_optional and refusal is RefusalKind.NOT_FOUND
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +152,11 @@ class Informer(Generic[F]):
     _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _page_size: int = PAGE
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the watch has said something since it last broke off."""
+        return not self._retries.failures
+
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
         """Lists and watches for ever; ``on_synced`` is called after each complete list."""
         while True:
@@ -154,7 +167,7 @@ class Informer(Generic[F]):
                 await self._watch(api, clock)
             except ApiError as error:
                 if isinstance(error, ApiRefusedError):
-                    if self.kind.is_optional and self._cursor.must_list and error.kind is RefusalKind.NOT_FOUND:
+                    if self._cursor.must_list and self.kind.can_do_without(error.kind):
                         self._go_missing(on_synced)
                         await clock.sleep(MISSING_RETRY)
                         continue

@@ -19,11 +19,13 @@ from typing import Annotated, Final
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.kubernetes.objects import JsonObject, flag, items, name_of, text, texts, uid_of
+from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME, MIGRATION_KIND, VM_GROUP, VM_KIND
 from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
+from scheduler_plugin.cluster.scheduling_fields import pod_traits
+from scheduler_plugin.constraints import PLAIN_POD
 from scheduler_plugin.ledger import PodFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -85,7 +87,9 @@ class _PodSpec(msgspec.Struct, frozen=True):
 
 class _Condition(msgspec.Struct, frozen=True):
     type: str = ""
+    status: str = ""
     reason: str | None = None
+    message: str | None = None
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -120,9 +124,12 @@ _POD: Final = msgspec.json.Decoder(_Pod)
 def read_pod(obj: JsonObject) -> PodFacts:
     """A Pod. Raises ``ValueError``."""
     try:
-        return _pod_facts(msgspec.convert(obj, _Pod))
+        facts = _pod_facts(msgspec.convert(obj, _Pod))
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
+    is_leaving = bool(text(obj, "metadata", "deletionTimestamp"))
+    traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving)
+    return facts if traits is PLAIN_POD else replace(facts, traits=traits)
 
 
 def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
@@ -163,7 +170,16 @@ def _pod_facts(found: _Pod) -> PodFacts:
         vm_uid=vm_uid,
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
+        unschedulable="" if migration is None else _unschedulable(status),
     )
+
+
+def _unschedulable(status: _PodStatus) -> str:
+    """What kube-scheduler says of a pod that it finds no node for."""
+    for condition in status.conditions or ():
+        if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
+            return condition.message or "kube-scheduler finds no node for it"
+    return ""
 
 
 def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, str]:

@@ -25,11 +25,13 @@ from protocol.names import (
     VM_VERSION,
 )
 from protocol.units import ZERO, Resources
-from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
+from protocol.virtual_machine import VirtualMachine
 from protocol.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.informer import Kind
 from scheduler_plugin.cluster.pods import Amounts, pod_at_most, read_pod
-from scheduler_plugin.cluster.virtual_machines import vm_at_most
+from scheduler_plugin.cluster.scheduling_fields import node_traits
+from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
+from scheduler_plugin.constraints import PLAIN_NODE, NodeTraits
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
 
 
@@ -42,11 +44,13 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 class _NodeSpec(msgspec.Struct, frozen=True):
     unschedulable: bool | None = None
+    taints: object = None
 
 
 class _NodeStatus(msgspec.Struct, frozen=True):
     allocatable: Amounts | None = None
     capacity: Amounts | None = None
+    conditions: object = None
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -64,10 +68,11 @@ class ClusterNode:
     is_open: bool = True
     machine: str = ""
     gpus: int = 0
+    traits: NodeTraits = PLAIN_NODE
 
     def facts(self, policy: NodePolicy, price: float) -> NodeFacts:
         """The node with its policy and its price per hour, for the ledger."""
-        return NodeFacts(self.name, self.allocatable, policy, self.is_open, price)
+        return NodeFacts(self.name, self.allocatable, policy, self.is_open, price, self.traits)
 
 
 T = TypeVar("T")
@@ -106,6 +111,7 @@ def _cluster_node(found: _Node) -> ClusterNode:
         is_open=not spec.unschedulable,
         machine=labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD, ""),
         gpus=_gpus(*held),
+        traits=node_traits(labels, spec.taints, status.conditions),
     )
 
 
@@ -125,7 +131,7 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
 PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most)
 VMS: Final[Kind[VirtualMachine]] = Kind(
-    VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", parse_virtual_machine, at_most=vm_at_most
+    VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", read_vm, at_most=vm_at_most
 )
 
 

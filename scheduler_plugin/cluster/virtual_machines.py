@@ -10,20 +10,42 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
-from protocol.kubernetes.objects import JsonObject, child, name_of, number, text, texts, uid_of, version_of
+from protocol.kubernetes.objects import JsonObject, child, flag, name_of, number, text, texts, uid_of, version_of
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, LABEL_AUTO_MIGRATION, LABEL_ENABLED
+from protocol.names import ANNOTATION_PERMIT, AUTO_MIGRATION, LABEL_ENABLED
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
-from protocol.virtual_machine import Bounds, VirtualMachine
+from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
+from scheduler_plugin.cluster.scheduling_fields import pod_constraints
+from scheduler_plugin.constraints import UNCONSTRAINED, PodConstraints
 from scheduler_plugin.ledger import VmFacts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
 
 Q = TypeVar("Q", MilliCpu, Bytes, int)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterVm(VirtualMachine):
+    """A VirtualMachine with what decides where and whether it may move.
+
+    ``has_overlay``: its guest has an address of its own, which it keeps when it moves.
+    """
+
+    constraints: PodConstraints = UNCONSTRAINED
+    has_overlay: bool = True
+
+
+def read_vm(obj: JsonObject) -> VirtualMachine:
+    """A VirtualMachine. Raises ``ValueError``."""
+    vm, spec = parse_virtual_machine(obj), child(obj, "spec")
+    has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
+    known = {each.name: getattr(vm, each.name) for each in fields(vm)}
+    return ClusterVm(**known, constraints=pod_constraints(spec), has_overlay=has_overlay)
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
@@ -37,12 +59,30 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, f"metadata.annotations[{ANNOTATION_PERMIT}]"),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
-        may_move=vm.enabled and not vm.unreadable and vm.labels.get(LABEL_AUTO_MIGRATION) != "false",
+        stays_because=_stays_because(vm),
+        auto_migration=_auto_migration(vm),
         phase=vm.phase,
         has_agent=vm.enabled,
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
+        constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
     )
+
+
+def _stays_because(vm: VirtualMachine) -> str | None:
+    if not vm.enabled:
+        return "not autoscaled"
+    if vm.unreadable:
+        return "not readable"
+    if isinstance(vm, ClusterVm) and not vm.has_overlay:
+        return "without an overlay address, so that a move would break its connections"
+    return None
+
+
+def _auto_migration(vm: VirtualMachine) -> bool | None:
+    """What the VM says of being moved, as a label or an annotation; a word against it counts more."""
+    said = {vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)}
+    return False if "false" in said else True if "true" in said else None
 
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:

@@ -139,7 +139,11 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         return
     if pod.node is None:
         state.waiting.seen(pod.uid)
+        if pod.migration is not None:
+            state.migrations.target_waits(pod.migration, pod)
         return
+    if pod.migration is not None:
+        state.migrations.target_placed(pod.migration)
     state.waiting.forget(pod.uid)
     claim = state.claims.get(pod.uid)
     if claim is not None and _runs_another_vm(claim, pod):

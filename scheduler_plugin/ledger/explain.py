@@ -38,7 +38,8 @@ class Explanation:
     """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
 
     ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
-    ``is_migrating`` is whether its agent has the order to leave; ``journeys`` are the VM's active migrations.
+    ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent is told so;
+    ``journeys`` are the VM's active migrations.
     """
 
     pod: ObjectName
@@ -53,6 +54,7 @@ class Explanation:
     denied_for: Seconds | None
     denied_by: str | None
     is_migrating: bool
+    holds_still: bool
     metrics: Metrics | None
     node_total: Resources
     node_reserved: Resources
@@ -76,6 +78,7 @@ def explain(claim: Claim, book: NodeAccount, migrations: Sequence[Migration], no
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
         denied_by=_denied_by(claim, book),
         is_migrating=claim.is_migrating,
+        holds_still=claim.holds_still,
         metrics=claim.metrics,
         node_total=book.room.total,
         node_reserved=book.reserved,
@@ -121,6 +124,6 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
 def _denied_by(claim: Claim, book: NodeAccount) -> str | None:
     if not claim.unmet.any:
         return None
-    if claim.is_migrating:
-        return "the VM is to migrate and may not grow before it has"
+    if claim.holds_still:
+        return "the VM is moving and may not grow before it has moved"
     return f"node {book.name} has {book.room.free} free of {book.room.total}, needed {claim.unmet} more"

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
+from scheduler_plugin.constraints import PLAIN_NODE, PLAIN_POD, UNCONSTRAINED, NodeTraits, PodConstraints, PodTraits
 
 A = TypeVar("A", bound=Amount)
 
@@ -71,7 +72,8 @@ class NodePolicy:
 class NodeFacts:
     """A node: its ``status.allocatable``, its policy, and whether it takes new pods (False while cordoned).
 
-    ``price`` is per hour in the currency of the settings; only ratios of prices matter (S2.1).
+    ``price`` is per hour in the currency of the settings; only ratios of prices matter (S2.1). ``traits`` are what
+    pods' constraints are judged by.
     """
 
     name: str
@@ -79,6 +81,7 @@ class NodeFacts:
     policy: NodePolicy
     is_open: bool = True
     price: float = 0.0
+    traits: NodeTraits = PLAIN_NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class PodFacts:
     ``finished`` is true once the phase is Succeeded or Failed. ``migration`` is the VirtualMachineMigration that
     controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
+    ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
     """
 
     uid: str
@@ -104,6 +108,8 @@ class PodFacts:
     migration_uid: str = ""
     around: Resources = ZERO
     unreadable: str = ""
+    traits: PodTraits = PLAIN_POD
+    unschedulable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,9 @@ class VmFacts:
 
     ``most`` is the upper bound of autoscaling, ``use`` what the spec asks for, ``actual`` what the guest has (None
     while no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
-    is the resourceVersion as a number. ``may_move`` is False where the scheduler must not move it by itself: its label
-    says so (``LABEL_AUTO_MIGRATION``), or autoscaling is not enabled for it. ``phase`` is ``status.phase``.
+    is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
+    it may; ``auto_migration`` is what the VM says about that, None where it says nothing. ``phase`` is
+    ``status.phase``, ``constraints`` are what it demands of its node.
     ``has_agent``: autoscaling is enabled, so an agent may hold permits. ``unreadable`` is why the object cannot be read
     (empty where it can); then ``use`` is the most that it may be, as far as that ``is_bounded``.
     """
@@ -126,11 +133,13 @@ class VmFacts:
     actual: Resources | None = None
     permit: Resources | None = None
     pod: ObjectName | None = None
-    may_move: bool = True
+    stays_because: str | None = None
+    auto_migration: bool | None = None
     phase: str = RUNNING
     has_agent: bool = True
     unreadable: str = ""
     is_bounded: bool = True
+    constraints: PodConstraints = UNCONSTRAINED
 
 
 class MigrationPhase(Enum):

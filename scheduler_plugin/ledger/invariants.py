@@ -18,7 +18,7 @@ from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.ledger.migration_reservations import is_target, leaves
+from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
 from scheduler_plugin.ledger.moves import Migration
 
 
@@ -125,6 +125,8 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
+    if claim.holds_still is not any(leaves(each, claim) and has_place(each, claim.vm) for each in migrations):
+        broken.append(f"pod {uid}: holds_still is {claim.holds_still}, its migrations say otherwise")
     if claim.state is ClaimState.INCOMING:
         needed = [each for each in migrations if each.reservation_uid == uid and each.target == claim.node]
         if not any((each.is_active and not each.is_leaving) or each.arrives_unseen for each in needed):

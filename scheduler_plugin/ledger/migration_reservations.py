@@ -9,7 +9,8 @@ Rules that hold here:
   A success that is heard of before its target pod keeps the room until the pod is.
 - A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
   a node over its total; what has no room any more is ``problem``, for whoever decides to cancel.
-- The order to leave holds for the source's claim while a migration is active, and after a success until its pod goes.
+- A claim is migrating while an active migration leaves it, and after a success until its pod goes. The order to hold
+  still begins once the target pod has a node: until then it may be refused, and the VM may grow.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def settle(state: LedgerState) -> None:
         for migration in migrations:
             migration.problem = _reserve(state, migration, account)
         for claim in [] if account is None else account.claims:
-            state.change(claim, is_migrating=any(leaves(migration, claim) for migration in migrations))
+            leaving = [migration for migration in migrations if leaves(migration, claim)]
+            state.change(claim, is_migrating=bool(leaving))
+            claim.holds_still = any(has_place(migration, account) for migration in leaving)
 
 
 def _trace(migration: Migration, account: VmAccount | None) -> None:
@@ -141,6 +144,13 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
             migration.placed_on = claim.node
         elif leaves(migration, claim):
             migration.source, migration.source_pod = claim.node, claim.pod.name
+
+
+def has_place(migration: Migration, account: VmAccount | None) -> bool:
+    """Whether the target pod has a node, so that the VM holds still from now on; before that it may never get one."""
+    if migration.phase is not MigrationPhase.PENDING:
+        return True
+    return any(is_target(migration, claim) for claim in ([] if account is None else account.claims))
 
 
 def is_target(migration: Migration, claim: Claim) -> bool:

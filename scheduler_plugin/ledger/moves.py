@@ -15,7 +15,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
+from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 
 REMEMBERED_GONE: Final = 2_000
 """How many UIDs of gone migrations are kept."""
@@ -48,12 +48,21 @@ class Creation(Enum):
     DONE = "created"  # the API has it
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingTarget:
+    """A target pod without a node; ``refusal`` is why kube-scheduler finds none, empty while it has not said."""
+
+    uid: str
+    refusal: str
+
+
 @dataclass(slots=True, eq=False)
 class Migration:
     """One migration. ``facts`` is None until the API has shown it, ``since`` is when it was first heard of.
 
     ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
     its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
+    ``waiting_target`` is its target pod while that has no node.
     """
 
     name: ObjectName
@@ -68,6 +77,7 @@ class Migration:
     target_pod: ObjectName | None = None
     placed_on: str | None = None
     problem: str | None = None
+    waiting_target: WaitingTarget | None = None
 
     @property
     def reservation_uid(self) -> str:
@@ -122,6 +132,7 @@ class Migrations:
         self._of_vm: dict[ObjectName, list[Migration]] = {}
         self._disturbed: dict[ObjectName, None] = {}
         self._gone: dict[str, None] = {}
+        self._waiting: dict[ObjectName, WaitingTarget] = {}
 
     def of(self, vm: ObjectName) -> list[Migration]:
         """The VM's migrations, oldest first."""
@@ -146,6 +157,7 @@ class Migrations:
         """A migration of a name that is not taken."""
         self.named[migration.name] = migration
         self._of_vm.setdefault(migration.vm, []).append(migration)
+        migration.waiting_target = self._waiting.get(migration.name)
         self.disturb(migration.vm)
 
     def drop(self, name: ObjectName) -> Migration | None:
@@ -163,6 +175,28 @@ class Migrations:
             del self._of_vm[migration.vm]
         self._disturbed[migration.vm] = None
         return migration
+
+    def target_waits(self, migration: ObjectName, pod: PodFacts) -> None:
+        """The target pod is there and has no node; the migration itself may not have been seen yet."""
+        self._set_waiting(migration, WaitingTarget(pod.uid, pod.unschedulable))
+
+    def target_placed(self, migration: ObjectName) -> None:
+        """The target pod has a node."""
+        self._set_waiting(migration, None)
+
+    def target_gone(self, uid: str) -> None:
+        """A pod is gone; it may have been a target that was waiting."""
+        for migration in [name for name, waiting in self._waiting.items() if waiting.uid == uid]:
+            self._set_waiting(migration, None)
+
+    def _set_waiting(self, migration: ObjectName, waiting: WaitingTarget | None) -> None:
+        if waiting is None:
+            self._waiting.pop(migration, None)
+        else:
+            self._waiting[migration] = waiting
+        known = self.named.get(migration)
+        if known is not None:
+            known.waiting_target = waiting
 
     def disturb(self, vm: ObjectName | None) -> None:
         """Something about the VM has changed; only one that has migrations matters."""

@@ -4,7 +4,8 @@ Rules that hold here:
 
 - What does not exceed the VM's reservation is always granted; what exceeds it is granted as far as the node has room.
   CPU and memory are independent, and the unmet part replaces the pod's earlier pressure.
-- A VM that is told to migrate gets no increase: the whole of it is pressure.
+- A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is pressure. Until
+  its target pod has a node it may grow.
 - ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
   at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
   and an agent's claim raises nothing.
@@ -36,10 +37,11 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
     wanted = _bounded(account, request.resources)
     outside = False
     if account.is_old(claim.pod.uid, request.sequence, now) and account.permit is not None:
-        permit = wanted.at_most(account.permit)
+        permit = _held(claim, account, wanted.at_most(account.permit))
         account.answer_old(permit, request.sequence, now)
     else:
         permit = wanted if wanted.within(account.reserved) else wanted.at_most(_ceiling(state, account, claim))
+        permit = _held(claim, account, permit)
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
@@ -47,7 +49,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         _note_denial(state, claim, wanted.minus_or_zero(permit) if account.has_agent else ZERO, now)
     persist = account.write(state.next_revision())
     state.settle_vm(account)
-    return Decision(permit, policy.compute_unit, claim.is_migrating, persist, state.finish(outside=outside))
+    return Decision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
 
 
 def _account(claim: Claim) -> VmAccount:
@@ -71,7 +73,7 @@ def _bounded(account: VmAccount, wanted: Resources) -> Resources:
 
 def _ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
-    if claim.is_migrating or not account.has_agent:
+    if not account.has_agent:
         return account.reserved
     pods_on = Counter(each.node for each in account.claims) if len(account.claims) > 1 else {}
     ceiling = _reach(state, claim, pods_on)
@@ -86,6 +88,11 @@ def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Reso
     pods = pods_on.get(claim.node, 1)
     reach = claim.reserved + (free if pods == 1 else _share(free, pods))
     return reach if claim.pod.around is ZERO else reach.minus_or_zero(claim.pod.around)
+
+
+def _held(claim: Claim, account: VmAccount, permit: Resources) -> Resources:
+    """``permit`` as far as a VM may have it that may be holding still."""
+    return permit.at_most(account.in_use) if claim.holds_still else permit
 
 
 def _share(free: Resources, pods: int) -> Resources:

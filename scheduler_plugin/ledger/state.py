@@ -140,6 +140,7 @@ class LedgerState:
         """The pod is deleted or has finished, for good."""
         self.close_claim(uid)
         self.waiting.forget(uid)
+        self.migrations.target_gone(uid)
         self._gone[uid] = None
         if len(self._gone) > REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]

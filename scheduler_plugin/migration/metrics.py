@@ -33,6 +33,11 @@ class MigrationMetrics:
         self.stuck = Gauge(
             "autoscale_scheduler_migration_stuck_nodes", "Nodes that VMs should leave and none can", registry=registry
         )
+        self.refused = Gauge(
+            "autoscale_scheduler_migration_refused_targets",
+            "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there",
+            registry=registry,
+        )
         self.total = Histogram(
             "autoscale_scheduler_migration_seconds",
             "How long successful migrations took",

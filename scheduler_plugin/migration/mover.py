@@ -35,6 +35,7 @@ class Mover:
         self._context = context
         self._reporter = reporter
         self._planner = Planner()
+        context.migration_status.refused = self._planner.refused
         self._creator = MigrationCreator(context)
         self._remover = MigrationRemover(context)
 
@@ -69,6 +70,7 @@ class Mover:
         status.stuck = {stuck.node: stuck.why for stuck in plan.stuck}
         metrics.enabled.set(idle is None)
         metrics.stuck.set(len(status.stuck))
+        metrics.refused.set(len(status.refused))
 
     def _without_vm(self) -> dict[ObjectName, str]:
         active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
@@ -77,7 +79,14 @@ class Mover:
     def _plan(self) -> Plan:
         context, settings = self._context, self._context.feed.settings
         now = Now(context.clock.now(), context.clock.wall())
-        return self._planner.plan(context.ledger, settings.migration, settings.ranking, now, self._draw)
+        return self._planner.plan(
+            context.ledger,
+            settings.migration,
+            settings.ranking,
+            now,
+            self._draw,
+            surroundings=context.feed.surroundings,
+        )
 
     def _draw(self, least: int, most: int) -> int:
         return least + int(self._context.clock.jitter() * (most - least + 1))

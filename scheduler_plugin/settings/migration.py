@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -25,6 +25,7 @@ class MigrationSection(Section):
     """How the section is written; spans are in seconds."""
 
     enabled: bool = True
+    auto_migration: Literal["optOut", "optIn"] = "optOut"
     settle_seconds: Span = 10
     settle_denied_seconds: Span = 3
     cooldown_seconds: Span = 300
@@ -32,6 +33,7 @@ class MigrationSection(Section):
     backoff_most_seconds: SpanAboveZero = 3600
     max_per_node: _PerNode = _PerNode()
     max_per_cluster: CountOrShare = Fraction(1, 5)
+    placement_timeout_seconds: SpanAboveZero = 10
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     max_bandwidth: MemUnit = Bytes(1024**3)
     drain_cordoned: bool = True
@@ -57,5 +59,7 @@ class MigrationSection(Section):
             in_per_node=self.max_per_node.into,
             per_cluster=self.max_per_cluster,
             timeout=Seconds(self.timeout_seconds),
+            placement_timeout=Seconds(self.placement_timeout_seconds),
+            opt_in=self.auto_migration == "optIn",
             drain_cordoned=self.drain_cordoned,
         )

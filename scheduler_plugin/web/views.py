@@ -15,9 +15,10 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure
+from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.migration.core import stays_because
 
 Json = dict[str, object]
 
@@ -59,12 +60,12 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
     problems = notes_on(context.feed, vm)
     if not uids and not problems:
         return None
-    facts = ledger.claims[uids[0]].vm if uids else None
+    account = ledger.claims[uids[0]].vm if uids else None
     moves = [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
     nodes = {ledger.claims[uid].node for uid in uids}
     return {
         "vm": str(vm),
-        "mayMove": facts is not None and facts.facts is not None and facts.facts.may_move,
+        **_mobility(context, None if account is None else account.facts),
         "problems": problems,
         "migrationsIdle": context.migration_status.idle,
         "stuck": {node: why for node, why in context.migration_status.stuck.items() if node in nodes},
@@ -75,6 +76,24 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
 
 def _unreadable(resource: Resource, found: Unreadable) -> Json:
     return {"kind": resource.kind, "object": str(found.name), "version": found.version, "reason": found.reason}
+
+
+def _mobility(context: SchedulerContext, vm: VmFacts | None) -> Json:
+    """Whether the scheduler may move the VM by itself, and where kube-scheduler has refused it lately."""
+    if vm is None:
+        return {"mayMove": False, "staysBecause": "not known", "unreadableConstraints": None, "refusedTargets": {}}
+    now = context.clock.now()
+    why = stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
+    refused = context.migration_status.refused.of(vm.name)
+    return {
+        "mayMove": why is None,
+        "staysBecause": why,
+        "unreadableConstraints": vm.constraints.unreadable or None,
+        "refusedTargets": {
+            node: {"why": each.why, "againInSeconds": round(max(0.0, each.until - now), 3)}
+            for node, each in sorted(refused.items())
+        },
+    }
 
 
 def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> Json:
@@ -150,6 +169,7 @@ def _explained(found: Explanation) -> Json:
         "deniedForSeconds": found.denied_for,
         "deniedBy": found.denied_by,
         "migrating": found.is_migrating,
+        "holdsStill": found.holds_still,
         "metrics": None if found.metrics is None else _metrics(found.metrics),
         "nodeTotal": amount(found.node_total),
         "nodeReserved": amount(found.node_reserved),

@@ -26,6 +26,11 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 VMS = "/apis/vm.neon.tech/v1/virtualmachines"
 MIGRATIONS = "/apis/vm.neon.tech/v1/virtualmachinemigrations"
+NAMESPACES = "/api/v1/namespaces"
+CLAIMS = "/api/v1/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+
+EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES)
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.revision = 0
-        self.collections = {path: Collection() for path in (NODES, PODS, VMS, MIGRATIONS)}
+        self.collections = {path: Collection() for path in EVERY_PATH}
         self.faults: list[Fault] = []
         self.calls: list[ApiCall] = []
         self.notices: list[Obj] = []

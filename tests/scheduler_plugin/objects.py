@@ -30,7 +30,8 @@ def vm(name: str, cpu: str | int = 1, slots: int = 4, *, namespace: str = "defau
                 "cpus": {"min": "250m", "max": 8, "use": cpu},
                 "memorySlots": {"min": 1, "max": 16, "use": slots},
                 "memorySlotSize": "1Gi",
-            }
+            },
+            "extraNetwork": {"enable": True},
         },
         "status": {"podName": f"{name}-pod", "phase": "Running"},
     }

@@ -30,7 +30,8 @@ class Claim:
 
     ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get.
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
-    it.
+    it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
+    must not be resized any more.
     """
 
     pod: PodFacts
@@ -42,6 +43,7 @@ class Claim:
     attempts: int = 0
     is_migrating: bool = False
     counts_as_unmeasured: bool = False
+    holds_still: bool = False
     metrics: Metrics | None = None
     denied_since: Instant | None = field(default=None)
 

@@ -39,15 +39,18 @@ class DrainPlan:
         if not allowed:
             return None
         victims, others = self._victims(need, resting)
-        housed = [victim for victim in victims if targets.has_room(victim.size)]
+        housed = [victim for victim in victims if targets.has_place(victim)]
         chosen = housed if need.excess is None else enough(housed, need.excess)
         moved = 0
         for victim in chosen:
-            target = targets.take(node, victim.size) if moved < allowed else None
+            target = targets.take(node, victim) if moved < allowed else None
             if target is not None:
                 self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
                 moved += 1
-        return None if moved else Stuck(node, _why(len(victims), len(housed), others))
+        if moved:
+            return None
+        hindrances = {} if housed else targets.hindrances(victims)
+        return Stuck(node, _why(len(victims), len(housed), others, hindrances))
 
     def _victims(self, need: Need, resting: Mapping[ObjectName, Instant]) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, in order, and why the other ones may not."""
@@ -56,7 +59,7 @@ class DrainPlan:
         for arrived, claim in enumerate(need.book.claims.values()):
             if claim.pod.vm is None or claim.state is ClaimState.INCOMING:
                 continue
-            victim = victim_of(self._ledger, claim, arrived)
+            victim = victim_of(self._ledger, claim, arrived, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
                 others[victim] += 1
             elif self._rests(victim.vm, need, resting):
@@ -91,10 +94,11 @@ def helps(victim: Victim, excess: Resources) -> bool:
     return excess.at_most(victim.size).any
 
 
-def _why(movable: int, housed: int, others: Mapping[str, int]) -> str:
+def _why(movable: int, housed: int, others: Mapping[str, int], hindrances: Mapping[str, int]) -> str:
     if movable and not housed:
-        return f"no node has room below its watermark for any of {movable} VMs that may move"
+        reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
+        return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
     if movable:
         return f"none of {movable} VMs that may move would relieve it"
-    hindrances = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
-    return f"no VM may move: {hindrances}" if hindrances else "no VM is on it"
+    kept = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
+    return f"no VM may move: {kept}" if kept else "no VM is on it"

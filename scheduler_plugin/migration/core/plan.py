@@ -21,7 +21,8 @@ class MigrationPolicy:
     ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while somebody is denied what he
     asks for. Active migrations, whoever made them, are at most ``out_per_node`` and ``in_per_node`` for each node, and
     ``per_cluster`` in all (a fraction is one of all nodes, rounded up), as far as the scheduler adds to them.
-    ``timeout`` is how long one may take. With ``enabled`` False the scheduler moves nobody by itself.
+    ``timeout`` is how long one may take, ``placement_timeout`` how long its target pod may wait for its node. With
+    ``opt_in`` only VMs that ask for it are moved. With ``enabled`` False the scheduler moves nobody by itself.
     """
 
     enabled: bool = True
@@ -32,6 +33,8 @@ class MigrationPolicy:
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)
     timeout: Seconds = Seconds(300.0)
+    placement_timeout: Seconds = Seconds(10.0)
+    opt_in: bool = False
     drain_cordoned: bool = True
 
     def at_once(self, nodes: int) -> int:

@@ -21,8 +21,12 @@ from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.migration.core.drain import DrainPlan
+from scheduler_plugin.migration.core.places import Places
 from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
-from scheduler_plugin.migration.core.targets import Targets, Traffic
+from scheduler_plugin.migration.core.refusals import RefusedTargets
+from scheduler_plugin.migration.core.surroundings import NOTHING_KNOWN, Surroundings
+from scheduler_plugin.migration.core.targets import Choice, Targets, Traffic
+from scheduler_plugin.migration.core.unplaced import UnplacedTargets
 from scheduler_plugin.migration.core.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
@@ -44,22 +48,35 @@ class Planner:
         self._active: dict[ObjectName, ObjectName] = {}
         self._resting: dict[ObjectName, Instant] = {}
         self._misled: set[ObjectName] = set()
+        self._unplaced = UnplacedTargets()
+        self.refused = RefusedTargets()
 
-    def plan(self, ledger: Ledger, policy: MigrationPolicy, ranking: RankingConfig, now: Now, draw: Draw) -> Plan:
+    def plan(  # noqa: PLR0913 - everything that the plan depends on
+        self,
+        ledger: Ledger,
+        policy: MigrationPolicy,
+        ranking: RankingConfig,
+        now: Now,
+        draw: Draw,
+        *,
+        surroundings: Surroundings = NOTHING_KNOWN,
+    ) -> Plan:
         """What to do now. Cheap where no node is under pressure, however many there are. ``draw`` separates equals."""
         self._notice_vanished(ledger, policy, now.monotonic)
+        self._learn_from_failures(ledger, policy, now.monotonic)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
         drain = DrainPlan(ledger, policy, now, self._order)
         batch = self._batch(policy, now.monotonic)
         if batch:
             traffic = Traffic.of(ledger, policy)
-            targets = Targets(ledger, traffic, policy, ranking, draw)
+            places = Places(ledger, surroundings, self.refused, now.monotonic)
+            targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
             for need in batch:
                 self._stuck.pop(need.book.name, None)
                 stuck = drain.relieve(need, traffic, targets, self._resting)
                 if stuck is not None:
                     self._stuck[need.book.name] = stuck
-        cancels = tuple(self._cancels(ledger, policy, now.monotonic))
+        cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
         forget = _forgotten(ledger, policy, now.wall)
         return Plan(tuple(drain.moves), tuple(self._stuck.values()), cancels, forget)
 
@@ -106,13 +123,31 @@ class Planner:
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
             )
 
-    def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[Cancel]:
+    def _learn(self, ledger: Ledger, migration: Migration, why: str, policy: MigrationPolicy, now: Instant) -> None:
+        if migration.target is not None:
+            self.refused.note(ledger, migration.vm, migration.target, why, now, policy.rest)
+
+    def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
+        """What failed without a place was refused, also where its controller ended it first."""
+        self.refused.forget_old(now, policy.rest)
+        self._unplaced.keep(ledger.migrations)
+        for each in self._unplaced.newly_failed(ledger.migrations.values()):
+            if each.is_ours and each.name not in self._misled:
+                self._learn(ledger, each, "its target pod found no node", policy, now)
+
+    def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
         ours = [each for each in ledger.migrations.values() if each.is_active and each.is_ours and not each.is_leaving]
         needless = _needless(ledger, policy, ours)
         self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
         for each in ours:
             since = self._needless_since.get(each.name)
-            if each.problem is not None:
+            refusal = self._unplaced.gives_up(each, policy, now, is_current=is_current)
+            if refusal is not None and each.target is not None:
+                if each.name not in self._misled:
+                    self._learn(ledger, each, refusal, policy, now)
+                self._misled.add(each.name)
+                yield Cancel(each.name, f"kube-scheduler does not place it on node {each.target}: {refusal}")
+            elif each.problem is not None:
                 self._misled.add(each.name)
                 yield Cancel(each.name, f"it cannot go where it should: {each.problem}")
             elif now - each.since >= policy.timeout + GRACE:

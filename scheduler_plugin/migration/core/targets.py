@@ -2,22 +2,34 @@
 
 Rules that hold here:
 
-- A target is open, under no pressure, has a place for one more incoming migration, and stays below its watermark
-  (``placement.best_target``).
+- A target is open, under no pressure, has a place for one more incoming migration, stays below its watermark
+  (``placement.best_target``), and takes the VM by all constraints and by what was learned (``places``).
+- What the VM prefers orders the targets that are left.
 - What one VM takes in a look is gone for the next one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.migration.core.places import Places
 from scheduler_plugin.migration.core.plan import MigrationPolicy
-from scheduler_plugin.placement import best_target, stays_below_watermark
+from scheduler_plugin.migration.core.victims import Victim
+from scheduler_plugin.placement import Room, best_target, stays_below_watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the best of several targets is chosen; ``draw`` separates equals."""
+
+    ranking: RankingConfig
+    draw: Draw
 
 
 @dataclass(slots=True)
@@ -53,9 +65,9 @@ class Targets:
     """The nodes that VMs may move to, as they become while moves are decided."""
 
     def __init__(
-        self, ledger: Ledger, traffic: Traffic, policy: MigrationPolicy, ranking: RankingConfig, draw: Draw
+        self, ledger: Ledger, traffic: Traffic, policy: MigrationPolicy, places: Places, choice: Choice
     ) -> None:
-        self._ranking, self._draw = ranking, draw
+        self._choice, self._places = choice, places
         self._traffic, self._most = traffic, policy.in_per_node
         self._nodes = len(ledger.rooms)
         self._rooms = {
@@ -65,23 +77,49 @@ class Targets:
         }
         self._too_large: list[Resources] = []
 
-    def has_room(self, size: Resources) -> bool:
-        """Whether some target would take so much."""
-        if any(known.within(size) for known in self._too_large):
+    def has_place(self, victim: Victim) -> bool:
+        """Whether some target would take the VM."""
+        if any(known.within(victim.size) for known in self._too_large):
             return False
-        if any(stays_below_watermark(room, size) for room in self._rooms.values()):
+        if any(self._takes(victim, room) for room in self._rooms.values()):
             return True
-        self._too_large.append(size)
+        if not any(stays_below_watermark(room, victim.size) for room in self._rooms.values()):
+            self._too_large.append(victim.size)
         return False
 
-    def take(self, source: str, size: Resources) -> str | None:
-        """Chooses the best target, and counts the move; None where there is none any more."""
-        name = best_target(self._rooms, size, self._ranking, self._draw, nodes=self._nodes)
+    def take(self, source: str, victim: Victim) -> str | None:
+        """Chooses the best target, and counts the move; None where there is none any more.
+
+        Of the nodes that take the VM it prefers some; of those the one that placement would choose.
+        """
+        wished = {
+            name: self._places.preference(victim.claim, victim.vm, name)
+            for name, room in self._rooms.items()
+            if self._takes(victim, room)
+        }
+        most = min(wished.values(), default=None)
+        rooms = {name: self._rooms[name] for name, preference in wished.items() if preference == most}
+        name = best_target(rooms, victim.size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
         if name is None:
             return None
         room = self._rooms[name]
-        self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
+        self._rooms[name] = replace(room, reserved=room.reserved + victim.size, free=room.free - victim.size)
+        self._places.send(victim.claim, victim.vm, name)
         self._traffic.add(source, name)
         if self._traffic.entering[name] >= self._most:
             del self._rooms[name]
         return name
+
+    def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
+        """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns."""
+        for victim in victims:
+            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, victim.size)]
+            if large:
+                found = (self._places.hindrance(victim.claim, victim.vm, name) for name in large)
+                return Counter(f"{victim.vm.name}: {why}" for why in found if why is not None)
+        return Counter()
+
+    def _takes(self, victim: Victim, room: Room) -> bool:
+        if not stays_below_watermark(room, victim.size):
+            return False
+        return self._places.hindrance(victim.claim, victim.vm, room.node) is None

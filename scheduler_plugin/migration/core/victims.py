@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Only what can be moved safely and as a whole: a VM of ours that runs, in one pod that is known to be bound, that
-  nobody has exempted, that is not on its way already and does not rest after its last migration.
+- Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound,
+  that may move, is not on its way already, and does not rest after its last migration.
 - The least loaded go first, because they notice a migration least. Loads within the same ``LOAD_STEP`` count as equal;
   of those the cheapest goes first: of whose like the fewest would relieve the node, and then the one with the least to
   copy. A VM whose load is not known goes last.
@@ -25,11 +25,6 @@ from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 
 LOAD_STEP: Final = 0.5
 """vCPUs of load that make a difference to a VM that is moved. Smaller steps send many tiny VMs where one would do."""
-
-MOVABLE: Final = frozenset({RUNNING, "Scaling"})
-"""Phases of a VM that may be moved. A resize that is under way ends before the guest is sent; one that the guest cannot
-do, because it does not give memory back, must not hold up its node.
-"""
 
 COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
@@ -99,8 +94,12 @@ class Rest:
                 until = -inf if drains else end_of(facts) + self.cooldown
             else:
                 failures += 1
-                until = end_of(facts) + min(self.backoff * 2.0 ** min(failures - 1, 32), self.backoff_most)
+                until = end_of(facts) + self.after(failures)
         return until
+
+    def after(self, failures: int) -> Seconds:
+        """How long to wait after so many failures in a row."""
+        return Seconds(min(self.backoff * 2.0 ** min(failures - 1, 32), self.backoff_most))
 
     def forgotten(self, migrations: Sequence[Migration], wall: float) -> list[ObjectName]:
         """Which of a VM's ended migrations have nothing to say any more.
@@ -129,21 +128,35 @@ def end_of(facts: MigrationFacts) -> float:
     return facts.created_at if facts.ended_at is None else facts.ended_at
 
 
-def victim_of(ledger: Ledger, claim: Claim, arrived: int) -> Victim | str:
+def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
+    """Why the VM is never moved by the scheduler itself; None where it may be. ``opt_in``: it has to ask for it."""
+    if facts.auto_migration is False:
+        return "kept from moving by their own settings"
+    if opt_in and facts.auto_migration is None:
+        return "not opted in"
+    return facts.stays_because
+
+
+def victim_of(ledger: Ledger, claim: Claim, arrived: int, *, opt_in: bool) -> Victim | str:
     """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
-    account, facts = claim.vm, None if claim.vm is None else claim.vm.facts
-    if account is None or facts is None:
+    facts = None if claim.vm is None else claim.vm.facts
+    if facts is None:
         return "not known"
     if not ledger.places(claim.pod):
         return "placed by another scheduler"
-    if not facts.may_move:
-        return "exempt"
+    why = stays_because(facts, opt_in=opt_in) or _busy(ledger, claim, facts)
+    return why or Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived)
+
+
+def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
+    """Why the VM cannot be moved just now."""
+    account = claim.vm
     if claim.is_migrating or any(each.is_active for each in ledger.migrations_of(facts.name)):
         return "migrating already"
-    runs_here = facts.pod == claim.pod.name and facts.phase in MOVABLE and not account.is_deleted
-    if claim.state is not ClaimState.BOUND or account.claims != [claim] or not runs_here:
+    is_whole = account is not None and not account.is_deleted and account.claims == [claim]
+    if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return "not running in one pod"
-    return Victim(facts.name, claim, _load(claim), _to_copy(ledger, facts, claim.metrics), arrived)
+    return None if facts.phase == RUNNING else f"in phase {facts.phase}"
 
 
 def _load(claim: Claim) -> float:

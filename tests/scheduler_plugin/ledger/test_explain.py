@@ -34,6 +34,7 @@ def test_a_denied_vm_is_told_who_denied_it_and_since_when() -> None:
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
         denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi, needed 1 cpu, 0 more",
         is_migrating=False,
+        holds_still=False,
         metrics=Metrics(3.5),
         node_total=amount(9),
         node_reserved=amount(9, 8),
@@ -59,7 +60,7 @@ def test_a_vm_that_is_to_migrate_is_told_so() -> None:
     fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
     fleet.grant("a", amount(3), number=1)
     told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
-    assert told.denied_by == "the VM is to migrate and may not grow before it has"
+    assert told.denied_by == "the VM is moving and may not grow before it has moved"
     assert told.is_migrating
     assert told.journeys == (
         Journey(

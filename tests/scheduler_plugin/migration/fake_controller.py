@@ -67,7 +67,18 @@ class FakeController:
             owner_of(self.name, self.migration["metadata"]["uid"], "VirtualMachineMigration")
         ]
         del pod["spec"]["nodeName"]
+        self._own_source()
         return self.cluster.put(PODS, pod)
+
+    def _own_source(self) -> None:
+        """The migration owns the source's pod as well, and does not control it."""
+        source = self._pod(self.migration["status"]["sourcePodName"])
+        owners = source["metadata"].get("ownerReferences", [])
+        source["metadata"]["ownerReferences"] = [
+            *owners,
+            owner_of(self.name, self.migration["metadata"]["uid"], "VirtualMachineMigration") | {"controller": False},
+        ]
+        self.cluster.put(PODS, source)
 
     @property
     def target(self) -> Obj:

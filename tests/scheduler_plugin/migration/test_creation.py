@@ -42,7 +42,7 @@ async def test_an_order_that_got_lost_keeps_its_room_until_it_cannot_land_any_mo
         in_doubt = f"the API has not answered yet whether it created default/{name}"
         assert (s.created(), s.migrations, s.reserved) == (1, [], ("9500m", "2"))
         await s.passes(9)
-        assert (s.created(), s.reserved, await s.told(POD)) == (1, ("9500m", "2"), (200, True, 2))
+        assert (s.created(), s.reserved, await s.told(POD)) == (1, ("9500m", "2"), (200, False, 2))
         assert (await s.view("nodes"))["migrationsIdle"] == in_doubt
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved, await s.told(POD)) == (1, [], FULL, (200, False, 2))

@@ -25,12 +25,13 @@ async def test_a_full_node_sheds_its_vm_and_the_books_follow_it_step_by_step() -
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], FULL, (200, False, 2))
         await s.passes(SETTLED)
         assert (s.migrations, s.reserved) == ([("db", "n2", "")], ("9500m", "2")), "room is kept on the target"
-        assert await s.told(POD, 4) == (200, True, 2), "it is told to hold still, and grows no more"
+        assert await s.told(POD, 2) == (200, False, 2), "it is not told to hold still before its target has a node"
         s.controller.accept()
         s.controller.make_target()
         await s.passes(1)
         assert (s.migrations, s.reserved) == ([("db", "n2", "Pending")], ("9500m", "2"))
         assert (await s.placed(), s.reserved) == ("n2", ("9500m", "2")), "never reserved twice"
+        assert await s.told(POD, 4) == (200, True, 2), "now it is, and grows no more"
         s.controller.transfer()
         await s.passes(1)
         assert (await s.told(POD), s.events) == ((200, True, 2), [STARTED])
@@ -111,7 +112,8 @@ async def test_pressure_that_goes_by_itself_moves_nobody() -> None:
 
 async def test_what_has_not_begun_is_called_off_when_it_is_not_needed_any_more() -> None:
     async with moving_cluster() as s:
-        await s.started()
+        await s.passes(SETTLED)
+        s.controller.accept()
         s.relieve()
         await s.passes(15)
         s.controller.obey_deletion()
@@ -139,7 +141,11 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
     async with moving_cluster(cluster) as s:
         await s.passes(60)
         view = await s.view("explain/default/db")
-        assert (s.created(), view["mayMove"], view["stuck"]) == (0, False, {"n1": "no VM may move: 1 exempt"})
+        assert (s.created(), view["mayMove"], view["stuck"]) == (
+            0,
+            False,
+            {"n1": "no VM may move: 1 kept from moving by their own settings"},
+        )
         assert "autoscale_scheduler_migration_stuck_nodes 1.0" in await s.metrics()
 
 
@@ -179,7 +185,7 @@ async def test_a_persons_migration_is_followed_like_ours_but_goes_where_there_is
         s.controller.accept()
         s.controller.make_target()
         await s.passes(1)
-        assert (s.reserved, await s.told(POD)) == (("2", "0"), (200, True, 2)), "no room is held, the VM holds still"
+        assert (s.reserved, await s.told(POD)) == (("2", "0"), (200, False, 2)), "no room is held, and the VM goes on"
         assert (await s.placed(), s.reserved) == ("n2", ("2", "2")), "never onto the node that it leaves"
         s.controller.transfer()
         s.controller.hand_over()
@@ -211,11 +217,16 @@ async def test_people_see_who_moves_where_and_why() -> None:
         }
         assert (await s.view("nodes"))["migrations"] == [shown]
         view = await s.view("explain/default/db")
+        held = [pod["holdsStill"] for pod in view["pods"]]
+        assert held == [True, False]
         pods = [(pod["pod"], pod["node"], pod["migrating"]) for pod in view.pop("pods")]
         assert pods == [("default/db-pod", "n1", True), (f"default/{name}-pod", "n2", False)]
         assert view == {
             "vm": "default/db",
             "mayMove": True,
+            "staysBecause": None,
+            "unreadableConstraints": None,
+            "refusedTargets": {},
             "migrationsIdle": None,
             "stuck": {},
             "migrations": [shown],

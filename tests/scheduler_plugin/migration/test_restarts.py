@@ -122,9 +122,9 @@ async def test_undisturbed_it_goes_like_this() -> None:
     source, both = ("9500m", "2"), ("9500m", "2")
     holds, grows, silent, unknown = (200, True, 2), (200, False, 2), (503, False, None), (404, False, None)
     assert told == [
-        ([("db", "n2", "")], source, [holds]),
-        ([("db", "n2", "Pending")], source, [holds]),
-        ([("db", "n2", "Pending")], source, [holds, unknown]),
+        ([("db", "n2", "")], source, [grows]),
+        ([("db", "n2", "Pending")], source, [grows]),
+        ([("db", "n2", "Pending")], source, [grows, unknown]),
         ([("db", "n2", "Pending")], both, [holds, silent]),
         ([("db", "n2", "Running")], both, [holds, silent]),
         ([("db", "n2", "Running")], both, [silent, grows]),
@@ -156,7 +156,7 @@ async def test_a_scheduler_that_comes_back_late_finds_what_goes_on_and_orders_no
         await s.stop()
         await s.clock.advance(200)
         await s.start()
-        await s.passes(60)
+        await s.passes(9)
         assert (s.reserved, s.created()) == before
 
 

@@ -193,9 +193,10 @@ def test_another_order_may_be_given() -> None:
 @pytest.mark.parametrize(
     ("facts", "pod", "why"),
     [
-        ({"may_move": False}, {}, "exempt"),
+        ({"stays_because": "not autoscaled"}, {}, "not autoscaled"),
         ({}, {"scheduler": "other"}, "placed by another scheduler"),
-        ({"phase": "Migrating"}, {}, "not running in one pod"),
+        ({"phase": "Migrating"}, {}, "in phase Migrating"),
+        ({"phase": "Scaling"}, {}, "in phase Scaling"),
         ({"pod": None}, {}, "not running in one pod"),
         ({"pod": name("other")}, {}, "not running in one pod"),
     ],
@@ -208,11 +209,11 @@ def test_a_vm_that_may_not_move_stays_and_the_node_says_why(
     assert fixture.settled() == Plan(stuck=(Stuck("n1", f"no VM may move: 1 {why}"),))
 
 
-def test_a_vm_that_is_being_resized_may_move() -> None:
+def test_a_vm_that_is_being_resized_waits_for_another_to_go() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("a", "n1", 4, load=0.0, facts={"phase": "Scaling"})
     fixture.add("b", "n1", 4, load=1.0)
-    assert fixture.moves() == {"a": "n2"}
+    assert fixture.moves() == {"b": "n2"}
 
 
 def test_a_vm_with_two_pods_one_being_deleted_one_unknown_and_one_not_yet_bound_stay() -> None:
@@ -274,5 +275,5 @@ def test_two_nodes_are_not_promised_the_same_room() -> None:
 def test_a_node_under_pressure_takes_nobody() -> None:
     fixture = PlannerFixture(node("n1"), node("n2", 20))
     fixture.add("a", "n1", 8, load=0.0)
-    fixture.add("b", "n2", amount(14.5, 1), load=0.0, facts={"may_move": False})
+    fixture.add("b", "n2", amount(14.5, 1), load=0.0, facts={"stays_because": "not autoscaled"})
     assert [stuck.node for stuck in fixture.settled().stuck] == ["n1", "n2"]

@@ -88,8 +88,8 @@ def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
 def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_says_so() -> None:
     fixture = PlannerFixture(node("n1", is_open=False), node("n2"))
     assert fixture.settled() == Plan()
-    fixture.add("a", "n1", 1, facts={"may_move": False})
-    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 exempt"),)
+    fixture.add("a", "n1", 1, facts={"stays_because": "not autoscaled"})
+    assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not autoscaled"),)
 
 
 def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

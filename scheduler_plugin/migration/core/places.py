@@ -1,0 +1,66 @@
+"""Where each VM may be moved to by the constraints of the cluster and by what was learned, in one planning round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.messages import ObjectName
+from protocol.units import Instant
+from scheduler_plugin.constraints import Candidate, ClusterView, Judge, Judgement, PlacedPod
+from scheduler_plugin.ledger import ClaimState, Ledger
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.migration.core.refusals import RefusedTargets
+from scheduler_plugin.migration.core.surroundings import Surroundings
+
+
+class Places:
+    """Judges VMs against the pods that are placed and those that are on their way."""
+
+    def __init__(self, ledger: Ledger, surroundings: Surroundings, refused: RefusedTargets, now: Instant) -> None:
+        self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
+        nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
+        self._judge = Judge(ClusterView(nodes, _placed(ledger), surroundings.namespace_labels))
+        self._judgements: dict[ObjectName, Judgement] = {}
+
+    def hindrance(self, claim: Claim, vm: ObjectName, node: str) -> str | None:
+        """Why the VM of ``claim`` should not be sent to the node; None where it may be."""
+        why = self._judgement(claim, vm).hindrance(node)
+        return why or self._refused.why_not(self._ledger, vm, node, self._now)
+
+    def preference(self, claim: Claim, vm: ObjectName, node: str) -> tuple[int, int]:
+        """How much the VM prefers the node, the least first."""
+        return self._judgement(claim, vm).preference(node)
+
+    def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
+        """The VM is sent there: what is judged from now on sees it there."""
+        self._judge.place(self._judgement(claim, vm).candidate, node)
+        self._judgements.clear()
+
+    def _judgement(self, claim: Claim, vm: ObjectName) -> Judgement:
+        known = self._judgements.get(vm)
+        if known is None:
+            known = self._judgements[vm] = self._judge.judge(self._candidate(claim))
+        return known
+
+    def _candidate(self, claim: Claim) -> Candidate:
+        """The target pod: the VM's demands, and what its present pod has beside them."""
+        pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
+        if facts is None:
+            return Candidate(pod.name.namespace, traits=pod.traits)
+        constraints, traits = facts.constraints, pod.traits
+        if traits.tolerations:
+            constraints = replace(constraints, tolerations=(*constraints.tolerations, *traits.tolerations))
+        volumes = self._surroundings.terms_of(pod.name.namespace, traits.volumes)
+        return Candidate(pod.name.namespace, constraints, traits, volumes)
+
+
+def _placed(ledger: Ledger) -> Iterator[PlacedPod]:
+    """Every pod on a node; room that is kept for a target pod counts as that pod."""
+    for claim in ledger.claims.values():
+        pod = claim.pod
+        if claim.state is not ClaimState.INCOMING:
+            yield PlacedPod(claim.node, pod.name.namespace, pod.traits)
+        elif claim.vm is not None:
+            others = (each.pod for each in claim.vm.claims if each is not claim)
+            yield from (PlacedPod(claim.node, other.name.namespace, other.traits) for other in others)

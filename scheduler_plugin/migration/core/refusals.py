@@ -1,0 +1,76 @@
+"""Which targets kube-scheduler has refused lately, VM by VM: what the planner cannot judge it learns (S4.8).
+
+Rules that hold here:
+
+- A pair of a VM and a node that failed is left alone for a while, and for twice as long each time it fails again.
+- What the pair was like is remembered with it: once the VM's demands or the node have changed, the pair counts as new.
+- A pair that has been left in peace for long enough is forgotten, failures and all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import Instant
+from scheduler_plugin.constraints import NodeTraits, PodConstraints
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.migration.core.victims import Rest
+
+MOST_PAIRS: Final = 20_000
+"""The oldest are forgotten first."""
+
+Likeness = tuple[PodConstraints | None, NodeTraits | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``failures`` in a row; the pair is left alone until ``until``. ``likeness`` is what VM and node were like."""
+
+    why: str
+    failures: int
+    until: Instant
+    likeness: Likeness
+
+
+class RefusedTargets:
+    """The memory of one planner; a restart forgets it, which costs one attempt a pair."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[ObjectName, str], Refusal] = {}
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def note(self, ledger: Ledger, vm: ObjectName, node: str, why: str, now: Instant, rest: Rest) -> None:  # noqa: PLR0913, PLR0917
+        """The VM's target pod was not placed on the node."""
+        likeness = _likeness(ledger, vm, node)
+        known = self._pairs.pop((vm, node), None)
+        failures = 1 if known is None or known.likeness != likeness else known.failures + 1
+        self._pairs[vm, node] = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
+        if len(self._pairs) > MOST_PAIRS:
+            del self._pairs[next(iter(self._pairs))]
+
+    def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
+        """Why the VM should not be sent there again just now; None where it may."""
+        known = self._pairs.get((vm, node))
+        if known is None or known.until <= now or known.likeness != _likeness(ledger, vm, node):
+            return None
+        return f"was refused there lately: {known.why}"
+
+    def of(self, vm: ObjectName) -> dict[str, Refusal]:
+        """The VM's refusals by node."""
+        return {node: refusal for (each, node), refusal in self._pairs.items() if each == vm}
+
+    def forget_old(self, now: Instant, rest: Rest) -> None:
+        """Forgets what has been left in peace for the longest wait."""
+        self._pairs = {pair: known for pair, known in self._pairs.items() if known.until + rest.backoff_most > now}
+
+
+def _likeness(ledger: Ledger, vm: ObjectName, node: str) -> Likeness:
+    account, book = ledger.vms.get(vm), ledger.nodes.get(node)
+    return (
+        None if account is None or account.facts is None else account.facts.constraints,
+        None if book is None or book.facts is None else book.facts.traits,
+    )

@@ -1,0 +1,42 @@
+"""What beside the ledger's facts decides where a VM may go: namespaces, and what its volumes are tied to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from protocol.messages import ObjectName
+from scheduler_plugin.constraints import Labels, NodeTerm, VolumeTerms
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """``namespaces`` are their labels, None where they are not known.
+
+    ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
+    affinity of those that have some. What is not known ties a VM to nothing. ``is_current``: what is known of pods is
+    not older than a moment.
+    """
+
+    namespaces: Mapping[ObjectName, Labels] | None = None
+    claims: Mapping[ObjectName, str] = field(default_factory=dict)
+    volumes: Mapping[ObjectName, tuple[NodeTerm, ...]] = field(default_factory=dict)
+    is_current: bool = True
+
+    @property
+    def namespace_labels(self) -> dict[str, Labels] | None:
+        """The labels by the namespace's name; None where they are not known."""
+        return None if self.namespaces is None else {name.name: labels for name, labels in self.namespaces.items()}
+
+    def terms_of(self, namespace: str, claims: tuple[str, ...]) -> VolumeTerms:
+        """What the volumes of these claims demand of a node."""
+        return tuple(self._terms(namespace, claims))
+
+    def _terms(self, namespace: str, claims: tuple[str, ...]) -> Iterator[tuple[NodeTerm, ...]]:
+        for claim in claims:
+            terms = self.volumes.get(ObjectName("", self.claims.get(ObjectName(namespace, claim), "")), ())
+            if terms:
+                yield terms
+
+
+NOTHING_KNOWN = Surroundings()
