@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.constraints import Candidate, ClusterView, Judge, Judgement, PlacedPod
+from scheduler_plugin.constraints import UNCONSTRAINED, Candidate, ClusterView, Judge, Judgement, PlacedPod
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.migration.core.refusals import RefusedTargets
@@ -46,9 +46,7 @@ class Places:
     def _candidate(self, claim: Claim) -> Candidate:
         """The target pod: the VM's demands, and what its present pod has beside them."""
         pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
-        if facts is None:
-            return Candidate(pod.name.namespace, traits=pod.traits)
-        constraints, traits = facts.constraints, pod.traits
+        constraints, traits = UNCONSTRAINED if facts is None else facts.constraints, pod.traits
         if traits.tolerations:
             constraints = replace(constraints, tolerations=(*constraints.tolerations, *traits.tolerations))
         volumes = self._surroundings.terms_of(pod.name.namespace, traits.volumes)
@@ -61,6 +59,6 @@ def _placed(ledger: Ledger) -> Iterator[PlacedPod]:
         pod = claim.pod
         if claim.state is not ClaimState.INCOMING:
             yield PlacedPod(claim.node, pod.name.namespace, pod.traits)
-        elif claim.vm is not None:
-            others = (each.pod for each in claim.vm.claims if each is not claim)
+        else:
+            others = (each.pod for each in (() if claim.vm is None else claim.vm.claims) if each is not claim)
             yield from (PlacedPod(claim.node, other.name.namespace, other.traits) for other in others)

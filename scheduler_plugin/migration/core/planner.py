@@ -124,15 +124,13 @@ class Planner:
             )
 
     def _learn(self, ledger: Ledger, migration: Migration, why: str, policy: MigrationPolicy, now: Instant) -> None:
-        if migration.target is not None:
-            self.refused.note(ledger, migration.vm, migration.target, why, now, policy.rest)
+        self.refused.note(ledger, (migration.vm, migration.target or ""), why, now, policy.rest)
 
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """What failed without a place was refused, also where its controller ended it first."""
         self.refused.forget_old(now, policy.rest)
-        self._unplaced.keep(ledger.migrations)
         for each in self._unplaced.newly_failed(ledger.migrations.values()):
-            if each.is_ours and each.name not in self._misled:
+            if each.name not in self._misled:
                 self._learn(ledger, each, "its target pod found no node", policy, now)
 
     def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:

@@ -21,6 +21,9 @@ from scheduler_plugin.migration.core.victims import Rest
 MOST_PAIRS: Final = 20_000
 """The oldest are forgotten first."""
 
+Pair = tuple[ObjectName, str]
+"""A VM and a node."""
+
 Likeness = tuple[PodConstraints | None, NodeTraits | None]
 
 
@@ -38,17 +41,17 @@ class RefusedTargets:
     """The memory of one planner; a restart forgets it, which costs one attempt a pair."""
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[ObjectName, str], Refusal] = {}
+        self._pairs: dict[Pair, Refusal] = {}
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def note(self, ledger: Ledger, vm: ObjectName, node: str, why: str, now: Instant, rest: Rest) -> None:  # noqa: PLR0913, PLR0917
+    def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
         """The VM's target pod was not placed on the node."""
-        likeness = _likeness(ledger, vm, node)
-        known = self._pairs.pop((vm, node), None)
+        likeness = _likeness(ledger, *pair)
+        known = self._pairs.pop(pair, None)
         failures = 1 if known is None or known.likeness != likeness else known.failures + 1
-        self._pairs[vm, node] = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
+        self._pairs[pair] = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
         if len(self._pairs) > MOST_PAIRS:
             del self._pairs[next(iter(self._pairs))]
 

@@ -11,7 +11,7 @@ from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
-from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, least_loaded_first
+from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, Surroundings, least_loaded_first
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -39,6 +39,7 @@ class PlannerFixture:
         self.planner = Planner(order)
         self.now = LATER
         self.numbers = 0
+        self.surroundings = Surroundings()
 
     def add(
         self,
@@ -77,16 +78,16 @@ class PlannerFixture:
         """A migration is seen."""
         self.fleet.did(self.ledger.see_migration(facts, self.now))
 
-    def look(self, after: float = 0.0) -> Plan:
-        """The planner looks, so many seconds later."""
+    def plan(self, after: float = 0.0) -> Plan:
+        """The plan, so many seconds later."""
         self.now = Instant(self.now + after)
         now = Now(self.now, WALL + self.now - LATER)
-        return self.planner.plan(self.ledger, self.policy, RANKING, now, min)
+        return self.planner.plan(self.ledger, self.policy, RANKING, now, min, surroundings=self.surroundings)
 
     def settled(self) -> Plan:
         """What is planned once what is so now has lasted."""
-        self.look()
-        return self.look(after=self.policy.settle)
+        self.plan()
+        return self.plan(after=self.policy.settle)
 
     def moves(self) -> dict[str, str]:
         """Who moves where, once what is so now has lasted."""

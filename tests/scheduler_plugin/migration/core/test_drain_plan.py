@@ -30,9 +30,9 @@ def test_the_least_loaded_vm_of_a_full_node_moves_to_the_best_node() -> None:
 def test_what_is_ordered_counts_as_gone() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
-    assert fixture.look().moves == (move,)
+    assert fixture.plan().moves == (move,)
     fixture.carry_out(move)
-    assert fixture.look(after=60) == Plan()
+    assert fixture.plan(after=60) == Plan()
 
 
 # Damping -------------------------------------------------------------------------------------------------------------
@@ -40,18 +40,18 @@ def test_what_is_ordered_counts_as_gone() -> None:
 
 def test_a_short_spike_moves_nobody() -> None:
     fixture = pressed()
-    assert fixture.look() == Plan()
-    assert fixture.look(after=9.9) == Plan()
+    assert fixture.plan() == Plan()
+    assert fixture.plan(after=9.9) == Plan()
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("extra", amount(0.5), "n1")))
-    assert len(fixture.look(after=0.1).moves) == 1
+    assert len(fixture.plan(after=0.1).moves) == 1
     fixture.fleet.resize("c", amount(1))
     fixture.tell("c", amount(1))
     fixture.fleet.did(fixture.ledger.lose_pod("uid-extra"))
-    assert fixture.look(after=1) == Plan()
+    assert fixture.plan(after=1) == Plan()
     fixture.fleet.resize("c", amount(3))
-    assert fixture.look(after=1) == Plan()
-    assert fixture.look(after=9) == Plan()
-    assert len(fixture.look(after=1).moves) == 1
+    assert fixture.plan(after=1) == Plan()
+    assert fixture.plan(after=9) == Plan()
+    assert len(fixture.plan(after=1).moves) == 1
 
 
 def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_again() -> None:
@@ -60,9 +60,9 @@ def test_a_node_that_denies_is_relieved_sooner_but_not_before_the_vm_has_asked_a
     fixture.add("b", "n1", 4, load=2.0)
     fixture.tell("b", amount(8))
     fixture.fleet.resize("b", amount(7))
-    assert fixture.look() == Plan()
-    assert fixture.look(after=2.9) == Plan()
-    (move,) = fixture.look(after=0.1).moves
+    assert fixture.plan() == Plan()
+    assert fixture.plan(after=2.9) == Plan()
+    (move,) = fixture.plan(after=0.1).moves
     assert (move.vm, move.reason) == (name("a"), "node n1 has 4 cpu, 4Gi too much, and denies what VMs ask for")
 
 
@@ -71,22 +71,22 @@ def test_somebody_who_is_denied_no_more_leaves_the_longer_wait() -> None:
     fixture.add("a", "n1", 3, load=1.0)
     fixture.add("b", "n1", 4, load=2.0)
     fixture.tell("b", amount(8))
-    fixture.look()
+    fixture.plan()
     fixture.tell("b", amount(7))
-    assert fixture.look(after=3) == Plan()
-    assert len(fixture.look(after=7).moves) == 1
+    assert fixture.plan(after=3) == Plan()
+    assert len(fixture.plan(after=7).moves) == 1
 
 
 def test_a_node_that_was_replaced_by_one_of_its_name_is_looked_at_anew() -> None:
     fixture = pressed()
-    assert fixture.look() == Plan()
+    assert fixture.plan() == Plan()
     for of in "abc":
         fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
     fixture.fleet.did(fixture.ledger.lose_node("n1"))
     fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
     for of in "ab":
         fixture.add(f"{of}2", "n1", 5)
-    (move,) = fixture.look(after=10).moves
+    (move,) = fixture.plan(after=10).moves
     assert (move.vm, move.reason) == (name("a2"), "node n1 has 3 cpu, 3Gi too much")
 
 

@@ -52,9 +52,9 @@ def test_what_is_under_way_counts_against_the_limits() -> None:
     first, second = fixture.settled().moves
     assert first.target != second.target
     fixture.carry_out(first)
-    assert fixture.look().moves == (second,)
+    assert fixture.plan().moves == (second,)
     fixture.carry_out(second)
-    assert fixture.look() == Plan()
+    assert fixture.plan() == Plan()
 
 
 def test_who_denies_comes_before_who_is_full_and_that_before_who_is_emptied() -> None:
@@ -80,9 +80,9 @@ def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
     (move,) = fixture.settled().moves
     assert move == Move(name("b"), "uid-b", "n1", "n2", "node n1 is cordoned")
     fixture.carry_out(move)
-    assert fixture.look().moves == ()
+    assert fixture.plan().moves == ()
     fixture.migration(migration("b", MigrationPhase.SUCCEEDED, to="n2", target_pod="b-target", ended_at=WALL))
-    assert [move.vm for move in fixture.look(after=1).moves] == [name("a")]
+    assert [move.vm for move in fixture.plan(after=1).moves] == [name("a")]
 
 
 def test_an_empty_cordoned_node_needs_nothing_and_one_that_cannot_be_emptied_says_so() -> None:
@@ -99,7 +99,7 @@ def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pyt
         fixture.add(f"v{number}", f"n{number}", 8)
     stuck = [
         [each.node for each in fixture.settled().stuck],
-        *([e.node for e in fixture.look().stuck] for _ in range(3)),
+        *([e.node for e in fixture.plan().stuck] for _ in range(3)),
     ]
     assert [sorted(each) for each in stuck] == [
         ["n0", "n1"],
@@ -109,7 +109,7 @@ def test_in_a_cluster_that_is_full_to_the_brim_nodes_take_turns(monkeypatch: pyt
     ]
     fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
     fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(1), "n1")))
-    assert "n0" not in [each.node for each in fixture.look().stuck]
+    assert "n0" not in [each.node for each in fixture.plan().stuck]
 
 
 def test_draining_may_be_switched_off() -> None:
@@ -124,4 +124,4 @@ def test_nobody_moves_while_migration_is_switched_off() -> None:
     fixture = pressed(policy=MigrationPolicy(enabled=False))
     assert fixture.settled() == Plan()
     fixture.policy = MigrationPolicy()
-    assert len(fixture.look().moves) == 1
+    assert len(fixture.plan().moves) == 1

@@ -34,8 +34,8 @@ def pressed(*earlier: MigrationFacts, drains: bool = False, **more: object) -> P
 
 def moves_first_after(fixture: PlannerFixture) -> float:
     """How many seconds after the fixture's beginning the VM is told to move; looks once a second."""
-    while not fixture.look().moves:
-        assert fixture.look(after=1.0).cancels == ()
+    while not fixture.plan().moves:
+        assert fixture.plan(after=1.0).cancels == ()
         assert fixture.now < LATER + 10_000
     return fixture.now - LATER
 
@@ -80,7 +80,7 @@ def test_a_vm_whose_migration_somebody_deleted_is_left_alone_for_a_while() -> No
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.migration(migration("a", PENDING, to="n2"))
-    assert fixture.look().moves == ()
+    assert fixture.plan().moves == ()
     fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
     assert moves_first_after(fixture) == 310
 
@@ -90,9 +90,9 @@ def test_a_vm_whose_migration_is_being_deleted_is_left_alone_however_that_ends()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.migration(migration("a", PENDING, to="n2", is_leaving=True))
-    fixture.look()
+    fixture.plan()
     fixture.migration(migration("a", FAILED, to="n2", is_leaving=True, version=3))
-    fixture.look()
+    fixture.plan()
     fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
     assert moves_first_after(fixture) == 310
 
@@ -101,7 +101,7 @@ def test_an_order_that_was_never_made_says_nothing_about_its_vm() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
-    fixture.look()
+    fixture.plan()
     fixture.fleet.did(fixture.ledger.migration_refused(name("a-1")))
     assert moves_first_after(fixture) == 20
 
@@ -114,17 +114,17 @@ def test_a_migration_that_lost_its_target_says_nothing_about_its_vm(looks: int) 
     fixture.migration(migration("a", PENDING, to="n2"))
     fixture.fleet.did(fixture.ledger.see_node(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
     fixture.fleet.did(fixture.ledger.lose_node("n2"))
-    fixture.look()
+    fixture.plan()
     fixture.migration(migration("a", PENDING, to="n2", is_leaving=True, version=3))
     for _ in range(looks):
-        fixture.look()
+        fixture.plan()
     fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
     assert moves_first_after(fixture) == 20
 
 
 def test_an_ended_migration_that_is_deleted_has_ended() -> None:
     fixture = pressed(over(1, FAILED, 60))
-    fixture.look()
+    fixture.plan()
     fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
     assert moves_first_after(fixture) == 10
 
@@ -154,15 +154,15 @@ def cancelled(plan: Plan) -> dict[str, str]:
 
 def test_what_has_not_begun_and_is_not_needed_any_more_is_cancelled_once_that_has_lasted() -> None:
     fixture = ordered(sizes=(4, 4))
-    assert fixture.look(after=60).cancels == ()
+    assert fixture.plan(after=60).cancels == ()
     fixture.fleet.resize("v1", amount(1))
     fixture.tell("v1", amount(1))
-    assert fixture.look().cancels == ()
-    assert fixture.look(after=9.9).cancels == ()
-    plan = fixture.look(after=0.1)
+    assert fixture.plan().cancels == ()
+    assert fixture.plan(after=9.9).cancels == ()
+    plan = fixture.plan(after=0.1)
     assert plan == Plan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
     fixture.fleet.did(fixture.ledger.migration_refused(name("v0-1")))
-    assert fixture.look(after=60) == Plan()
+    assert fixture.plan(after=60) == Plan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
 
 
@@ -171,8 +171,8 @@ def test_what_is_needed_again_in_between_goes_on() -> None:
     for size in (1, 4):
         fixture.fleet.resize("v1", amount(size))
         fixture.tell("v1", amount(size))
-        assert fixture.look(after=9).cancels == ()
-    assert fixture.look(after=9).cancels == ()
+        assert fixture.plan(after=9).cancels == ()
+    assert fixture.plan(after=9).cancels == ()
 
 
 def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> None:
@@ -180,8 +180,8 @@ def test_of_several_the_newest_is_cancelled_and_no_more_than_can_be_spared() -> 
     assert list(fixture.ledger.migrations) == [name("v0-1"), name("v1-1")]
     fixture.fleet.resize("v2", amount(4))
     fixture.tell("v2", amount(4))
-    fixture.look()
-    assert list(cancelled(fixture.look(after=10))) == ["v1-1"]
+    fixture.plan()
+    assert list(cancelled(fixture.plan(after=10))) == ["v1-1"]
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_what_has_begun_or_is_not_ours_is_never_needless(facts: MigrationFacts) 
     fixture.migration(replace(facts, source_pod=name("v0-pod")))
     fixture.fleet.resize("v1", amount(1))
     fixture.tell("v1", amount(1))
-    fixture.look()
-    assert fixture.look(after=60).cancels == ()
+    fixture.plan()
+    assert fixture.plan(after=60).cancels == ()
 
 
 def test_what_has_a_target_pod_in_place_has_begun() -> None:
@@ -208,8 +208,8 @@ def test_what_has_a_target_pod_in_place_has_begun() -> None:
     fixture.fleet.did(fixture.ledger.see_pod(target))
     fixture.fleet.resize("v1", amount(1))
     fixture.tell("v1", amount(1))
-    fixture.look()
-    assert fixture.look(after=60).cancels == ()
+    fixture.plan()
+    assert fixture.plan(after=60).cancels == ()
 
 
 def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
@@ -217,32 +217,32 @@ def test_a_node_that_opens_again_needs_nobody_to_leave() -> None:
     fixture.add("a", "n1", 1)
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
-    assert fixture.look(after=60).cancels == ()
+    assert fixture.plan(after=60).cancels == ()
     fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
-    fixture.look()
-    assert cancelled(fixture.look(after=10)) == {"a-1": "node n1 does not need it any more"}
+    fixture.plan()
+    assert cancelled(fixture.plan(after=10)) == {"a-1": "node n1 does not need it any more"}
 
 
 def test_a_source_that_is_gone_is_left_to_the_runtime() -> None:
     fixture = ordered(sizes=(4, 4))
     fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
-    fixture.look()
-    assert fixture.look(after=60).cancels == ()
+    fixture.plan()
+    assert fixture.plan(after=60).cancels == ()
 
 
 def test_what_cannot_go_where_it_should_is_cancelled_at_once() -> None:
     fixture = ordered()
     fixture.fleet.did(fixture.ledger.lose_node("n2"))
-    assert cancelled(fixture.look()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
+    assert cancelled(fixture.plan()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
     fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
-    assert fixture.look().cancels == ()
+    assert fixture.plan().cancels == ()
 
 
 def test_what_does_not_end_is_cancelled() -> None:
     fixture = ordered()
     fixture.migration(migration("v0", RUNNING, to="n2"))
-    assert fixture.look(after=329.9).cancels == ()
-    assert cancelled(fixture.look(after=0.2)) == {"v0-1": "it has not ended within 300 s"}
+    assert fixture.plan(after=329.9).cancels == ()
+    assert cancelled(fixture.plan(after=0.2)) == {"v0-1": "it has not ended within 300 s"}
 
 
 # What may be forgotten -----------------------------------------------------------------------------------------------
@@ -268,10 +268,10 @@ def test_ended_migrations_of_ours_are_forgotten_when_they_say_nothing_any_more(
     fixture.add("a", "n1", 1)
     for facts in earlier:
         fixture.migration(facts)
-    assert fixture.look() == Plan(forget=tuple(ObjectName("db", each) for each in forgotten))
+    assert fixture.plan() == Plan(forget=tuple(ObjectName("db", each) for each in forgotten))
 
 
 def test_failures_of_a_vm_that_is_gone_are_forgotten_as_well() -> None:
     fixture = PlannerFixture(node("n1"))
     fixture.migration(over(1, FAILED, 7200))
-    assert fixture.look().forget == (name("a-1"),)
+    assert fixture.plan().forget == (name("a-1"),)

@@ -1,0 +1,285 @@
+"""VMs are sent where they may be placed, and not again to where they were not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.constraints import (
+    NodeTerm,
+    NodeTraits,
+    PodConstraints,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Taint,
+    Toleration,
+    Weighted,
+)
+from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.migration.core import Cancel, MigrationPolicy, Plan, Rest, Stuck, Surroundings
+from tests.scheduler_plugin.ledger.fleet import migration, name
+from tests.scheduler_plugin.ledger.moving import target_pod
+from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node, pressed
+
+CONTROL_PLANE = NodeTraits({"zone": "a"}, (Taint("node-role.kubernetes.io/control-plane", "", "NoSchedule"),))
+ZONE_A, ZONE_B = NodeTraits({"zone": "a"}), NodeTraits({"zone": "b"})
+IN_B = NodeTerm((Requirement("zone", "In", ("b",)),))
+APP = (Requirement("app", "In", ("db",)),)
+UIDS = count()
+MANY = MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=9)
+
+
+def fleet_of(policy: MigrationPolicy | None = None, **traits: NodeTraits) -> PlannerFixture:
+    """n1 has 10; the other nodes have 20, are empty, and are what ``traits`` say of them."""
+    fixture = PlannerFixture(node("n1"), *(node(each, 20) for each in traits), policy=policy)
+    for each, known in traits.items():
+        facts = fixture.ledger.nodes[each].facts
+        assert facts is not None
+        fixture.fleet.did(fixture.ledger.see_node(replace(facts, traits=known)))
+    return fixture
+
+
+def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits: Any) -> dict[str, str] | str:
+    """Where the VM ``a`` goes, or why it stays."""
+    fixture.add("a", "n1", 8, facts=facts, pod={"traits": PodTraits(**traits)})
+    plan = fixture.settled()
+    return {move.vm.name: move.target for move in plan.moves} if plan.moves else plan.stuck[0].why
+
+
+STAYS = "no node has room below its watermark for any of 1 VMs that may move; a: "
+
+
+def test_a_tainted_control_plane_is_passed_over_for_an_empty_worker() -> None:
+    assert moved(fleet_of(n2=CONTROL_PLANE, n3=ZONE_B)) == {"a": "n3"}
+
+
+def test_where_no_node_takes_the_vm_it_is_said_why() -> None:
+    fixture = fleet_of(n2=CONTROL_PLANE, n3=NodeTraits(faults=("not ready",)))
+    taint = "it does not tolerate taint node-role.kubernetes.io/control-plane:NoSchedule (1 nodes)"
+    assert moved(fixture) == f"{STAYS}{taint}; a: the node is not ready (1 nodes)"
+
+
+@pytest.mark.parametrize("by", ["vm", "pod"])
+def test_a_toleration_of_the_vm_or_of_its_pod_opens_the_node(by: str) -> None:
+    tolerations = (Toleration(operator="Exists"),)
+    facts = {"constraints": PodConstraints(tolerations)} if by == "vm" else None
+    traits = {"tolerations": tolerations} if by == "pod" else {}
+    assert moved(fleet_of(n2=CONTROL_PLANE), facts, **traits) == {"a": "n2"}
+
+
+def test_a_vm_goes_where_its_volumes_can_be_reached() -> None:
+    fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
+    fixture.surroundings = Surroundings(
+        claims={ObjectName("db", "data"): "pv-1", ObjectName("db", "other"): "pv-2"},
+        volumes={ObjectName("", "pv-1"): (IN_B,)},
+    )
+    assert moved(fixture, volumes=("data", "other", "unknown")) == {"a": "n3"}
+
+
+def test_namespaces_that_are_known_are_judged_by_their_labels() -> None:
+    far = PodTerm("zone", APP, namespace_selector=(Requirement("team", "In", ("a",)),))
+    fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
+    fixture.surroundings = Surroundings({ObjectName("", "db"): {"team": "a"}})
+    fixture.add("b", "n2", 1, pod={"traits": PodTraits({"app": "db"})})
+    assert moved(fixture, {"constraints": PodConstraints(anti_affinity=(far,))}) == {"a": "n3"}
+
+
+def test_a_preference_orders_the_nodes_that_have_room() -> None:
+    wants_b = {"constraints": PodConstraints(preferred_nodes=(Weighted(1, IN_B),))}
+    fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
+    fixture.add("b", "n3", 7)
+    assert moved(fixture, wants_b) == {"a": "n2"}, "n3 would be above its watermark"
+    roomy = fleet_of(n2=ZONE_A, n3=ZONE_B)
+    roomy.add("b", "n3", 4)
+    assert moved(roomy, wants_b) == {"a": "n3"}, "though it is the fuller one"
+
+
+def test_vms_that_must_not_meet_are_sent_to_different_nodes_in_one_round() -> None:
+    apart: dict[str, object] = {"constraints": PodConstraints(anti_affinity=(PodTerm("zone", APP),))}
+    fixture = fleet_of(MANY, n2=ZONE_A, n3=ZONE_B)
+    for of in ("a", "b"):
+        fixture.add(of, "n1", 3, facts=apart, pod={"traits": PodTraits({"app": "db"})})
+    fixture.add("big", "n1", 7, facts={"stays_because": "not autoscaled"})
+    assert sorted(fixture.moves().values()) == ["n2", "n3"]
+
+
+def test_room_that_is_kept_for_a_vm_on_its_way_counts_as_the_vm() -> None:
+    fixture = fleet_of(MANY, n2=ZONE_A, n3=ZONE_B)
+    apart: dict[str, object] = {"constraints": PodConstraints(anti_affinity=(PodTerm("zone", APP),))}
+    for of in ("a", "b"):
+        fixture.add(of, "n1", 4, facts=apart, pod={"traits": PodTraits({"app": "db"})})
+    (first,) = fixture.settled().moves
+    fixture.carry_out(first)
+    fixture.add("c", "n1", 4, load=9.0)
+    (second,) = fixture.moves().values()
+    assert {first.target, second} == {"n2", "n3"}
+
+
+# What is learned ------------------------------------------------------------------------------------------------------
+
+
+def refused_move(fixture: PlannerFixture, why: str = "0/2 nodes are available") -> str:
+    """A move is ordered, and kube-scheduler refuses its target pod; the node."""
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    pod = target_pod(uid=f"uid-t{next(UIDS)}")
+    fixture.fleet.did(fixture.ledger.see_pod(replace(pod, unschedulable=why)))
+    return move.target
+
+
+def waiting_uid(fixture: PlannerFixture) -> str:
+    target = fixture.ledger.migrations[ours(fixture)].waiting_target
+    assert target is not None
+    return target.uid
+
+
+def ours(fixture: PlannerFixture) -> ObjectName:
+    (each,) = fixture.ledger.migrations
+    return each
+
+
+def test_a_target_that_kube_scheduler_refuses_is_given_up_and_another_one_used() -> None:
+    fixture = fleet_of(n2=ZONE_A, n3=ZONE_B)
+    fixture.add("a", "n1", 8)
+    first = refused_move(fixture)
+    assert fixture.plan().cancels == (), "its first word may be too early"
+    (cancel,) = fixture.plan(after=2).cancels
+    why = f"kube-scheduler does not place it on node {first}: 0/2 nodes are available"
+    assert cancel == Cancel(ours(fixture), why)
+    assert fixture.plan(after=1).cancels == (cancel,), "said until it is done, learned once"
+    failed = migration("a", MigrationPhase.FAILED)
+    fixture.migration(replace(failed, target=first, is_leaving=True))
+    fixture.plan(after=1)
+    assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [1]
+    fixture.fleet.did(fixture.ledger.lose_migration(cancel.migration))
+    assert {first, *fixture.moves().values()} == {"n2", "n3"}
+
+
+def test_a_target_pod_that_nobody_places_is_given_up_after_the_timeout() -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    refused_move(fixture, why="")
+    assert (fixture.plan().cancels, fixture.plan(after=9).cancels) == ((), ())
+    (cancel,) = fixture.plan(after=1).cancels
+    assert cancel.why == "kube-scheduler does not place it on node n2: its target pod has waited for 10 s"
+
+
+def test_time_counts_only_while_pods_are_seen() -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    refused_move(fixture)
+    fixture.plan()
+    fixture.surroundings = Surroundings(is_current=False)
+    assert fixture.plan(after=60).cancels == ()
+    fixture.surroundings = Surroundings()
+    assert (fixture.plan().cancels, len(fixture.plan(after=2).cancels)) == ((), 1)
+
+
+def test_a_word_that_is_taken_back_and_a_target_that_is_placed_or_gone_are_not_given_up() -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    refused_move(fixture)
+    fixture.plan()
+    uid = waiting_uid(fixture)
+    fixture.fleet.did(fixture.ledger.see_pod(target_pod(uid=uid)))
+    assert fixture.plan(after=2).cancels == ()
+    fixture.fleet.did(fixture.ledger.lose_pod(uid))
+    assert fixture.plan(after=20).cancels == ()
+    fixture.fleet.did(fixture.ledger.see_pod(target_pod("n2", uid="uid-second")))
+    assert fixture.plan(after=20).cancels == ()
+
+
+def failed_again(fixture: PlannerFixture) -> None:
+    """Another attempt of the pair, which is refused and given up."""
+    refused_move(fixture)
+    fixture.plan()
+    (cancel,) = fixture.plan(after=2).cancels
+    fixture.fleet.did(fixture.ledger.lose_pod(waiting_uid(fixture)))
+    fixture.fleet.did(fixture.ledger.lose_migration(cancel.migration))
+
+
+def test_a_pair_is_left_alone_for_longer_each_time_and_forgotten_in_the_end() -> None:
+    fixture = fleet_of(MigrationPolicy(rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
+    fixture.add("a", "n1", 8)
+    failed_again(fixture)
+    stuck = f"{STAYS}was refused there lately: 0/2 nodes are available (1 nodes)"
+    assert fixture.settled() == Plan(stuck=(Stuck("n1", stuck),))
+    assert (fixture.plan(after=48).moves, len(fixture.plan(after=2).moves)) == ((), 1)
+    failed_again(fixture)
+    assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [2]
+    assert (fixture.settled().moves, fixture.plan(after=88).moves, len(fixture.plan(after=3).moves)) == ((), (), 1)
+    fixture.plan(after=200)
+    assert len(fixture.planner.refused) == 0
+
+
+def test_what_became_of_a_persons_migration_says_nothing_of_the_pair() -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    fixture.migration(replace(migration("a", MigrationPhase.PENDING, is_ours=False), target="n2"))
+    fixture.plan()
+    fixture.migration(replace(migration("a", MigrationPhase.FAILED, is_ours=False), target="n2", version=9))
+    fixture.plan(after=1)
+    assert len(fixture.planner.refused) == 0
+
+
+@pytest.mark.parametrize("changed", ["node", "vm"])
+def test_a_pair_counts_as_new_once_the_node_or_the_vm_has_changed(changed: str) -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    failed_again(fixture)
+    assert fixture.moves() == {}
+    if changed == "node":
+        facts = fixture.ledger.nodes["n2"].facts
+        assert facts is not None
+        fixture.fleet.did(fixture.ledger.see_node(replace(facts, traits=ZONE_B)))
+    else:
+        known = fixture.ledger.vms[name("a")].facts
+        assert known is not None
+        demands = PodConstraints((Toleration(operator="Exists"),))
+        fixture.fleet.did(fixture.ledger.see_vm(replace(known, version=200, constraints=demands), fixture.now))
+    assert fixture.moves() == {"a": "n2"}
+
+
+def test_a_migration_that_failed_without_a_place_is_learned_from_as_well() -> None:
+    fixture = fleet_of(n2=ZONE_A)
+    fixture.add("a", "n1", 8)
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.plan()
+    facts = replace(migration("a", MigrationPhase.FAILED), target="n2", ended_at=0.0)
+    fixture.migration(facts)
+    fixture.plan(after=1)
+    refused = fixture.planner.refused.of(name("a"))
+    assert {node: each.why for node, each in refused.items()} == {"n2": "its target pod found no node"}
+
+
+def test_only_so_many_pairs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_plugin.migration.core.refusals.MOST_PAIRS", 2)
+    fixture = pressed()
+    for of in ("x", "y", "z"):
+        fixture.planner.refused.note(fixture.ledger, (name(of), "n2"), "no", fixture.now, Rest())
+    assert [bool(fixture.planner.refused.of(name(of))) for of in ("x", "y", "z")] == [False, True, True]
+
+
+# Who is moved by the scheduler itself ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("opt_in", "wish", "expected"),
+    [
+        (False, None, {"a": "n2"}),
+        (False, False, "no VM may move: 1 kept from moving by their own settings"),
+        (True, None, "no VM may move: 1 not opted in"),
+        (True, True, {"a": "n2"}),
+    ],
+)
+def test_the_settings_decide_whether_vms_opt_in_or_out(
+    opt_in: bool, wish: bool | None, expected: dict[str, str] | str
+) -> None:
+    fixture = fleet_of(MigrationPolicy(opt_in=opt_in), n2=ZONE_A)
+    assert moved(fixture, {"auto_migration": wish}) == expected
