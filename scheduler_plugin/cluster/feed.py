@@ -26,9 +26,8 @@ from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
-from scheduler_plugin.constraints import Labels, NodeTerm
+from scheduler_plugin.constraints import Labels, NodeTerm, Surroundings
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
-from scheduler_plugin.migration.core import Surroundings
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.workqueue import WorkQueues
 

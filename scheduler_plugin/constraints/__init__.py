@@ -19,8 +19,10 @@ from scheduler_plugin.constraints.model import (
     Toleration,
     Weighted,
 )
+from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, Surroundings
 
 __all__ = [
+    "NOTHING_KNOWN",
     "PLAIN_NODE",
     "PLAIN_POD",
     "UNCONSTRAINED",
@@ -38,6 +40,7 @@ __all__ = [
     "PodTraits",
     "Requirement",
     "Spread",
+    "Surroundings",
     "Taint",
     "Toleration",
     "VolumeTerms",

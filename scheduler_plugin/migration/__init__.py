@@ -1,1 +1,1 @@
-"""Everything about moves (S4.8, S4.9): ``core`` decides and is pure, the modules beside it carry out and report."""
+"""Everything about moves (S4.8, S4.9): ``core`` decides, the modules beside it carry out and report."""

@@ -4,7 +4,6 @@ from scheduler_plugin.ledger import Move
 from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
 from scheduler_plugin.migration.core.planner import Planner
 from scheduler_plugin.migration.core.refusals import Refusal, RefusedTargets
-from scheduler_plugin.migration.core.surroundings import Surroundings
 from scheduler_plugin.migration.core.victims import Order, Rest, Victim, least_loaded_first, stays_because
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "RefusedTargets",
     "Rest",
     "Stuck",
-    "Surroundings",
     "Victim",
     "least_loaded_first",
     "stays_because",

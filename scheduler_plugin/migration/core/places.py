@@ -7,11 +7,18 @@ from dataclasses import replace
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.constraints import UNCONSTRAINED, Candidate, ClusterView, Judge, Judgement, PlacedPod
+from scheduler_plugin.constraints import (
+    UNCONSTRAINED,
+    Candidate,
+    ClusterView,
+    Judge,
+    Judgement,
+    PlacedPod,
+    Surroundings,
+)
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.migration.core.refusals import RefusedTargets
-from scheduler_plugin.migration.core.surroundings import Surroundings
 
 
 class Places:

@@ -19,12 +19,12 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.migration.core.drain import DrainPlan
 from scheduler_plugin.migration.core.places import Places
 from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
 from scheduler_plugin.migration.core.refusals import RefusedTargets
-from scheduler_plugin.migration.core.surroundings import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.migration.core.targets import Choice, Targets, Traffic
 from scheduler_plugin.migration.core.unplaced import UnplacedTargets
 from scheduler_plugin.migration.core.victims import Order, least_loaded_first

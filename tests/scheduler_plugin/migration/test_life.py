@@ -227,6 +227,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "staysBecause": None,
             "unreadableConstraints": None,
             "refusedTargets": {},
+            "problems": [],
             "migrationsIdle": None,
             "stuck": {},
             "migrations": [shown],

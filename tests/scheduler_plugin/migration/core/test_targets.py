@@ -16,12 +16,13 @@ from scheduler_plugin.constraints import (
     PodTerm,
     PodTraits,
     Requirement,
+    Surroundings,
     Taint,
     Toleration,
     Weighted,
 )
 from scheduler_plugin.ledger import MigrationPhase
-from scheduler_plugin.migration.core import Cancel, MigrationPolicy, Plan, Rest, Stuck, Surroundings
+from scheduler_plugin.migration.core import Cancel, MigrationPolicy, Plan, Rest, Stuck
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
 from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node, pressed

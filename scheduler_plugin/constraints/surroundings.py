@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from protocol.messages import ObjectName
-from scheduler_plugin.constraints import Labels, NodeTerm, VolumeTerms
+from scheduler_plugin.constraints.judge import VolumeTerms
+from scheduler_plugin.constraints.model import Labels, NodeTerm
 
 
 @dataclass(frozen=True, slots=True)
