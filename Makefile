@@ -6,9 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/scenarios \
-	tests/scheduler_plugin/ledger tests/scheduler_plugin/migration tests/scheduler_plugin/placement \
-	tests/scheduler_plugin/constraints tests/scheduler_plugin/expander
+PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/scenarios tests/scheduler_plugin
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 

@@ -35,8 +35,6 @@ def shown(value: object) -> str:
         text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     except ValueError:  # Python refuses to print very large integers
         return "a number with too many digits"
-    except RecursionError:
-        return "a value nested too deep"
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 

@@ -1,4 +1,4 @@
-"""``autoscale bench VM``: pgbench at one VM, with its vCPU, memory and tps drawn as it goes (S4.11)."""
+"""``autoscale bench VM``: runs pgbench against one VM and draws its vCPUs, memory and tps (S4.11)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _POSTGRES = 5432
 def bench(  # noqa: PLR0913, PLR0917 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
-    clients: Annotated[int, typer.Option(min=1, help="So many connections.")] = 8,
+    clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
     scale: Annotated[int, typer.Option(min=1, help="pgbench's scale; its tables are made anew.")] = 2,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Drive pgbench at a VM and draw what becomes of it. Exits 0 only if no transaction failed."""
+    """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
     run(_bench(vm, seconds, clients, scale, (name, kubeconfig)))
 
 
@@ -47,7 +47,7 @@ async def _bench(vm: str, seconds: int, clients: int, scale: int, where: tuple[s
 
 
 class _Run:
-    """One run of pgbench, and what it says at the moment."""
+    """One run of pgbench, and its current figures."""
 
     def __init__(self, server: Server, seconds: int, clients: int, scale: int) -> None:
         self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
@@ -55,7 +55,7 @@ class _Run:
         self.tps: float | None = None
 
     async def run(self) -> Outcome:
-        """Makes the tables and presses. Raises ``PgbenchError``."""
+        """Makes the tables and runs the load. Raises ``PgbenchError``."""
         await prepare(self._server, self._scale)
         self.act = "load"
         return await press(self._server, self._clients, self._seconds, self._heard)

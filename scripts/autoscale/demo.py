@@ -1,4 +1,4 @@
-"""``autoscale demo``: a postgres VM in a fresh local cluster follows its load, before one's eyes."""
+"""``autoscale demo``: shows a postgres VM in a fresh local cluster that follows its load."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
     migration: Annotated[
-        bool, typer.Option(help="Also show a live migration: a neighbour moves when the node is full.")
+        bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
     ] = True,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
@@ -69,7 +69,7 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What was asked for."""
+    """The options of the command."""
 
     spec: ClusterSpec
     seconds: int
@@ -106,9 +106,8 @@ async def _demo(options: _Options) -> int:
         seen.load_problem = str(_innermost(errors))
     outcome = report(seen, Seconds(clock.now() - began))
     if options.report_file is not None:
-        await asyncio.to_thread(
-            options.report_file.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
-        )
+        document = msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
+        await asyncio.to_thread(options.report_file.write_bytes, document)
     _print(console, outcome)
     if options.picture_file is not None:
         await asyncio.to_thread(_draw, outcome, options.picture_file, console)

@@ -1,4 +1,4 @@
-"""``autoscale explain VM``: why a VM has its size, in sentences; the answer of its agent and that of the scheduler."""
+"""``autoscale explain VM``: why a VM has its size, in sentences, from its agent and the scheduler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> 
 
 
 def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence[Json] = ()) -> Iterator[str]:
-    """The whole answer as lines of text (pure). What could not be asked is said."""
+    """The whole answer as lines of text, gaps included."""
     yield from _of_object(vm)
     yield from _of_warnings(vm, events)
     yield ""
@@ -124,7 +124,7 @@ def _of_agent(agent: Json) -> Iterator[str]:
 
 
 def _smoothing(agent: Json) -> Iterator[str]:
-    """What each stage of the policies did, one a line."""
+    """What each stage of the policies did, one per line."""
     for step in items(agent, "smoothing"):
         before, after = _memory(text(step, "before")), _memory(text(step, "after"))
         changed = f"{before} → {after}" if before != after else f"{before} stays"
@@ -166,7 +166,7 @@ def _size(amounts: Json) -> str:
 
 
 def _memory(quantity: str) -> str:
-    """Memory as people read it: whole MiB where it is no multiple of one."""
+    """A memory quantity, rounded to MiB if it is no multiple of one."""
     try:
         amount = Bytes.parse(quantity)
     except QuantityError:

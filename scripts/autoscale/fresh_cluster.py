@@ -1,4 +1,4 @@
-"""A local cluster for one purpose: empty at first, and gone again afterwards."""
+"""A temporary local cluster: empty at the start, removed at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripts.autoscale.steps import StepView
 
 @asynccontextmanager
 async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
-    """A cluster with nothing in it; its logs stay until the next one of that name.
+    """An empty cluster; its logs stay until the next one of that name starts.
 
     Raises ``AlreadyRunsError`` and ``StepFailedError``. A cluster that ends before its purpose cancels the block, which
     then raises a group with a ``SiteError``.

@@ -22,19 +22,19 @@ from scripts.autoscale.running import run
 from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.vms import vm_table
 
-Name = Annotated[str, typer.Option("--name", help="The cluster's name; clusters of different names do not meet.")]
+Name = Annotated[str, typer.Option("--name", help="The cluster's name; clusters with different names are independent.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 class GuestKind(StrEnum):
-    """What VMs are."""
+    """The kind of guests."""
 
     QEMU = "qemu"
     SIMULATED = "simulated"
 
 
 class AgentForm(StrEnum):
-    """How agents run."""
+    """Where agents run."""
 
     AUTO = "auto"
     SIDECAR = "sidecar"
@@ -52,13 +52,15 @@ def app() -> typer.Typer:
 
 
 def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
+    guests: Annotated[
+        GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")
+    ] = GuestKind.QEMU,
     nodes: Annotated[int, typer.Option(min=1, max=50)] = 2,
-    node_cpu: Annotated[str, typer.Option(help="What each node has, as a quantity.")] = "8",
-    node_memory: Annotated[str, typer.Option(help="What each node has, as a quantity.")] = "16Gi",
-    vms: Annotated[int, typer.Option(min=0, max=2000, help="So many small VMs from the start.")] = 0,
-    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one for each node.")] = AgentForm.AUTO,
-    network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
+    node_cpu: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "8",
+    node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
+    vms: Annotated[int, typer.Option(min=0, max=2000, help="Number of small VMs at the start.")] = 0,
+    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = AgentForm.AUTO,
+    network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
     policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
@@ -114,7 +116,7 @@ def _say_ready(console: Console, folder: ClusterFolder) -> None:
 
 
 def down(name: Name = "local") -> None:
-    """End a cluster and forget it, whatever state it is in."""
+    """Stop a cluster and remove it, in any state."""
     run(_down(ClusterFolder.of(name)))
 
 
@@ -130,7 +132,7 @@ async def _down(folder: ClusterFolder) -> int:
 
 
 def status(name: Name = "local", as_json: AsJson = False) -> None:
-    """Say whether a cluster runs, and what it consists of. Exits 3 where it does not run."""
+    """Show whether a cluster runs, and its processes. Exits 3 if it does not run."""
     run(_status(ClusterFolder.of(name), as_json=as_json))
 
 
@@ -169,7 +171,7 @@ def address(
     port: Annotated[int, typer.Option(help="The port in the VM.")] = 5432,
     name: Name = "local",
 ) -> None:
-    """Print HOST:PORT on this machine that leads into a VM."""
+    """Print HOST:PORT on this machine that forwards to a VM."""
     run(_address(ClusterFolder.of(name), vm, port))
 
 

@@ -1,4 +1,4 @@
-"""``autoscale``: the one command for people. Every command says what it does with ``--help``."""
+"""``autoscale``: the command-line interface. Every command explains itself with ``--help``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts.autoscale.simulate.command import simulate
 
 
 def app() -> typer.Typer:
-    """The command with all its parts."""
+    """The command with all its subcommands."""
     root = typer.Typer(
         name="autoscale",
         help="Vertical autoscaling for fleets of postgres VMs.",

@@ -1,4 +1,4 @@
-"""``autoscale migrate VM``: moves a VM to another node while it runs, and says how it goes (S4.12)."""
+"""``autoscale migrate VM``: moves a running VM to another node and reports the progress (S4.12)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LOOK: Final = Seconds(0.1)
 
 def migrate(
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
-    cancel: Annotated[bool, typer.Option("--cancel", help="Call off what is under way.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
 ) -> None:
     """Move a running VM to another node that has room; its address and connections stay.
 
-    Exits 0 only if it arrived. Ctrl-C stops looking, not the migration; --cancel calls it off.
+    Exits 0 only if it succeeded. Ctrl-C stops watching, not the migration; --cancel cancels it.
     """
     run(_migrate(vm_name(vm), (name, kubeconfig), cancel=cancel))
 
@@ -47,9 +47,9 @@ async def _migrate(vm: ObjectName, where: tuple[str, str], *, cancel: bool) -> i
 
 
 async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> int:
-    """Orders a migration and says each turn of it, of no other; returns the exit code once it has ended.
+    """Creates a migration and prints each change of its phase; returns the exit code once it has ended.
 
-    It is watched for before it is ordered, so that one that is gone at once is seen as well.
+    The watch starts before the object is created, so that a short migration is seen as well.
     """
     made = ""
 
@@ -79,14 +79,14 @@ async def _cancel(site: Site, vm: ObjectName) -> int:
     found = [each for each in (await site.client.list(MIGRATIONS)).objects if is_under_way(each, vm)]
     for each in found:
         await site.client.delete(MIGRATIONS, name_of(each))
-        print(f"called off {name_of(each)}")
+        print(f"cancelled {name_of(each)}")
     if not found:
         print(f"{vm} is not migrating")
     return 0 if found else 1
 
 
 def migration_of(vm: ObjectName) -> Json:
-    """A migration that a person orders (pure)."""
+    """A migration as a person requests it."""
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachineMigration",
@@ -96,6 +96,6 @@ def migration_of(vm: ObjectName) -> Json:
 
 
 def is_under_way(migration: Json, vm: ObjectName) -> bool:
-    """Whether this is a migration of ``vm`` that has not ended (pure)."""
+    """Whether this is a migration of ``vm`` that has not ended."""
     ours = name_of(migration).namespace == vm.namespace and text(migration, "spec", "vmName") == vm.name
     return ours and text(migration, "status", "phase") not in ENDED

@@ -1,4 +1,4 @@
-"""Files that a command writes once its work is done, judged before the work begins: typer's callbacks for options."""
+"""Typer callbacks that check output files before a command starts its work."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 def a_file(path: Path | None) -> Path | None:
-    """Refuses a file that could not be written when all is over. Raises ``typer.BadParameter``."""
+    """Refuses a file whose folder does not exist. Raises ``typer.BadParameter``."""
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
     return path
 
 
 def a_picture(path: Path | None) -> Path | None:
-    """Refuses a file that could not be written, and formats that nothing can be drawn in."""
+    """Refuses a file whose folder does not exist, or whose format is unknown. Raises ``typer.BadParameter``."""
     if path is not None and path.suffix not in _PICTURES:
         raise typer.BadParameter(f"{path.name!r} does not end in {', '.join(_PICTURES)}")
     return a_file(path)

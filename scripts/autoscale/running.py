@@ -1,4 +1,4 @@
-"""How a command runs its coroutine: Ctrl-C and SIGTERM cancel it, and it cleans up before the command ends."""
+"""Runs a command's coroutine: Ctrl-C and SIGTERM cancel it, and it cleans up before the command ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scripts.autoscale.site import SiteError
 
 INTERRUPTED: Final = 130
 _SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, PgbenchError)
-"""Errors whose message is all that a person needs."""
+"""Errors that are printed without a traceback."""
 
 
 def run(job: Coroutine[object, object, int]) -> None:
-    """Runs ``job`` and exits with what it returns; with 130 where it was interrupted. Call it on the main thread."""
+    """Runs ``job`` and exits with its result, or with 130 if it was interrupted. Call it on the main thread."""
     raise typer.Exit(asyncio.run(_guarded(job)))
 
 
@@ -33,7 +33,7 @@ async def _guarded(job: Coroutine[object, object, int]) -> int:
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
-            os._exit(INTERRUPTED)  # somebody insists; what this command started ends with it, by the kernel's hand
+            os._exit(INTERRUPTED)  # a second signal: exit now; the kernel ends the children with this process
         interrupted = True
         task.cancel()
 

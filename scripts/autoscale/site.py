@@ -1,10 +1,8 @@
-"""Where a cluster is, for commands that look at one: the local cluster, or any other by its kubeconfig.
-
-Rules that hold here:
+"""Access to a cluster for read-only commands: the local cluster, or any other by its kubeconfig.
 
 - Both answer the same questions. Locally, ports are exposed by the cluster's process; elsewhere the API server's proxy
   and ``kubectl port-forward`` lead to pods.
-- What cannot be reached is None or a ``SiteError`` that says what to do; a view with a gap beats no view.
+- What cannot be reached is None, or a ``SiteError`` that says what to do, so that views can show the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Site(Protocol):
 
     @property
     def title(self) -> str:
-        """How people call it."""
+        """Its name in output."""
 
     @property
     def client(self) -> ApiClient:

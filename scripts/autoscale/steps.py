@@ -1,4 +1,4 @@
-"""Shows a cluster coming up: a line for each step, with a spinner where there is a terminal, plain text where not."""
+"""Shows the start of a cluster: a line per step, with a spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deploy.local.cluster.progress import Step, StepFailedError, StepState
 
 
 class StepView:
-    """Use as a context; give it every step."""
+    """A context manager that is given every step."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -57,7 +57,7 @@ class StepView:
 
 
 def show_failure(console: Console, error: StepFailedError) -> None:
-    """What failed, what the part that failed said last, and where to read on."""
+    """Prints the failure, the last lines of the failed part's log, and its path."""
     console.print(f"[bold red]✗ {escape(str(error))}[/bold red]", soft_wrap=True)
     if tail := log_tail(error.log) if error.log else "":
         console.print(f"[dim]the end of {error.log}:[/dim]", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``autoscale top``: nodes and VMs as a live table."""
+"""``autoscale top``: a live table of nodes and VMs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, explanation, open_site
 
 _AT_ONCE: Final = 16
-"""So many agents are asked at the same time."""
+"""Number of agents that are queried at the same time."""
 _LEAST_WIDTH: Final = 132
 
 
 def top(
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end, as without a terminal.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
     as_json: AsJson = False,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",

@@ -1,4 +1,4 @@
-"""VirtualMachines as people look for them, and as a table."""
+"""Finds VirtualMachines by name, and shows them as a table."""
 
 from __future__ import annotations
 

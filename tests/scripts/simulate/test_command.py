@@ -93,7 +93,7 @@ def test_what_was_over_committed_is_said_and_the_status_tells(trace: str, monkey
 
 
 def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody presses Ctrl-C in the second order that is played."""
+    """Ctrl-C arrives during the second order."""
     play, runs = Run.play, []
 
     def played(self: Run) -> Iterator[int]:

@@ -148,15 +148,15 @@ def test_looking_only_at_changes_and_their_echoes_gives_nearly_the_same_sizes_an
 
 def test_who_has_nothing_to_give_back_does_not_listen_to_echoes() -> None:
     wakes = WakeSchedule(3, [2])
-    nobody, everybody = np.zeros(3, dtype=np.bool_), np.ones(3, dtype=np.bool_)
-    assert wakes.due(0, everybody).tolist() == [0, 1, 2]
+    none, all_vms = np.zeros(3, dtype=np.bool_), np.ones(3, dtype=np.bool_)
+    assert wakes.due(0, all_vms).tolist() == [0, 1, 2]
     wakes.may_shrink[:] = [True, False, True]
-    assert wakes.due(1, nobody).tolist() == []
+    assert wakes.due(1, none).tolist() == []
     wakes.note_change(1, 1)
-    assert wakes.due(2, nobody).tolist() == [0, 1, 2]
+    assert wakes.due(2, none).tolist() == [0, 1, 2]
     wakes.may_shrink[1] = True
     wakes.wake_next(0)
-    assert wakes.due(3, nobody).tolist() == [0, 1]
+    assert wakes.due(3, none).tolist() == [0, 1]
 
 
 def test_echoes_are_the_policies_windows_in_steps_and_after_the_longest() -> None:
