@@ -49,7 +49,7 @@ class NodePods:
     def _listed(self, page: Page) -> None:
         kept = {each.name: self._known[each.name] for each in page.unreadable if each.name in self._known}
         self.unreadable = {each.name: each.reason for each in page.unreadable}
-        self._known = dict(filter(None, map(_assignment, page.objects))) | kept
+        self._known = dict(filter(None, map(assignment_of, page.objects))) | kept
 
     def _apply(self, event: WatchEvent) -> None:
         self.unreadable.pop(event.name, None)
@@ -59,13 +59,14 @@ class NodePods:
             self._refuse(event.unreadable)
         else:
             self._known.pop(event.name, None)
-            self._known.update(filter(None, [_assignment(event.object)]))
+            self._known.update(filter(None, [assignment_of(event.object)]))
 
     def _refuse(self, pod: Unreadable) -> None:
         self.unreadable[pod.name] = pod.reason
 
 
-def _assignment(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
+def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
+    """The pod's name and its VM; None where it is no VM's pod that has an address and runs. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
     if not (vm and address) or is_over(pod):
         return None

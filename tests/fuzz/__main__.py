@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import monotonic, time_ns
 
 from tests.fuzz.fuzzing import failures, shares
-from tests.fuzz.service import feed_apps, feed_ledger
+from tests.fuzz.service import feed_api_server, feed_apps, feed_ledger
 
 SHOWN = 5
 """Failures of one target that are printed whole."""
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, feed, count in (
         ("requests to the services", feed_apps, options.inputs // 20),
         ("objects to a ledger", feed_ledger, options.inputs // 20),
+        ("requests to the local API server", feed_api_server, options.inputs // 50),
     ):
         if options.only in name:
             began, wrong = monotonic(), feed(seed, count)

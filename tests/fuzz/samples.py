@@ -8,6 +8,7 @@ from typing import Final
 import yaml
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_PERMIT
+from tests.scheduler_plugin.expander.questions import container, field, machine, option, pod, question
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
 
 ROOT: Final = Path(__file__).parents[2]
@@ -122,6 +123,24 @@ PREEMPT: Final[Obj] = {
     "NodeNameToVictims": {"n1": {"Pods": [{"metadata": {"uid": "pod-p"}}], "NumPDBViolations": 0}},
     "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "pod-p"}], "NumPDBViolations": 0}},
 }
+
+RANKING: Final[Obj] = {
+    "nodePrices": {"m5": 0.1},
+    "suppressOver": 9,
+    "preferredSizes": [{"vCPUs": 1, "nodes": 2}, {"vCPUs": 32}],
+    "newGroupFactor": 2,
+}
+QEMU: Final[Obj] = {
+    "status": "active",
+    "total-time": 5,
+    "downtime": 7,
+    "ram": {"total": 1, "transferred": 1, "remaining": 1, "dirty-pages-rate": 10, "page-size": 4096},
+}
+QUESTION: Final = question(
+    [option("small", 1, [pod("p", container(cpu="1500m", memory="1Gi"))]), option("large", 1, [])],
+    {"small": machine("m-2", "2", "8Gi"), "large": machine("m-8", "8", "32Gi", gpus=1)},
+)
+PROTOBUF: Final = b"k8s\x00" + field(1, field(1, "v1") + field(2, "DeleteOptions")) + field(2, field(1, 5))
 
 POLICY: Final = b"""\
 cpu: {target: 0.7, pressureDeadband: 0.2, reach: 2}

@@ -29,6 +29,8 @@ from tests.fake_clock import FakeClock
 from tests.fuzz import samples
 from tests.fuzz.mutations import damaged, damaged_text, encoded
 from tests.fuzz.targets import LIMIT
+from tests.local.apiserver.bad_input import bad_requests
+from tests.local.apiserver.test_bad_input import Served
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, token_of, token_text, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running
@@ -56,6 +58,28 @@ def feed_apps(seed: int, count: int) -> list[str]:
 def feed_ledger(seed: int, count: int) -> list[str]:
     """Shows a scheduler ``count`` damaged objects of one VM; what was wrong, in words."""
     return asyncio.run(_objects(seed, count))
+
+
+def feed_api_server(seed: int, count: int) -> list[str]:
+    """Sends ``count`` bad requests to the local API server; what was wrong, in words."""
+    return asyncio.run(_api_requests(seed, count))
+
+
+async def _api_requests(seed: int, count: int) -> list[str]:
+    wrong, served = [], Served()
+    await served.define()
+    await served.seed()
+    for number, bad in enumerate(bad_requests(Random(f"{seed}/api"), count)):
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await served.send(bad)
+        except (Exception, TimeoutError) as error:  # noqa: BLE001 - finding errors of any kind is the point
+            wrong.append(f"API request {number}: {type(error).__name__}: {error}\n  {bad!r:.400}")
+            continue
+        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+            wrong.append(f"API request {number}: answered {answer.status_code}\n  {bad!r:.400}")
+    await served.http.aclose()
+    return wrong
 
 
 @asynccontextmanager

@@ -9,9 +9,19 @@ from random import Random
 from typing import Final
 
 from agent.adapters.exposition import read_sample
+from agent.adapters.node_pods import assignment_of
 from agent.config import PolicyError, read_policy
 from agent.core.policy import Policy
 from agent.core.vm import view
+from deploy.local.apiserver.apimachinery.errors import ApiError
+from deploy.local.apiserver.apimachinery.jsonvalue import NotJsonError
+from deploy.local.apiserver.apimachinery.jsonvalue import decode as decode_json
+from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
+from deploy.local.apiserver.apimachinery.selectors import parse_labels
+from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
+from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
@@ -19,10 +29,12 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
 from protocol.kubernetes.refusals import read_refusal
 from protocol.permits import decode_permit
+from protocol.ranking.config import RankingConfigError, parse_ranking
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.auth.identity import identity_in
+from scheduler_plugin.auth.token_shape import is_plausible
 from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.pods import pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints, pod_traits, volume_terms
@@ -30,9 +42,11 @@ from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
 from scheduler_plugin.expander.settings import SettingsError as ExpanderError
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
+from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
 from scheduler_plugin.settings.document import SettingsError, parse_settings
 from tests.fuzz import samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
+from tests.scheduler_plugin.objects import token_text
 
 GIB: Final = Bytes(1024**3)
 LIMIT: Final = 0.05
@@ -129,6 +143,22 @@ def _review(found: Json) -> object:
     return identity_in(found, "autoscale-scheduler")
 
 
+def _ranking(body: bytes) -> object:
+    return parse_ranking(read_object(body))
+
+
+def _token(text: str) -> object:
+    return is_plausible(text, "autoscale-scheduler", 0.0)
+
+
+def _qemu(body: bytes) -> object:
+    return transfer_info(parse_report(read_object(body)))
+
+
+def _load(text: str) -> object:
+    return parse_recording(text, repeat=True)
+
+
 UNREADABLE: Final = (UnreadableAnswerError, ValueError)
 VM: Final = samples.whole_vm()
 PAGE: Final = {"metadata": {"resourceVersion": "7"}, "items": [VM, samples.whole_node()]}
@@ -161,6 +191,16 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),
     Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (ExpanderError,), 3),
     Target("kubeconfig", texts(samples.KUBECONFIG), as_text(parse_kubeconfig), (KubeconfigError,), 2),
+    Target("agent's pod", objects(samples.whole_pod()), partial(_object, assignment_of), (UnreadableAnswerError,), 4),
+    Target("machine of a VM", objects(VM), partial(_object, machine_of), UNREADABLE, 4),
+    Target("ranking", documents(samples.RANKING), _ranking, (RankingConfigError, UnreadableAnswerError), 3),
+    Target("expander's question", texts(samples.QUESTION), decode_scale_up, (MalformedScaleUpError,), 4),
+    Target("bearer token", texts(token_text("t").encode()), as_text(_token), (), 3),
+    Target("body of the API server", documents(VM), decode_json, (NotJsonError,), 3),
+    Target("protobuf of the API server", texts(samples.PROTOBUF), decode_protobuf, (ApiError,), 3),
+    Target("label selector", texts(b"a=b,c in (d, e),!f,g"), as_text(parse_labels), (ApiError,), 3),
+    Target("answer of QEMU", documents(samples.QEMU), _qemu, (UnreadableAnswerError, GuestError), 3),
+    Target("recording of a load", texts(b"seconds,cpu,mem\n0,1,1Gi\n5,2,2Gi\n"), as_text(_load), (LoadError,), 2),
     Target("credential plug-in", documents({"status": {"token": "t"}}), read_exec_credential, (KubeconfigError,), 2),
 )
 # fmt: on

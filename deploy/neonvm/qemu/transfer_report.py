@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -13,14 +13,18 @@ from protocol.units import Bytes, Seconds
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Bytes, pages or milliseconds: what QEMU counts is never negative, and a float tells all of it apart."""
+
+
 class _Ram(msgspec.Struct, rename="kebab"):
-    total: int = 0
-    transferred: int = 0
-    remaining: int = 0
-    duplicate: int = 0
-    normal: int = 0
-    dirty_pages_rate: int = 0
-    dirty_sync_count: int = 0
+    total: Count = 0
+    transferred: Count = 0
+    remaining: Count = 0
+    duplicate: Count = 0
+    normal: Count = 0
+    dirty_pages_rate: Count = 0
+    dirty_sync_count: Count = 0
     page_size: int = 4096
 
 
@@ -28,10 +32,10 @@ class Report(msgspec.Struct, rename="kebab"):
     """The answer to ``query-migrate``: times in milliseconds; no status before the first migration."""
 
     status: str = ""
-    total_time: int = 0
-    setup_time: int = 0
-    downtime: int = 0
-    expected_downtime: int = 0
+    total_time: Count = 0
+    setup_time: Count = 0
+    downtime: Count = 0
+    expected_downtime: Count = 0
     error_desc: str = ""
     ram: _Ram = msgspec.field(default_factory=_Ram)
 
