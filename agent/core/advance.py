@@ -30,11 +30,11 @@ from agent.core.events import (
 )
 from agent.core.goal import NO_GOAL, goal, is_calm, without_waiting
 from agent.core.guest import NO_RATES, SHORTEST, GuestSample, Seen, rates
-from agent.core.memory_view import memory_view
+from agent.core.memory.memory_view import memory_view
+from agent.core.memory.probing import Probing
+from agent.core.memory.rereading import cost
 from agent.core.permits import objection
 from agent.core.policy import DENIED_BACKOFF, SCHEDULER_BACKOFF, VM_API_BACKOFF
-from agent.core.probing import Probing
-from agent.core.rereading import cost
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
-from agent.core.memory_view import kernel_share
+from agent.core.memory.memory_view import kernel_share
 from agent.core.sizing import Sizes
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State

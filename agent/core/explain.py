@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent.core.desired_size import desired_size
-from agent.core.explain_memory import memory_sentences
+from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.plan import plan
 from agent.core.stabilizer import Step
 from agent.core.state import Failure, State
@@ -137,8 +137,16 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         troubles=failures(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
-        working_set=memory_sentences(state, now),
+        working_set=_working_set(state, now),
     )
+
+
+def _working_set(state: State, now: Instant) -> tuple[str, ...]:
+    seen, policy = state.guest.seen, state.policy.memory.cache
+    if seen is None or state.vm.seen is None:
+        return ()
+    is_blind = not seen.sample.shows_rereading
+    return tuple(memory_sentences(state.guest.probing, now, policy, is_blind=is_blind))
 
 
 def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:

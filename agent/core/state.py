@@ -17,8 +17,8 @@ from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_RATES, Rates, Seen
+from agent.core.memory.probing import Probing
 from agent.core.policy import Policy
-from agent.core.probing import Probing
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName

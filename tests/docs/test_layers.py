@@ -22,7 +22,7 @@ SPEAKS_OF_OTHERS = {
 }
 
 
-CROWDED = {"agent/core": 21}
+CROWDED: dict[str, int] = {}
 """Folders that wait to be divided, with as many modules as they may have until then."""
 
 

@@ -37,6 +37,21 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
     assert out.count("agent-last") == 3
 
 
+def test_a_working_set_is_played_and_told_in_sentences() -> None:
+    status, out, _ = run("--working-set", "idle-hour")
+    assert status == 0
+    assert "idle-hour: it gives memory back: the guest has been idle for 5" in out
+    found = json.loads(run("--working-set", "idle-hour", "--json")[1])
+    assert [(each["name"], each["came_to_rest_at"], each["busiest_settled_hour"]) for each in found] == [
+        ("idle-hour", 2.25, 0)
+    ]
+    assert run("--working-set", "none")[::2] == (
+        2,
+        "autoscale replay: --working-set: expected all or one of hot-set, too-large, popular-part, growing, shrinking, "
+        "idle-night, idle-hour, scan, got 'none'\n",
+    )
+
+
 def test_a_folder_stands_for_every_recording_in_it(trace: str, tmp_path: Path) -> None:
     folder = str(Path(trace).parent)
     status, out, _ = run("--trace", folder, trace, "--policy", "default", "fixed-peak", "--json")

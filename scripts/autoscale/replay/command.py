@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -22,6 +23,7 @@ from scripts.autoscale.replay.recording import (
     write_recording,
 )
 from scripts.autoscale.replay.score import Score
+from scripts.autoscale.replay.working_sets import SCENARIOS, Outcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 
@@ -44,10 +46,20 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         typer.Option(callback=a_picture, help="Draw a panel per recording into this file (PNG, SVG or PDF)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of generated recordings.")] = 1,
+    working_set: Annotated[
+        str,
+        typer.Option(
+            help="Play a working set in the page cache instead, against a model of a guest: all, or one of "
+            f"{', '.join(SCENARIOS)}."
+        ),
+    ] = "",
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
     try:
+        if working_set:
+            _print_working_sets(played_scenarios(working_set), as_json=as_json_)
+            return
         players = choose_players(policy or [])
         recordings = [read_recording(path) for path in files_of(trace or [])] or [
             generate(shape, seed) for shape in SHAPES
@@ -67,6 +79,23 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         sys.stdout.buffer.write(as_json(played, speed) + b"\n")
     else:
         _print(played, speed)
+
+
+def _print_working_sets(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(outcomes)) + b"\n")
+        return
+    columns = ("needed", "rests at", "resizes", "most in a settled hour", "served %")
+    table = Table("working set", title="memory in GiB; settled after two hours", title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for each in outcomes:
+        figures = f"{each.needed:.2f}", f"{each.came_to_rest_at:.2f}", f"{each.resizes}", f"{each.busiest_settled_hour}"
+        table.add_row(each.name, *figures, f"{100 * each.served:.1f}")
+    console = Console()
+    console.print(table)
+    for each in outcomes:
+        console.print(f"{each.name}: it {'; it '.join(each.says)}.", highlight=False)
 
 
 def _save(recordings: Sequence[Recording], folder: Path) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from agent.core.memory.rereading import NO_COST, TRICKLE, Cost
 from agent.core.policy import CachePolicy
-from agent.core.rereading import NO_COST, TRICKLE, Cost
 from protocol.units import Bytes, Instant
 
 ENOUGH_TO_JUDGE: Final = 0.2

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from agent.core.memory.probing import Probing
+from agent.core.memory.rereading import Cost
+from agent.core.memory.trials import Growth, Shrink
+from agent.core.memory.working_set import Floor, Fruitless
 from agent.core.policy import CachePolicy
-from agent.core.probing import Probing
-from agent.core.rereading import Cost
-from agent.core.state import State
-from agent.core.trials import Growth, Shrink
-from agent.core.working_set import Floor, Fruitless
 from protocol.units import Bytes, Instant
 
 _MIB: Final = 1024.0**2
@@ -23,17 +22,11 @@ _MOST_SHOWN: Final = 1e6
 """A guest may claim anything; a number beyond this in MiB a second is cut."""
 
 
-def memory_sentences(state: State, now: Instant) -> tuple[str, ...]:
-    """What the agent has learned of the VM's working set and is trying now; empty before the first metrics."""
-    policy, seen = state.policy.memory.cache, state.guest.seen
-    if seen is None or state.vm.seen is None:
-        return ()
+def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
+    """What was learned of a working set and is being tried now. ``is_blind``: the guest shows too little."""
     if not policy.enabled:
-        return ("counts the page cache as free: memory.cache.enabled is false",)
-    return tuple(_sentences(state.guest.probing, now, policy, is_blind=not seen.sample.shows_rereading))
-
-
-def _sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_blind: bool) -> Iterator[str]:
+        yield "counts the page cache as free: memory.cache.enabled is false"
+        return
     if isinstance(probing.trial, Growth):
         yield _growth(probing.trial)
     elif isinstance(probing.trial, Shrink):

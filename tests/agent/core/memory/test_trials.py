@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agent.core.memory.rereading import NO_COST, Cost
+from agent.core.memory.trials import Growth, Shrink, Verdict, suffers
+from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
 from agent.core.policy import CachePolicy
-from agent.core.rereading import NO_COST, Cost
-from agent.core.trials import Growth, Shrink, Verdict, suffers
-from agent.core.working_set import Floor, Fruitless, next_try, tries_before
 from protocol.units import Bytes, Instant, Seconds
 
 GIB = 1024**3

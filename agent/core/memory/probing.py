@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
+from agent.core.memory.trials import FULL, Growth, Shrink, Verdict, suffers
+from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
 from agent.core.policy import CachePolicy
-from agent.core.rereading import IDLE_CORES, NO_COST, Cost, recent
-from agent.core.trials import FULL, Growth, Shrink, Verdict, suffers
-from agent.core.working_set import Floor, Fruitless, next_try, tries_before
 from protocol.units import Bytes, Instant
 
 NONE: Final = Bytes(0)

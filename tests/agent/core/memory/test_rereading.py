@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.core.guest import GuestSample, Rates, Seen, rates
-from agent.core.rereading import NO_COST, TRICKLE, Cost, cost, recent
+from agent.core.memory.rereading import NO_COST, TRICKLE, Cost, cost, recent
 from protocol.units import Bytes, Instant, Seconds
 
 MIB = 1024.0**2

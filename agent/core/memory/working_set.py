@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent.core.memory.rereading import Cost
 from agent.core.policy import CachePolicy
-from agent.core.rereading import Cost
 from protocol.units import Bytes, Instant, Seconds
 
 

@@ -7,9 +7,9 @@ from math import lcm
 
 from agent.core.goal import MEMORY_USED, NOTHING, Goal
 from agent.core.guest import GuestSample
+from agent.core.memory.probing import MemoryView
+from agent.core.memory.rereading import Cost
 from agent.core.policy import MemoryPolicy
-from agent.core.probing import MemoryView
-from agent.core.rereading import Cost
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, Resources
 

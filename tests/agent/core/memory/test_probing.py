@@ -6,13 +6,13 @@ from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.core.memory_view import kernel_share
+from agent.core.memory.memory_view import kernel_share
+from agent.core.memory.probing import MemoryView, Probing
+from agent.core.memory.rereading import Cost
+from agent.core.memory.trials import Growth, Shrink
+from agent.core.memory.working_set import Floor
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
-from agent.core.probing import MemoryView, Probing
-from agent.core.rereading import Cost
-from agent.core.trials import Growth, Shrink
 from agent.core.vm import Vm
-from agent.core.working_set import Floor
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from tests.agent.core.story import Story, cu, settled
