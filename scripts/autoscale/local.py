@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from deploy.local.cluster.control import ControlResponse, NoAnswerError, ask_cluster
+from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
@@ -48,6 +48,7 @@ def app() -> typer.Typer:
     group.command("down")(down)
     group.command("status")(status)
     group.command("address")(address)
+    group.command("kubelet")(kubelet)
     return group
 
 
@@ -63,6 +64,10 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
     policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
+    node_label: Annotated[list[str] | None, typer.Option(help="NODE=KEY=VALUE, such as node-2=zone=b.")] = None,
+    node_taint: Annotated[
+        list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
 ) -> None:
@@ -77,6 +82,8 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         vms=vms,
         policy=policy,
         load=load,
+        node_labels=node_label or [],
+        node_taints=node_taint or [],
     )
     run(_up(ClusterFolder.of(name), spec, detach=detach))
 
@@ -128,6 +135,27 @@ async def _down(folder: ClusterFolder) -> int:
     ran = await stop(folder, SystemClock())
     folder.remove()
     console.print(f"The cluster {folder.name!r} {'has ended' if ran else 'did not run; its remains are removed'}.")
+    return 0
+
+
+class KubeletAction(StrEnum):
+    """What is done to a kubelet."""
+
+    STOP = "stop"
+    START = "start"
+
+
+def kubelet(
+    action: Annotated[KubeletAction, typer.Argument(help="stop or start")],
+    node: Annotated[str, typer.Argument(help="Such as node-1.")],
+    name: Name = "local",
+) -> None:
+    """Stop a node's kubelet, as if its machine hung (NotReady after 40 s; guests run on), or start it again."""
+    run(_kubelet(ClusterFolder.of(name), action, node))
+
+
+async def _kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
+    await ask_cluster(folder, STOP_KUBELET if action is KubeletAction.STOP else START_KUBELET, node)
     return 0
 
 

@@ -97,7 +97,8 @@ class RuntimeFixture:
             sidecars=False,
             policy=None,
         )
-        self._runtime = asyncio.ensure_future(Runtime(dependencies).run())
+        self.controllers = Runtime(dependencies)
+        self._runtime = asyncio.ensure_future(self.controllers.run())
         await self.settle()
 
     async def stop(self) -> None:

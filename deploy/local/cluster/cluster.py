@@ -19,7 +19,13 @@ import httpx
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
-from deploy.local.cluster.control import ControlResponse, ProcessStatus, control_endpoint
+from deploy.local.cluster.control import (
+    START_KUBELET,
+    STOP_KUBELET,
+    ControlResponse,
+    ProcessStatus,
+    control_endpoint,
+)
 from deploy.local.cluster.control_plane import (
     EXTENDER_PORT,
     PROBES_PORT,
@@ -99,6 +105,8 @@ class Cluster:
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await create_vms(client, self._spec.vms)
 
+        actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
+
         def status() -> ControlResponse:
             own = [
                 ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
@@ -114,7 +122,7 @@ class Cluster:
                 network=network.description, guests=made.description, agents=agents_text, host=host, parts=parts
             )
 
-        await stack.enter_async_context(control_endpoint(self._folder, network, status))
+        await stack.enter_async_context(control_endpoint(self._folder, network, status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         self._progress.ready()

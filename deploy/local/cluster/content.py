@@ -8,7 +8,7 @@ from typing import Final
 import yaml
 
 from deploy.kube.client import ApiClient, ApiError
-from deploy.local.kubelet.node_object import NodeSpec, node_object
+from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
 from protocol.kubernetes.objects import Json, items, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
@@ -45,10 +45,12 @@ async def _is_established(client: ApiClient, name: str) -> bool:
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
-    """Makes the Node object, with its status, also where an older one is there."""
+    """Makes the Node object, or gives an older one its labels and status; taints are given only to a new one."""
     wanted = node_object(node, timestamp(clock.wall()))
     await ensure(client, NODES, "", wanted)
-    await client.merge_patch(NODES, ObjectName("", node.name), {"status": wanted["status"]}, "status")
+    name = ObjectName("", node.name)
+    await client.merge_patch(NODES, name, {"metadata": {"labels": node_labels(node)}})
+    await client.merge_patch(NODES, name, {"status": wanted["status"]}, "status")
 
 
 async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:

@@ -1,4 +1,4 @@
-"""The door through which the command line speaks to a running cluster: one JSON line asked, one answered.
+"""Where the command line speaks to a running cluster: one JSON line asked, one answered.
 
 It listens on loopback and answers only who knows the token in the cluster's private folder.
 """
@@ -9,8 +9,9 @@ import asyncio
 import hmac
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 import msgspec
 
@@ -28,7 +29,7 @@ class ControlEndpoint(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A question: ``status``, or ``expose`` with a target and a port of the cluster's network."""
+    """A question: ``status``, ``expose`` with a target and a port of the cluster's network, or an action's name."""
 
     token: str
     ask: str
@@ -56,9 +57,16 @@ class ControlResponse(msgspec.Struct, frozen=True):
     parts: list[ProcessStatus] = []
 
 
+STOP_KUBELET: Final = "stop-kubelet"
+START_KUBELET: Final = "start-kubelet"
+
+Actions = Mapping[str, Callable[[str], None]]
+"""What can be done to the cluster, by its name; each is given the request's target and may raise ``LookupError``."""
+
+
 @asynccontextmanager
 async def control_endpoint(
-    folder: ClusterFolder, network: ClusterNetwork, status: Callable[[], ControlResponse]
+    folder: ClusterFolder, network: ClusterNetwork, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
     """Answers while the context is open."""
     token = secrets.token_hex(16)
@@ -66,7 +74,7 @@ async def control_endpoint(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await reader.readline()
-            writer.write(msgspec.json.encode(await _answer(line, token, network, status)) + b"\n")
+            writer.write(msgspec.json.encode(await _answer(line, token, network, status, actions)) + b"\n")
             await writer.drain()
         except OSError:
             return  # whoever asked has gone
@@ -84,7 +92,7 @@ async def control_endpoint(
 
 
 async def _answer(
-    line: bytes, token: str, network: ClusterNetwork, status: Callable[[], ControlResponse]
+    line: bytes, token: str, network: ClusterNetwork, status: Callable[[], ControlResponse], actions: Actions
 ) -> ControlResponse:
     try:
         ask = msgspec.json.decode(line, type=ControlRequest)
@@ -95,8 +103,11 @@ async def _answer(
     if ask.ask == "status":
         return status()
     try:
+        if ask.ask in actions:
+            actions[ask.ask](ask.target)
+            return ControlResponse()
         return ControlResponse(port=await network.expose(ask.target, ask.port))
-    except (NetworkError, ValueError) as error:
+    except (NetworkError, ValueError, LookupError) as error:
         return ControlResponse(error=str(error))
 
 
@@ -107,10 +118,10 @@ class NoAnswerError(Exception):
 async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: int = 0) -> ControlResponse:
     """Asks the running cluster of ``folder``. Raises ``NoAnswerError``."""
     try:
-        door = msgspec.json.decode(folder.control.read_bytes(), type=ControlEndpoint)
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        endpoint = msgspec.json.decode(folder.control.read_bytes(), type=ControlEndpoint)
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         try:
-            writer.write(msgspec.json.encode(ControlRequest(door.token, ask, target, port)) + b"\n")
+            writer.write(msgspec.json.encode(ControlRequest(endpoint.token, ask, target, port)) + b"\n")
             async with asyncio.timeout(10.0):
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:

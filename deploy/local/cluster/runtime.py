@@ -15,6 +15,7 @@ from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kubelet.kubelet import Kubelet
+from deploy.local.kubelet.node_lifecycle import NodeLifecycle
 from deploy.local.kubelet.pod_gc import PodGarbageCollector
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.scheduling.extender import Extender
@@ -57,7 +58,9 @@ class Runtime:
             client, deps.network, deps.guests, clock, deps.state, deps.policy, self._guest_changed
         )
         self._kubelet = Kubelet(deps.nodes, pods, vms, self.node_dependencies)
-        self._gone_nodes = PodGarbageCollector(client, nodes, pods, clock)
+        self._pod_gc = PodGarbageCollector(client, nodes, pods, clock)
+        self._nodes = deps.nodes
+        self._node_lifecycle = NodeLifecycle(client, nodes, clock)
         controllers = ControllerDependencies(
             client=client,
             vms=vms,
@@ -72,6 +75,7 @@ class Runtime:
         self._controller = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
         self._loop = SchedulingLoop(
+            client,
             SchedulerInformers(pods, nodes),
             Extender(deps.extender),
             EventRecorder(client, "autoscale-scheduler", clock),
@@ -83,13 +87,30 @@ class Runtime:
         async with asyncio.TaskGroup() as tasks:
             for cache in self._caches:
                 tasks.create_task(cache.run())
-            for part in (self._kubelet, self._gone_nodes, self._controller, self._migrations, self._loop):
+            controllers = (self._controller, self._migrations, self._node_lifecycle, self._pod_gc)
+            for part in (self._kubelet, *controllers, self._loop):
                 tasks.create_task(part.run())
 
     async def synced(self) -> None:
         """Returns when every cache is filled."""
         for cache in self._caches:
             await cache.synced.wait()
+
+    def stop_kubelet(self, node: str) -> None:
+        """Stops the kubelet of one node, as if its machine hung; its guests run on. Raises ``LookupError``."""
+        self._check_node(node)
+        self._kubelet.stop_node(node)
+        self._node_lifecycle.kubelet_stopped(node)
+
+    def start_kubelet(self, node: str) -> None:
+        """Starts the kubelet of one node again. Raises ``LookupError``."""
+        self._check_node(node)
+        self._node_lifecycle.kubelet_started(node)
+        self._kubelet.start_node(node)
+
+    def _check_node(self, node: str) -> None:
+        if node not in self._nodes:
+            raise LookupError(f"this cluster has no node {node!r}: it has {', '.join(sorted(self._nodes))}")
 
     def parts(self) -> list[ProcessStatus]:
         """The agents that run in pods."""

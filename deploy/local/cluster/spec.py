@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
-from deploy.local.kubelet.node_object import NodeSpec
+from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
+from protocol.kubernetes.objects import Json
 from protocol.units import QuantityError, Resources
 
 MOST_SIDECARS: Final = 8
 """With more simulated VMs than this, one agent per node serves them all: a process beside each would be too heavy."""
+
+
+_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 
 
 class SpecError(ValueError):
@@ -18,7 +25,10 @@ class SpecError(ValueError):
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play."""
+    """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
+
+    ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
+    """
 
     guests: Literal["qemu", "simulated"] = "qemu"
     nodes: int = 2
@@ -29,6 +39,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     vms: int = 0
     policy: str = ""
     load: str = ""
+    node_labels: list[str] = []
+    node_taints: list[str] = []
 
     @property
     def node_specs(self) -> list[NodeSpec]:
@@ -39,7 +51,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             capacity = Resources.parse(self.node_cpu, self.node_memory)
         except QuantityError as error:
             raise SpecError(f"the size of the nodes: {error}") from error
-        return [NodeSpec(f"node-{number}", capacity) for number in range(1, self.nodes + 1)]
+        names = [f"node-{number}" for number in range(1, self.nodes + 1)]
+        labels = parse_labels(self.node_labels, names)
+        taints = parse_taints(self.node_taints, names)
+        return [NodeSpec(name, capacity, labels[name], taints[name]) for name in names]
 
     @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:
@@ -51,3 +66,36 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         if self.guests == "simulated" and self.vms > MOST_SIDECARS:
             return "node", f"one process for each node: a sidecar each would be many for {self.vms} VMs"
         return "sidecar", "one agent in each VM's pod"
+
+
+def parse_labels(given: Sequence[str], nodes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Labels by node of texts such as ``node-2=zone=b``. Raises ``SpecError``."""
+    found: dict[str, dict[str, str]] = {node: {} for node in nodes}
+    for each in given:
+        node, _, label = each.partition("=")
+        key, equals, value = label.partition("=")
+        if not (_KEY.fullmatch(key) and equals and _VALUE.fullmatch(value)):
+            raise SpecError(f"a label of a node is NODE=KEY=VALUE, such as node-2=zone=b, not {each!r}")
+        _known(node, nodes)
+        found[node][key] = value
+    return found
+
+
+def parse_taints(given: Sequence[str], nodes: Sequence[str]) -> dict[str, tuple[Json, ...]]:
+    """Taints by node of texts such as ``node-1=dedicated=gpu:NoSchedule``. Raises ``SpecError``."""
+    found: dict[str, tuple[Json, ...]] = dict.fromkeys(nodes, ())
+    for each in given:
+        node, _, taint = each.partition("=")
+        place, _, effect = taint.rpartition(":")
+        key, _, value = place.partition("=")
+        if not (_KEY.fullmatch(key) and _VALUE.fullmatch(value) and effect in EFFECTS):
+            effects = ", ".join(EFFECTS)
+            raise SpecError(f"a taint of a node is NODE=KEY[=VALUE]:EFFECT with an effect of {effects}, not {each!r}")
+        _known(node, nodes)
+        found[node] += ({"key": key, **({"value": value} if value else {}), "effect": effect},)
+    return found
+
+
+def _known(node: str, nodes: Sequence[str]) -> None:
+    if node not in nodes:
+        raise SpecError(f"there is no node {node!r}: the nodes are {', '.join(nodes)}")

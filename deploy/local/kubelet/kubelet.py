@@ -45,6 +45,7 @@ class Kubelet:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
+        self._stopped: set[str] = set()  # nodes whose kubelet looks at nothing; what runs there runs on
         self._ended: dict[str, Json] = {}  # how pods ended here, while the cache has not heard of it
         pods.listen(self._pod_changed)
 
@@ -72,6 +73,17 @@ class Kubelet:
             raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "one of the pods does not run here")
         return await ends[0][0].send(ends[1][0], limits, progress)
 
+    def stop_node(self, node: str) -> None:
+        """The kubelet of ``node`` stops: guests run on, but nothing begins, ends or is reported there."""
+        self._stopped.add(node)
+
+    def start_node(self, node: str) -> None:
+        """The kubelet of ``node`` runs again."""
+        self._stopped.discard(node)
+        for name, pod in self._pods.objects.items():
+            if node_of(pod) == node:
+                self._queue.add(name)
+
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network."""
         return await self._deps.network.vm_address(vm)
@@ -93,6 +105,8 @@ class Kubelet:
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
         found = self._sandboxes.get(name)
+        if pod is not None and node_of(pod) in self._stopped:
+            return
         if found is not None and (pod is None or uid_of(pod) != found[0].uid or is_leaving(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:

@@ -1,44 +1,91 @@
-"""The Node object of a local node (pure): ready, with what it has to give."""
+"""The Node object of a local node, and what follows from its state (pure)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, flag, items, text
 from protocol.units import Resources
 
 MOST_PODS: Final = "500"
+NOT_READY: Final = "node.kubernetes.io/not-ready"
+UNREACHABLE: Final = "node.kubernetes.io/unreachable"
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_LIFECYCLE: Final = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
+_BY_READY: Final = {"True": "", "False": NOT_READY}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node: its name and what it has; all of it is allocatable."""
+    """One node: its name and what it has, all of it allocatable; its labels, and the taints that it is made with."""
 
     name: str
     capacity: Resources
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Json, ...] = ()
 
 
 def node_object(node: NodeSpec, now: str) -> Json:
-    """The object as it is registered. It carries no not-ready taint, which nobody here would remove."""
+    """The object as it is registered: ready, and without a not-ready taint that would have to be removed first."""
     amounts = {"cpu": node.capacity.cpu.quantity(), "memory": node.capacity.mem.quantity(), "pods": MOST_PODS}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}},
-        "spec": {"taints": []},
+        "metadata": {"name": node.name, "labels": node_labels(node)},
+        "spec": {"taints": list(node.taints)},
         "status": {
             "capacity": amounts,
             "allocatable": amounts,
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "status": "True",
-                    "reason": "KubeletReady",
-                    "message": "the local runtime is up",
-                    "lastHeartbeatTime": now,
-                    "lastTransitionTime": now,
-                }
-            ],
+            "conditions": [ready_condition("True", "KubeletReady", "the local runtime is up", now)],
         },
     }
+
+
+def node_labels(node: NodeSpec) -> Json:
+    """The labels that a node has from its kubelet."""
+    return {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
+
+
+def ready_condition(status: str, reason: str, message: str, now: str) -> Json:
+    """The condition Ready: ``status`` is True, False or Unknown."""
+    return {
+        "type": "Ready",
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }
+
+
+def ready_status(node: Json) -> str:
+    """True, False or Unknown; Unknown where the node says nothing."""
+    return next((text(each, "status") for each in items(node, "status", "conditions") if _is_ready(each)), "Unknown")
+
+
+def with_condition(node: Json, condition: Json) -> list[Json]:
+    """The node's conditions with ``condition`` in place of its condition Ready."""
+    return [*(each for each in items(node, "status", "conditions") if not _is_ready(each)), condition]
+
+
+def _is_ready(condition: Json) -> bool:
+    return text(condition, "type") == "Ready"
+
+
+def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
+    """The node's taints with those that follow from its condition Ready and from being cordoned, as in Kubernetes."""
+    kept = {(text(each, "key"), text(each, "effect")): each for each in items(node, "spec", "taints")}
+    wanted = []
+    if key := _BY_READY.get(ready, UNREACHABLE):
+        wanted += [(key, "NoSchedule"), (key, "NoExecute")]
+    if flag(node, "spec", "unschedulable"):
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+    others = [each for (key, _), each in kept.items() if key not in _LIFECYCLE]
+    return [*others, *(kept.get(place, _taint(place, now)) for place in wanted)]
+
+
+def _taint(place: tuple[str, str], now: str) -> Json:
+    return {"key": place[0], "effect": place[1], "timeAdded": now}

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from protocol.kubernetes.objects import Json
+
+POD_SCHEDULED: Final = "PodScheduled"
 MAX_EXTENDER_SCORE_FACTOR: Final = 10
 """kube-scheduler scores nodes 0-100, an extender 0-10: its scores count ten times, times its weight."""
 
@@ -29,3 +32,14 @@ def no_node_message(refusals: Mapping[str, str], nodes: int) -> str:
     counted = Counter(refusals.values())
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=lambda each: each[0]))
     return f"0/{nodes} nodes are available: {reasons}."
+
+
+def unschedulable(message: str, now: str) -> Json:
+    """The condition of a pod that fits nowhere, in kube-scheduler's form."""
+    return {
+        "type": POD_SCHEDULED,
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastTransitionTime": now,
+    }

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Change, Informer
-from deploy.local.scheduling.choice import no_node_message, winner
+from deploy.local.kubelet.reporting import write_status
+from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unschedulable, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
+from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed
 from deploy.local.scheduling.predicates import refusal
 from deploy.local.scheduling.queue import Failure, SchedulingQueue
 from protocol.kubernetes.objects import (
@@ -32,10 +36,12 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
 )
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from scheduler_plugin.constraints import PlacedPod
 
 EXTENDER_WEIGHT: Final = 1
 _IDLE: Final = Seconds(3600.0)
@@ -62,8 +68,14 @@ class SchedulingLoop:
     """Gives nodes to the pods that name our scheduler."""
 
     def __init__(
-        self, watched: SchedulerInformers, extender: Extender, events: EventRecorder, randomness: Randomness
+        self,
+        client: ApiClient,
+        watched: SchedulerInformers,
+        extender: Extender,
+        events: EventRecorder,
+        randomness: Randomness,
     ) -> None:
+        self._client = client
         self._pods = watched.pods
         self._nodes = watched.nodes
         self._extender = extender
@@ -71,6 +83,9 @@ class SchedulingLoop:
         self._clock = randomness.clock
         self._chance = randomness
         self._queue = SchedulingQueue()
+        self._placed: dict[ObjectName, PlacedPod] = {}
+        self._assumed: dict[ObjectName, PlacedPod] = {}  # a bind is under way, or the cache has not heard of it
+        self._attracted = False  # a pod waits for others to be placed, as its pod affinity demands
         self._stir = asyncio.Event()
         self._pods.listen(self._pod_changed)
         self._nodes.listen(self._node_changed)
@@ -110,6 +125,7 @@ class SchedulingLoop:
             await self._failed(name, pod, Failure.ERROR, str(error))
             return
         if node:
+            self._assumed[name] = placed(pod, node)
             binds.create_task(self._bind(name, pod, node))
 
     async def _choose(self, pod: Json) -> str:
@@ -117,12 +133,16 @@ class SchedulingLoop:
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
         nodes = {each.name: node for each, node in self._nodes.objects.items() if not is_leaving(node)}
         refused = {each: reason for each, node in nodes.items() if (reason := refusal(pod, node))}
+        rules = PodRules(pod, nodes, {**self._placed, **self._assumed}.values())
+        refused |= {each: reason for each in nodes.keys() - refused.keys() if (reason := rules.refusal(each))}
         feasible = [each for each in sorted(nodes) if each not in refused]
         if feasible:
             answer = await self._extender.filter(pod, feasible)
             refused |= answer.refusals
             feasible = list(answer.NodeNames or ())
         if not feasible:
+            if AFFINITY in refused.values():
+                self._attracted = True
             await self._failed(name, pod, Failure.NO_NODE, no_node_message(refused, len(nodes)))
             return ""
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
@@ -132,6 +152,7 @@ class SchedulingLoop:
         try:
             await self._extender.bind(name, uid_of(pod), node)
         except ExtenderError as error:
+            self._assumed.pop(name, None)
             await self._failed(name, pod, Failure.ERROR, f"binding rejected: {error}")
             return
         await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
@@ -140,8 +161,18 @@ class SchedulingLoop:
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
+        if failure is Failure.NO_NODE:
+            await self._say_unschedulable(pod, message)
+
+    async def _say_unschedulable(self, pod: Json, message: str) -> None:
+        """Writes the condition that ``kubectl describe`` and autoscalers read, with every attempt."""
+        condition = unschedulable(message, timestamp(self._clock.wall()))
+        others = [each for each in items(pod, "status", "conditions") if text(each, "type") != POD_SCHEDULED]
+        with suppress(ApiError, ApiUnavailableError):
+            await write_status(self._client, pod, {"conditions": [*others, condition]})
 
     def _pod_changed(self, change: Change) -> None:
+        self._follow_placement(change)
         if change.new is not None and _wants_node(change.new):
             self._queue.add(change.name)
         else:
@@ -149,6 +180,17 @@ class SchedulingLoop:
             if change.old is not None and node_of(change.old) and (change.new is None or is_over(change.new)):
                 self._queue.wake()
         self._stir.set()
+
+    def _follow_placement(self, change: Change) -> None:
+        self._placed.pop(change.name, None)
+        if change.new is None or is_over(change.new):
+            self._assumed.pop(change.name, None)
+        elif node_of(change.new):
+            self._assumed.pop(change.name, None)
+            self._placed[change.name] = placed(change.new)
+            if self._attracted and (change.old is None or not node_of(change.old)):
+                self._attracted = False
+                self._queue.wake()
 
     def _node_changed(self, change: Change) -> None:
         if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):

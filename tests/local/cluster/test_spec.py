@@ -72,3 +72,30 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     assert folder.read_spec() == ClusterSpec(vms=7)
     folder.remove()
     assert not folder.exists()
+
+
+def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
+    spec = ClusterSpec(
+        node_labels=["node-2=zone=b", "node-2=example.com/disk="],
+        node_taints=["node-1=gpu=yes:NoSchedule", "node-1=old:NoExecute"],
+    )
+    first, second = spec.node_specs
+    assert (dict(first.labels), dict(second.labels)) == ({}, {"zone": "b", "example.com/disk": ""})
+    gpu, old = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"key": "old", "effect": "NoExecute"}
+    assert (first.taints, second.taints) == ((gpu, old), ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (ClusterSpec(node_labels=["zone=b"]), "NODE=KEY=VALUE"),
+        (ClusterSpec(node_labels=["node-1=a b=c"]), "NODE=KEY=VALUE"),
+        (ClusterSpec(node_labels=["node-9=zone=b"]), "there is no node 'node-9': the nodes are node-1, node-2"),
+        (ClusterSpec(node_taints=["node-1=gpu"]), "NODE=KEY"),
+        (ClusterSpec(node_taints=["node-1=gpu:Never"]), "NoSchedule, PreferNoSchedule, NoExecute"),
+        (ClusterSpec(node_taints=["node-9=gpu:NoSchedule"]), "there is no node 'node-9'"),
+    ],
+)
+def test_labels_and_taints_that_make_no_sense_are_refused(spec: ClusterSpec, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem.replace("[", r"\[")):
+        _ = spec.node_specs

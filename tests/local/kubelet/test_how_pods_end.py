@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.objects import Json, child, text
+from protocol.kubernetes.objects import Json, child, is_leaving, items, node_of, text
+from protocol.kubernetes.resources import NODES, PODS
+from protocol.messages import ObjectName
 from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime
 
 
@@ -70,3 +72,19 @@ async def test_an_error_of_the_runtime_ends_the_one_pod_that_it_is_about(runtime
     status = child(found, "status")
     said = "an error of the runtime: ArithmeticError('a size with a thousand digits')"
     assert (status["phase"], status["message"]) == ("Failed", said)
+
+
+async def test_a_stopped_kubelet_lets_guests_run_on_and_confirms_no_deletion(runtime: RuntimeFixture) -> None:
+    pod = await runtime.run_vm("Never")
+    node = node_of((await runtime.pods())[pod])
+    runtime.controllers.stop_kubelet(node)
+    await runtime.client.delete(PODS, ObjectName("default", pod))
+    await runtime.pass_time(60)
+    assert (runtime.guests.running, is_leaving((await runtime.pods())[pod])) == ([pod], True)
+    found = await runtime.client.get(NODES, ObjectName("", node))
+    assert [text(each, "status") for each in items(found, "status", "conditions")] == ["Unknown"]
+    runtime.controllers.start_kubelet(node)
+    await runtime.pass_time(3)
+    assert (runtime.guests.running, pod in await runtime.pods()) == ([], False)
+    with pytest.raises(LookupError, match="this cluster has no node 'n9': it has n1, n2"):
+        runtime.controllers.stop_kubelet("n9")

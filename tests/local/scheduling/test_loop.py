@@ -37,6 +37,7 @@ class World:
         self.nodes: dict[str, Json] = {name: node(name) for name in nodes}
         self.asked: list[str] = []
         self.said: list[tuple[str, str]] = []
+        self.conditions: dict[str, list[tuple[str, str, str | None, str | None]]] = {}
         self.room = 99
         self.refuse_binds = 0
         self.hold_binds: asyncio.Event | None = None
@@ -48,6 +49,14 @@ class World:
             self.said.append((event["reason"], event["message"]))
             return httpx.Response(201, json={"metadata": {"name": "event"}})
         if request.method == "PATCH":
+            if path.endswith("/status"):
+                written = json.loads(request.content)
+                name = path.split("/")[-2]
+                self.conditions[name] = [
+                    (each["type"], each["status"], each.get("reason"), each.get("message"))
+                    for each in written["status"]["conditions"]
+                ]
+                assert written["metadata"]["uid"] == f"uid-{name}"
             return httpx.Response(200, json={})
         held = self.pods if path.endswith("pods") else self.nodes
         return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": list(held.values())})
@@ -101,7 +110,7 @@ async def running(world: World) -> AsyncIterator[Stage]:
         pods, nodes = Informer(client, PODS, world.clock), Informer(client, NODES, world.clock)
         randomness = Randomness(world.clock, lambda: 0.0, lambda best: best[0])
         events = EventRecorder(client, "test", world.clock)
-        loop = SchedulingLoop(SchedulerInformers(pods, nodes), Extender(http), events, randomness)
+        loop = SchedulingLoop(client, SchedulerInformers(pods, nodes), Extender(http), events, randomness)
         task = asyncio.ensure_future(loop.run())
         try:
             stage = Stage(world, pods, nodes)
@@ -210,3 +219,68 @@ async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
         await world.clock.advance(1)
         await world.clock.advance(2)
         assert [reason for reason, _ in world.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]
+
+
+async def test_a_pod_that_fits_nowhere_is_unschedulable_in_its_status() -> None:
+    world = World(["n1"])
+    world.nodes["n2"] = {**node("n2"), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}
+    world.room = 0
+    world.pods["a"] = pending("a")
+    async with running(world):
+        message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {gpu: yes}."
+        assert world.conditions == {"a": [("PodScheduled", "False", "Unschedulable", message)]}
+        assert world.said == [("FailedScheduling", message)]
+
+
+APART = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "db"}}}
+        ]
+    }
+}
+
+
+def apart(name: str) -> Json:
+    made = pending(name, labels={"app": "db"})
+    return {**made, "spec": {"schedulerName": "autoscale-scheduler", "affinity": APART}}
+
+
+async def test_a_pod_that_is_being_bound_keeps_another_away_as_if_it_were_there() -> None:
+    world = World(["n1"])
+    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    world.hold_binds = asyncio.Event()
+    world.pods = {"a": apart("a"), "b": apart("b")}
+    async with running(world):
+        message = "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
+        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
+        assert world.said == [("FailedScheduling", message)]
+        world.hold_binds.set()
+        await settle()
+
+
+async def test_a_pod_whose_bind_fails_keeps_nobody_away() -> None:
+    world = World(["n1"])
+    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    world.refuse_binds = 1
+    world.pods = {"a": apart("a")}
+    async with running(world) as stage:
+        del world.pods["a"]
+        world.pods["b"] = apart("b")
+        await stage.look()
+        assert world.asked[-1] == "/bind b uid-b n1"
+
+
+async def test_a_pod_that_wants_company_is_tried_again_when_its_company_is_placed() -> None:
+    world = World(["n1"])
+    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    together = {"podAffinity": APART["podAntiAffinity"]}
+    world.pods["a"] = {**pending("a"), "spec": {"schedulerName": "autoscale-scheduler", "affinity": together}}
+    async with running(world) as stage:
+        assert world.asked == []
+        await world.clock.advance(30)
+        assert world.asked == []
+        other = pending("other", labels={"app": "db"})
+        world.pods["other"] = {**other, "spec": {"schedulerName": "someone", "nodeName": "n1"}}
+        await stage.look()
+        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]

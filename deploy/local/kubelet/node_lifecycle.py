@@ -1,0 +1,86 @@
+"""What becomes of nodes whose kubelet stops, and the taints that say so, as in Kubernetes' node lifecycle controller.
+
+Rules that hold here:
+
+- A kubelet that is silent for 40 s leaves its node's condition Ready unknown; one that runs again says it is ready.
+- The taints not-ready, unreachable and unschedulable follow from the node's state, whoever changed that. All other
+  taints are left alone.
+- Every write names the version of the node that was looked at, so that no taint of somebody else is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.informer import Informer
+from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
+from deploy.work_queue import WorkQueue
+from protocol.kubernetes.objects import Json, items, name_of, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import NODES
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+GRACE: Final = Seconds(40.0)
+
+
+class NodeLifecycle:
+    """Keeps conditions and taints of nodes true."""
+
+    def __init__(self, client: ApiClient, nodes: Informer, clock: Clock) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._clock = clock
+        self._queue = WorkQueue(clock)
+        self._stopped: dict[str, Instant] = {}
+        nodes.listen(lambda change: self._queue.add(change.name))
+
+    def kubelet_stopped(self, node: str) -> None:
+        """The kubelet of ``node`` is silent from now on."""
+        self._stopped.setdefault(node, self._clock.now())
+        self._queue.add(ObjectName("", node), GRACE)
+
+    def kubelet_started(self, node: str) -> None:
+        """The kubelet of ``node`` runs again."""
+        self._stopped.pop(node, None)
+        self._queue.add(ObjectName("", node))
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._nodes.synced.wait()
+        await self._queue.serve(self.reconcile, (ApiError, ApiUnavailableError))
+
+    async def reconcile(self, name: ObjectName) -> None:
+        """Brings one node's condition and taints up to date. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        now = timestamp(self._clock.wall())
+        condition = self._condition(node, now)
+        if condition is not None:
+            await self._write(name, node, {"status": {"conditions": with_condition(node, condition)}}, "status")
+            return  # the taints follow with the new state
+        taints = lifecycle_taints(node, ready_status(node), now)
+        if taints != items(node, "spec", "taints"):
+            await self._write(name, node, {"spec": {"taints": taints}}, "")
+
+    def _condition(self, node: Json, now: str) -> Json | None:
+        """The condition Ready where it must change."""
+        ready, since = ready_status(node), self._stopped.get(name_of(node).name)
+        if since is None:
+            is_back = ready == "Unknown"
+            return ready_condition("True", "KubeletReady", "the local runtime is up", now) if is_back else None
+        if ready == "Unknown" or self._clock.now() < since + GRACE:
+            return None
+        return ready_condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now)
+
+    async def _write(self, name: ObjectName, node: Json, change: Json, subresource: str) -> None:
+        body = {"metadata": {"resourceVersion": version_of(node)}, **change}
+        try:
+            await self._client.merge_patch(NODES, name, body, subresource)
+        except ApiError as error:
+            if error.kind is not RefusalKind.NOT_FOUND:
+                raise

@@ -1,0 +1,54 @@
+"""The rules between pods that kube-scheduler keeps: affinity, anti-affinity, spreading and host ports. Pure.
+
+They are judged by ``scheduler_plugin.constraints``, which knows them for migration targets too; the words are
+kube-scheduler's. Namespaces that a term selects by their labels are not known here and rule nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, node_of
+from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
+from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod
+from scheduler_plugin.constraints.host_ports import port_taken
+
+AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+SPREAD = "node(s) didn't match pod topology spread constraints"
+PORTS = "node(s) didn't have free ports for the requested pod ports"
+
+
+def placed(pod: Json, node: str = "") -> PlacedPod:
+    """A pod as the rules of others see it, on its node or on the one that it is about to get."""
+    traits = pod_traits(labels_of(pod), child(pod, "spec"), is_leaving=is_leaving(pod))
+    return PlacedPod(node or node_of(pod), name_of(pod).namespace, traits)
+
+
+class PodRules:
+    """The rules for one pod that wants a node, against the pods that have one."""
+
+    def __init__(self, pod: Json, nodes: Mapping[str, Json], pods: Iterable[PlacedPod]) -> None:
+        taints = {name: items(node, "spec", "taints") for name, node in nodes.items()}
+        self._view = ClusterView(
+            {name: node_traits(labels_of(node), taints[name], []) for name, node in nodes.items()}, pods
+        )
+        spec = child(pod, "spec")
+        self._traits = pod_traits(labels_of(pod), spec, is_leaving=False)
+        candidate = Candidate(name_of(pod).namespace, pod_constraints(spec), self._traits)
+        self._judgement = Judge(self._view).judge(candidate)
+
+    def refusal(self, node: str) -> str | None:
+        """Why ``node`` cannot take the pod beside the pods that are placed; None where it can."""
+        labels, affinity = self._view.nodes[node].labels, self._judgement.affinity
+        if affinity.hindrance(labels) is not None:
+            if any(labels.get(key) == value for key, value in affinity.repelled):
+                return ANTI_AFFINITY
+            if any(labels.get(key) == value for key, value in affinity.repelled_by_others):
+                return EXISTING_ANTI_AFFINITY
+            return AFFINITY
+        if any(limit.hindrance(labels) is not None for limit in self._judgement.spreads):
+            return SPREAD
+        taken = (port for pod in self._view.on(node) for port in pod.traits.host_ports)
+        return PORTS if port_taken(self._traits.host_ports, taken) is not None else None
