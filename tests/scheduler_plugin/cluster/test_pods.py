@@ -1,0 +1,185 @@
+"""Whose a pod is, what lies around its guest, and what a pod counts that is being resized in place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.messages import ObjectName
+from protocol.units import Resources
+from scheduler_plugin.cluster.pods import decode_pod, pod_at_most, read_pod
+from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
+
+
+def amounts(cpu: str, memory: str) -> Obj:
+    return {"cpu": cpu, "memory": memory}
+
+
+def container(name: str, cpu: str, memory: str, **more: Any) -> Obj:
+    return {"name": name, "resources": {"requests": amounts(cpu, memory)}, **more}
+
+
+def counted(spec: Obj, status: Obj | None = None) -> str:
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec, "status": status or {}}
+    assert decode_pod(json.dumps(pod).encode()) == read_pod(pod)
+    return str(read_pod(pod).requests)
+
+
+# In-place resize (KEP-1287) -----------------------------------------------------------------------------------------
+
+ASKED = container("a", "1", "1Gi")
+SHRINKS = {"name": "a", "allocatedResources": amounts("6", "24Gi"), "resources": {"requests": amounts("5", "20Gi")}}
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        (SHRINKS, "6 cpu, 24Gi"),
+        (
+            {"name": "a", "allocatedResources": amounts("1", "1Gi"), "resources": {"requests": amounts("5", "20Gi")}},
+            "5 cpu, 20Gi",
+        ),
+        ({"name": "a", "allocatedResources": amounts("500m", "8Gi")}, "1 cpu, 8Gi"),
+        ({"name": "a", "resources": {"requests": amounts("3", "512Mi")}}, "3 cpu, 1Gi"),
+        ({"name": "a", "resources": {}}, "1 cpu, 1Gi"),
+        ({"name": "a"}, "1 cpu, 1Gi"),
+        ({"name": "other", **{key: SHRINKS[key] for key in ("allocatedResources", "resources")}}, "1 cpu, 1Gi"),
+    ],
+)
+def test_a_container_counts_the_most_of_desired_allocated_and_actual(held: Obj, expected: str) -> None:
+    assert counted({"containers": [ASKED]}, {"containerStatuses": [held]}) == expected
+
+
+def test_a_resize_that_is_infeasible_counts_what_the_container_has() -> None:
+    grows = {"containers": [container("a", "64", "512Gi")]}
+    held = {"name": "a", "allocatedResources": amounts("2", "2Gi"), "resources": {"requests": amounts("1", "3Gi")}}
+    for reason, expected in (("Infeasible", "2 cpu, 3Gi"), ("Deferred", "64 cpu, 512Gi")):
+        condition = {"type": "PodResizePending", "status": "True", "reason": reason}
+        assert counted(grows, {"conditions": [condition], "containerStatuses": [held]}) == expected
+
+
+def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:
+    spec = {
+        "containers": [ASKED],
+        "initContainers": [container("side", "1", "1Gi", restartPolicy="Always"), container("init", "1", "1Gi")],
+    }
+    held = [{**SHRINKS, "name": "side"}, {**SHRINKS, "name": "init"}]
+    assert counted(spec, {"initContainerStatuses": held}) == "7 cpu, 25Gi"
+
+
+def test_a_request_on_the_pod_itself_is_resized_in_place_too() -> None:
+    spec = {"containers": [ASKED], "resources": {"requests": {"cpu": "2"}}, "overhead": amounts("100m", "0")}
+    assert counted(spec) == "2100m cpu, 1Gi"
+    held: Obj = {"allocatedResources": {"cpu": "3"}, "resources": {"requests": {"cpu": "4"}}}
+    assert counted(spec, held) == "4100m cpu, 1Gi"
+    assert counted(spec, {"allocatedResources": {"cpu": "3"}}) == "3100m cpu, 1Gi"
+    spec["resources"] = {"requests": {"cpu": "9"}}
+    condition = {"type": "PodResizePending", "reason": "Infeasible"}
+    assert counted(spec, {**held, "conditions": [condition]}) == "4100m cpu, 1Gi"
+
+
+# Whose it is --------------------------------------------------------------------------------------------------------
+
+
+def owned(*owners: Obj, labels: Obj | None = None) -> Obj:
+    pod = plain_pod("p", "1", "1Gi", "n1")
+    pod["metadata"] |= {"labels": labels or {}, "ownerReferences": list(owners)}
+    return pod
+
+
+DB = ObjectName("default", "db")
+VM = owner_of("db", "v-1")
+MOVE = owner_of("m", "m-1", "VirtualMachineMigration")
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (owned(VM), (DB, "v-1", None, "")),
+        (owned(VM, labels={"vm.neon.tech/name": "other"}), (DB, "v-1", None, "")),
+        (owned(labels={"vm.neon.tech/name": "db"}), (None, "", None, "")),
+        (owned(VM | {"apiVersion": "example.com/v1"}, labels={"vm.neon.tech/name": "db"}), (None, "", None, "")),
+        (owned(owner_of("rs", "r", "ReplicaSet")), (None, "", None, "")),
+        (owned(MOVE, labels={"vm.neon.tech/name": "db"}), (DB, "", ObjectName("default", "m"), "m-1")),
+        (owned(MOVE), (None, "", ObjectName("default", "m"), "m-1")),
+        (owned(MOVE | {"controller": False}, VM), (DB, "v-1", None, "")),
+    ],
+    ids=[
+        "owned by the VM",
+        "the owner's name, not the label's",
+        "a label alone",
+        "a VirtualMachine of another group",
+        "another owner",
+        "a target",
+        "a target without a label",
+        "a source",
+    ],
+)
+def test_a_pod_is_its_owners(pod: Obj, expected: tuple[object, ...]) -> None:
+    found = read_pod(pod)
+    assert (found.vm, found.vm_uid, found.migration, found.migration_uid) == expected
+
+
+# What lies around the guest -----------------------------------------------------------------------------------------
+
+
+def around(**spec: Any) -> str:
+    return str(read_pod(owned(VM) | {"spec": spec}).around)
+
+
+def test_what_lies_around_the_guest_is_all_but_its_container() -> None:
+    side = container("agent", "10m", "48Mi")
+    runner = container("neonvm-runner", "500m", "512Mi")
+    assert around(containers=[runner, side], overhead=amounts("250m", "300Mi")) == "260m cpu, 348Mi"
+    assert around(containers=[side, runner]) == "10m cpu, 48Mi"
+    assert around(containers=[container("first", "500m", "512Mi"), side]) == "10m cpu, 48Mi"
+    native = side | {"restartPolicy": "Always"}
+    assert around(containers=[runner], initContainers=[native, container("init", "9", "9Gi")]) == "10m cpu, 48Mi"
+    assert around(containers=[]) == "0 cpu, 0"
+
+
+def test_nothing_lies_around_the_guest_of_a_pod_that_runs_none() -> None:
+    pod = plain_pod("p")
+    pod["spec"]["overhead"] = amounts("1", "1Gi")
+    assert str(read_pod(pod).around) == "0 cpu, 0"
+
+
+# What cannot be read ------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_cannot_be_read_is_known_as_far_as_it_can() -> None:
+    pod = vm_pod("db", "n1")
+    pod["spec"]["containers"] = "garbage"
+    with pytest.raises(ValueError, match=r"spec\.containers: expected array, got str"):
+        read_pod(pod)
+    found = pod_at_most(pod, "because")
+    assert (found.uid, found.name, found.vm, found.vm_uid, found.node, found.unreadable, found.finished) == (
+        "pod-db",
+        ObjectName("default", "db-pod"),
+        DB,
+        "vm-db",
+        "n1",
+        "because",
+        False,
+    )
+    assert found.requests == Resources.parse(0, 0)
+
+
+def test_a_finished_pod_that_cannot_be_read_is_finished() -> None:
+    assert pod_at_most({"metadata": {"uid": "u"}, "status": {"phase": "Failed"}}, "because").finished
+
+
+@pytest.mark.parametrize("obj", [{}, {"metadata": 3}, {"metadata": {"ownerReferences": [3, {"kind": 7}]}, "spec": []}])
+def test_anything_is_a_pod_at_most(obj: Json) -> None:
+    assert pod_at_most(obj, "because").unreadable == "because"
+
+
+@pytest.mark.parametrize("nested", [{"metadata": {"name": "p", "labels": {"a": 1}}, "spec": {}}])
+def test_what_breaks_a_rule_is_one_kind_of_error(nested: Json) -> None:
+    with pytest.raises(ValueError, match=r"metadata\.labels"):
+        read_pod(nested)
+    with pytest.raises(ValueError, match="document"):
+        decode_pod(b'{"metadata":' * 3000)

@@ -1,0 +1,84 @@
+"""A VM that cannot be read, or only in part, counts as the most that it may be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import Resources
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
+from scheduler_plugin.ledger import VmFacts
+from tests.scheduler_plugin.objects import Obj, vm
+
+
+def broken(**guest: Any) -> Obj:
+    """A VM of 1 to 8 CPUs and 1 to 16 slots of 1Gi, with something else in its ``spec.guest``."""
+    obj = vm("db", 2, 4)
+    obj["metadata"]["resourceVersion"] = "7"
+    obj["spec"]["guest"] |= guest
+    obj["status"] |= {"cpus": 3, "memorySize": "5Gi"}
+    return obj
+
+
+def at_most(obj: Obj) -> VmFacts:
+    with pytest.raises(InvalidObjectError):
+        parse_virtual_machine(obj)
+    return vm_facts(vm_at_most(obj, "because"))
+
+
+@pytest.mark.parametrize(
+    ("guest", "use", "is_bounded"),
+    [
+        ({"cpus": {"min": 4, "max": 2, "use": 1}}, Resources.parse(4, "16Gi"), True),
+        ({"memorySlots": {"min": 1, "max": 600, "use": 1}}, Resources.parse(8, "600Gi"), True),
+        ({"cpus": {"min": 4, "max": "lots", "use": 1}}, Resources.parse(3, "16Gi"), False),
+        ({"cpus": "lots"}, Resources.parse(3, "16Gi"), False),
+        ({"memorySlotSize": "100Mi"}, Resources.parse(8, "5Gi"), True),
+        ({"memorySlotSize": True}, Resources.parse(8, "5Gi"), False),
+        ({"memorySlots": {"min": 1, "max": "1e999999999"}}, Resources.parse(8, "5Gi"), False),
+        ({"cpus": {"min": "-1"}, "memorySlots": {}}, Resources.parse(3, "5Gi"), False),
+    ],
+)
+def test_an_unreadable_vm_is_the_largest_size_that_it_names(guest: Obj, use: Resources, is_bounded: bool) -> None:
+    facts = at_most(broken(**guest))
+    assert (facts.use, facts.is_bounded, facts.unreadable, facts.may_move) == (use, is_bounded, "because", False)
+    assert (facts.name.name, facts.uid, facts.version, facts.pod and facts.pod.name) == ("db", "vm-db", 7, "db-pod")
+
+
+def test_a_permit_that_cannot_be_read_counts_as_all_that_the_spec_allows() -> None:
+    obj = vm("db", 2, 4)
+    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": '{"vCPUs":"1e1000000000000000000","mem":1}'}
+    facts = vm_facts(parse_virtual_machine(obj))
+    assert (facts.use, facts.permit) == (Resources.parse(2, "4Gi"), Resources.parse(8, "16Gi"))
+
+
+def test_a_status_that_cannot_be_read_counts_as_all_that_the_spec_allows() -> None:
+    obj = vm("db", 2, 4)
+    obj["status"] |= {"cpus": [], "memorySize": "1Gi"}
+    assert vm_facts(parse_virtual_machine(obj)).actual == Resources.parse(8, "16Gi")
+
+
+def test_bounds_above_the_spec_are_ignored_and_named() -> None:
+    obj = vm("db", 6, 12)
+    bounds = {"min": {"cpu": 1, "mem": "1Gi"}, "max": {"cpu": 64, "mem": "16Gi"}}
+    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/bounds": json.dumps(bounds)}
+    found = parse_virtual_machine(obj)
+    assert "both within 250m cpu, 1Gi to 8 cpu, 16Gi as in spec.guest" in found.problems[0]
+    assert (vm_facts(found).use, vm_facts(found).most) == (Resources.parse(6, "12Gi"), Resources.parse(8, "16Gi"))
+
+
+garbage = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+)
+
+
+@given(garbage, garbage, garbage)
+def test_anything_is_a_vm_at_most(metadata: object, cpus: object, status: object) -> None:
+    found = vm_facts(vm_at_most({"metadata": metadata, "spec": {"guest": {"cpus": cpus}}, "status": status}, "because"))
+    assert found.unreadable == "because"

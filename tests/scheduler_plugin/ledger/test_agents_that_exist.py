@@ -1,0 +1,121 @@
+"""Permits are promises to agents that exist; a VM without an agent follows its object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import Ledger, PersistPermit, RoomFreed, VmFacts
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, vm, vm_pod
+
+AFTER = Instant(NOW + SETTLE)
+
+
+def opted_out(of: str, use: float, *, permit: float | None = None, version: int = 1) -> VmFacts:
+    found = vm(of, amount(use), permit=None if permit is None else amount(permit), version=version)
+    return replace(found, has_agent=False)
+
+
+def pending(of: str, use: float, *, permit: float | None = None, version: int = 1) -> VmFacts:
+    found = vm(of, amount(use), permit=None if permit is None else amount(permit), version=version)
+    return replace(found, phase="Pending")
+
+
+def taken_back(to: float, revision: int) -> PersistPermit:
+    return PersistPermit(name("a"), amount(to), revision, before_answer=False, uid="a-first")
+
+
+def test_an_agent_that_is_never_heard_of_after_a_restart_holds_nothing() -> None:
+    fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
+    fleet.resize("a", amount(1), now=Instant(AFTER - 1))
+    assert fleet.on("n1") == amount(8), "its first message may still be on its way"
+    fleet.did(fleet.ledger.pass_time(Instant(AFTER - 1)))
+    assert fleet.on("n1") == amount(8)
+    fleet.did(fleet.ledger.pass_time(AFTER))
+    assert fleet.on("n1") == amount(1)
+
+
+def test_the_objects_next_news_end_such_a_promise_too() -> None:
+    fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
+    fleet.resize("a", amount(1), now=AFTER)
+    assert fleet.on("n1") == amount(1)
+
+
+def test_an_agent_that_was_heard_of_keeps_what_it_was_told() -> None:
+    fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8), number=1, now=NOW)
+    fleet.resize("a", amount(1), now=LATER)
+    fleet.did(fleet.ledger.pass_time(LATER))
+    assert fleet.on("n1") == amount(8)
+
+
+def test_a_persisted_permit_stays_promised_while_its_agent_is_silent() -> None:
+    fleet = Fleet(node(), vm("a", amount(1), permit=amount(8)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.pass_time(LATER))
+    assert fleet.on("n1") == amount(8)
+
+
+def test_a_vm_that_opted_out_follows_its_object_whatever_permit_is_left_on_it() -> None:
+    fleet = Fleet(node(), opted_out("a", 1, permit=8), vm_pod("a", "n1"))
+    assert fleet.on("n1") == amount(1)
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=8, version=2), LATER))
+    assert fleet.on("n1") == amount(3)
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, permit=8, version=3), LATER))
+    assert fleet.on("n1") == amount(2)
+
+
+def test_opting_out_ends_all_promises_and_opting_in_again_brings_those_of_the_object_back() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8), number=1)
+    fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER))
+    assert fleet.on("n1") == amount(1)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(8), version=8), LATER))
+    assert fleet.on("n1") == amount(8)
+
+
+def test_an_agent_of_a_vm_that_opted_out_gets_what_the_vm_has_and_is_no_pressure() -> None:
+    fleet = Fleet(node(), opted_out("a", 2), vm_pod("a", "n1"))
+    decision = fleet.ask("a", amount(5), number=1, last_permit=amount(9))
+    assert (decision.permit, decision.persist, fleet.on("n1")) == (amount(2), None, amount(2))
+    assert not fleet.ledger.nodes["n1"].unmet.any
+
+
+def test_a_pending_vm_that_is_edited_smaller_fits_and_is_woken() -> None:
+    fleet = Fleet(node(total=4), pending("a", 8))
+    assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
+    assert fleet.did(fleet.ledger.see_vm(pending("a", 2, version=2), LATER)) == (RoomFreed("n1"),)
+    assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == ["n1"]
+
+
+def test_a_permit_whose_agent_is_gone_is_taken_back_from_the_object() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8), number=1)
+    (order,) = fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert isinstance(order, PersistPermit)
+    assert order == taken_back(1, order.revision)
+    assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(8), "until it is known to be written"
+    fleet.did(fleet.ledger.permit_stored(order.revision, vm("a", amount(1), permit=amount(1), version=9)))
+    assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1)
+
+
+def test_a_restart_takes_back_what_a_pod_that_is_gone_left_behind() -> None:
+    ledger = Ledger()
+    assert ledger.resync([node(total=4)], [], [pending("a", 2, permit=8)], NOW) == (taken_back(2, 1),)
+    ledger.permit_stored(1, pending("a", 2, permit=2, version=2))
+    assert ledger.filter(vm_pod("a"), ["n1"]).fits == ["n1"]
+
+
+def test_a_deleted_vm_has_nothing_to_take_back() -> None:
+    fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
+    fleet.grant("a", amount(8), number=1)
+    fleet.did(fleet.ledger.lose_vm(name("a")))
+    assert fleet.did(fleet.ledger.lose_pod("uid-a")) == ()
+
+
+def test_a_store_that_went_back_is_followed() -> None:
+    fleet = Fleet(node(), vm("a", amount(6), version=90), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.ledger.forget_versions()
+    fleet.did(fleet.ledger.resync([node()], [vm_pod("a", "n1")], [vm("a", amount(2), version=7)], LATER))
+    assert fleet.on("n1") == amount(2)

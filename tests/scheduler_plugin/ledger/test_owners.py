@@ -1,0 +1,177 @@
+"""A pod is a VM's by its owner's UID alone; what it claims is its guest, what lies around it, and its requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger import NotReadyError, PodFacts, VmFacts
+from scheduler_plugin.placement import FITS
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+
+
+def owned(of: str, on: str | None = None, *, by: str = "first", uid: str | None = None, **more: object) -> PodFacts:
+    """The pod of the VM with the UID ``NAME-BY``."""
+    return replace(vm_pod(of, on, uid), vm_uid=f"{of}-{by}", **more)  # type: ignore[arg-type]  # fields of PodFacts
+
+
+@pytest.mark.parametrize(
+    ("requests", "around", "expected"),
+    [
+        (amount(0), amount(0), amount(2)),
+        (amount(0.5), amount(0.25), amount(2.25)),
+        (amount(5), amount(0.25), amount(5)),
+        (amount(5, 1), amount(1, 0.5), amount(5, 2.5)),
+    ],
+)
+def test_a_claim_is_the_larger_of_guest_and_requests_with_all_that_lies_around_the_guest(
+    requests: Resources, around: Resources, expected: Resources
+) -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1", requests=requests, around=around))
+    assert fleet.reserved("a") == expected
+
+
+def test_a_vm_grows_as_far_as_what_lies_around_it_leaves_room() -> None:
+    fleet = Fleet(node(total=9), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
+    assert fleet.grant("a", amount(20), number=1) == amount(7)
+    assert (fleet.reserved("a"), fleet.on("n1")) == (amount(8), amount(8))
+
+
+def test_a_vm_grows_into_what_its_pod_has_requested_anyway() -> None:
+    neighbour = plain_pod("b", amount(1), "n1")
+    fleet = Fleet(node(total=7), vm("a", amount(2)), owned("a", "n1", requests=amount(5)), neighbour)
+    assert fleet.grant("a", amount(20), number=1) == amount(5)
+
+
+def test_room_is_reserved_on_the_target_for_what_lies_around_the_guest_too() -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    assert (fleet.on("n1"), fleet.on("n2")) == (amount(3), amount(3))
+    target = replace(vm_pod("a", uid="t"), name=name("t"), migration=name("a-1"), around=amount(2))
+    assert fleet.ledger.filter(target, ["n2"]).fits == ["n2"]
+    fleet.did(fleet.ledger.see_pod(plain_pod("full", amount(5.5), "n2")))
+    assert fleet.ledger.filter(target, ["n2"]).fits == [], "more than was reserved, and no room for the rest"
+
+
+def test_a_pod_that_says_it_is_of_a_vm_counts_as_the_larger_of_both() -> None:
+    fleet = Fleet(node("n1", 40), vm("a", amount(1)), owned("a", "n1"))
+    fleet.did(fleet.ledger.see_pod(owned("a", "n1", uid="web", requests=amount(25, 20))))
+    assert fleet.on("n1") == amount(26, 21)
+
+
+def test_the_successor_of_a_vm_has_an_account_of_its_own() -> None:
+    fleet = Fleet(node(total=21), vm("a", amount(6)), owned("a", "n1"))
+    fleet.grant("a", amount(8), number=1)
+    fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="second", uid="new")))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    assert (fleet.reserved("a"), fleet.ledger.claims["new"].reserved) == (amount(8), amount(1))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(9), version=8), LATER))
+    assert fleet.on("n1") == amount(9), "late news of the one before change nothing"
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.on("n1") == amount(1)
+
+
+def test_a_predecessor_without_pods_is_forgotten() -> None:
+    fleet = Fleet(node(), vm("a", amount(6)))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    assert fleet.ledger.claim_of(owned("a", by="second")) == amount(1)
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
+        fleet.ledger.claim_of(owned("a"))
+
+
+def test_an_order_to_leave_ends_with_the_vm_that_it_was_for() -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1"))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    assert not fleet.ledger.claims["uid-a"].is_migrating
+
+
+def test_a_pod_is_not_placed_for_a_vm_that_runs_in_another_pod() -> None:
+    fleet = Fleet(node(), vm("a", amount(2), pod=name("other")))
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a runs in pod db/other, not in db/a-pod"):
+        fleet.ledger.filter(owned("a"), ["n1"])
+
+
+def test_a_pod_that_turns_out_to_be_another_vms_counts_as_that_ones() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
+    fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="stranger")))
+    assert fleet.on("n1") == vm_pod("a").requests
+
+
+@pytest.mark.parametrize(
+    "target",
+    [{"migration_uid": "another"}, {"vm": name("b")}],
+    ids=["another migration of that name", "a migration of another VM"],
+)
+def test_a_target_that_is_not_its_migrations_counts_as_any_pod(target: dict[str, object]) -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm("b", amount(4)), vm_pod("a", "n1"))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    pod = replace(vm_pod("a", uid="t"), name=name("t"), requests=amount(5), migration=name("a-1"), **target)  # type: ignore[arg-type]
+    fleet.did(fleet.ledger.see_pod(replace(pod, node="n1")))
+    assert fleet.ledger.claims["t"].reserved == amount(5)
+    assert fleet.ledger.claims["t"].vm is None
+
+
+# What cannot be read ------------------------------------------------------------------------------------------------
+
+
+def unreadable(most: Resources, *, version: int = 5, is_bounded: bool = True, uid: str = "first") -> VmFacts:
+    """The VM ``a`` as the most that it may be."""
+    return replace(
+        vm("a", most, version=version, most=most, uid=uid), unreadable="spec: garbage", is_bounded=is_bounded
+    )
+
+
+def test_a_vm_that_cannot_be_read_counts_as_the_most_that_it_may_be() -> None:
+    fleet = Fleet(node(), unreadable(amount(6)), owned("a", "n1"))
+    assert fleet.on("n1") == amount(6)
+    assert fleet.ledger.filter(plain_pod("b", amount(4)), ["n1"]).fits == []
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a cannot be read: spec: garbage"):
+        fleet.ask("a", amount(1))
+    told = fleet.ledger.explain("uid-a", LATER)
+    assert told.floors["the most that an unreadable VM may be"] == amount(6)
+
+
+def test_a_vm_that_becomes_unreadable_keeps_at_least_what_it_may_have() -> None:
+    fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
+    fleet.grant("a", amount(7), number=1)
+    fleet.did(fleet.ledger.see_vm(replace(unreadable(amount(1), version=0), has_agent=False, uid=""), LATER))
+    assert fleet.on("n1") == amount(7)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(3), version=9), LATER))
+    assert fleet.on("n1") == amount(7), "promises to its agent still hold"
+
+
+def test_an_unreadable_vm_without_a_name_for_itself_is_known_by_its_name() -> None:
+    fleet = Fleet(node(), replace(unreadable(amount(3)), uid=""), vm_pod("a", "n1"))
+    assert fleet.on("n1") == amount(3)
+
+
+def test_nothing_is_free_beside_a_vm_without_a_bound() -> None:
+    fleet = Fleet(node("n1"), node("n2"), unreadable(amount(1), is_bounded=False), owned("a", "n1"))
+    assert (fleet.on("n1"), fleet.ledger.rooms["n1"].free) == (amount(1), ZERO)
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=9), LATER))
+    assert fleet.ledger.rooms["n1"].free == amount(8)
+
+
+def test_nothing_is_free_beside_a_pod_whose_vm_is_not_known() -> None:
+    fleet = Fleet(node(), owned("a", "n1"))
+    assert fleet.ledger.rooms["n1"].free == ZERO
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert fleet.ledger.rooms["n1"].free == amount(9)
+
+
+def test_nothing_is_free_beside_a_pod_that_cannot_be_read() -> None:
+    fleet = Fleet(node(), replace(plain_pod("a", ZERO, "n1"), unreadable="spec: garbage"))
+    assert fleet.ledger.rooms["n1"].free == ZERO
+    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    assert fleet.ledger.rooms["n1"].free == amount(7)
+
+
+def test_the_pod_of_an_unreadable_vm_is_placed_nowhere() -> None:
+    fleet = Fleet(node(), unreadable(amount(1)))
+    with pytest.raises(NotReadyError, match="of pod db/a-pod cannot be read: spec: garbage"):
+        fleet.ledger.reserve(owned("a"), "n1")
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=9), LATER))
+    assert fleet.ledger.reserve(owned("a"), "n1").verdict is FITS

@@ -1,0 +1,125 @@
+"""A waiting pod is woken when a node that refused it can take it, and by nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import ZERO
+from scheduler_plugin.ledger import RoomFreed, waiting_pods
+from scheduler_plugin.ledger.waiting_pods import WaitingPods
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, node, plain_pod, vm, vm_pod
+
+
+def busy(*names: str) -> Fleet:
+    """Nodes of nine CPUs and GiB, each with a pod ``on-NODE`` that takes eight."""
+    return Fleet(*(node(each) for each in names), *(plain_pod(f"on-{each}", amount(8), each) for each in names))
+
+
+def refused(fleet: Fleet, of: str, needs: float, *names: str) -> None:
+    assert fleet.ledger.filter(plain_pod(of, amount(needs)), list(names)).fits == []
+
+
+def test_room_on_a_node_that_the_pod_may_not_use_wakes_nothing() -> None:
+    fleet = busy("n1", "gpu")
+    refused(fleet, "picky", 3, "gpu")
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-gpu")) == (RoomFreed("gpu"),)
+
+
+def test_a_pod_is_woken_once_and_again_only_when_it_was_refused_again() -> None:
+    fleet = busy("n1")
+    refused(fleet, "w", 3, "n1")
+    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(5), "n1"))) == (RoomFreed("n1"),)
+    assert fleet.ledger.waiting == 0
+    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(4), "n1"))) == ()
+    fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(8), "n1")))
+    refused(fleet, "w", 3, "n1")
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+
+
+def test_pods_that_wait_on_the_same_node_are_woken_by_one_touch() -> None:
+    fleet = busy("n1", "n2")
+    refused(fleet, "v", 3, "n1", "n2")
+    refused(fleet, "w", 4, "n1", "n2")
+    refused(fleet, "x", 9.5, "n1")
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+    assert fleet.ledger.waiting == 1
+
+
+def test_a_pod_that_fits_somewhere_by_now_waits_no_more() -> None:
+    fleet = busy("n1", "n2")
+    refused(fleet, "w", 3, "n1")
+    fleet.did(fleet.ledger.lose_pod("uid-on-n2"))
+    assert fleet.ledger.filter(plain_pod("w", amount(3)), ["n1", "n2"]).fits == ["n2"]
+    assert fleet.ledger.waiting == 0
+
+
+def test_a_vm_that_needs_less_by_now_wakes_its_pod_where_it_fits() -> None:
+    fleet = Fleet(node("n1", 4), node("n2", 6))
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(8)), LATER))
+    assert fleet.ledger.filter(vm_pod("a"), ["n1", "n2"]).fits == []
+    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(6), version=2), LATER)) == ()
+    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=3), LATER)) == (RoomFreed("n2"),)
+
+
+def test_a_vm_that_needs_more_by_now_is_not_woken_for_what_it_needed_before() -> None:
+    fleet = busy("n1")
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(7), version=2), LATER))
+    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(4), "n1"))) == ()
+
+
+def test_the_target_of_a_migration_waits_only_where_room_can_help() -> None:
+    fleet = busy("n1", "n2")
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    target = replace(vm_pod("a", uid="t"), migration=migration("a").name)
+    assert fleet.ledger.filter(target, ["n1", "n2"]).fits == []
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
+
+
+def test_pods_that_a_complete_list_does_not_name_wait_no_more() -> None:
+    fleet = busy("n1")
+    for number in range(3):
+        refused(fleet, f"w{number}", 3, "n1")
+    listed = [plain_pod("on-n1", amount(8), "n1"), plain_pod("w1", amount(3))]
+    fleet.did(fleet.ledger.resync([node("n1")], listed, [], LATER))
+    assert fleet.ledger.waiting == 1
+
+
+def test_a_pod_that_is_younger_than_the_list_waits_on_once_it_is_seen() -> None:
+    fleet = busy("n1")
+    refused(fleet, "w", 3, "n1")
+    fleet.did(fleet.ledger.resync([node("n1")], [plain_pod("on-n1", amount(8), "n1")], [], LATER))
+    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    assert fleet.ledger.waiting == 1
+    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+
+
+def test_of_pods_that_no_watch_has_shown_only_the_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_pods, "MOST_UNSEEN", 2)
+    fleet = busy("n1")
+    fleet.did(fleet.ledger.see_pod(plain_pod("seen", amount(3))))
+    for of in ("seen", "w1", "w2", "w3"):
+        refused(fleet, of, 3, "n1")
+    assert fleet.ledger.waiting == 3
+    fleet.did(fleet.ledger.lose_pod("uid-w1"))
+    assert fleet.ledger.waiting == 3
+
+
+def test_two_pods_of_one_vm_wait_by_themselves() -> None:
+    fleet = busy("n1")
+    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    for uid in ("one", "two"):
+        assert fleet.ledger.filter(vm_pod("a", uid=uid), ["n1"]).fits == []
+    fleet.did(fleet.ledger.lose_pod("one"))
+    assert fleet.ledger.waiting == 1
+    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=2), LATER)) == (RoomFreed("n1"),)
+
+
+def test_nothing_waits_at_first() -> None:
+    assert len(WaitingPods()) == 0
+    assert Fleet(node()).ledger.rooms["n1"].reserved == ZERO
