@@ -46,7 +46,8 @@ def at_most(obj: Obj) -> VmFacts:
 )
 def test_an_unreadable_vm_is_the_largest_size_that_it_names(guest: Obj, use: Resources, is_bounded: bool) -> None:
     facts = at_most(broken(**guest))
-    assert (facts.use, facts.is_bounded, facts.unreadable, facts.may_move) == (use, is_bounded, "because", False)
+    told = (facts.use, facts.is_bounded, facts.unreadable, facts.stays_because)
+    assert told == (use, is_bounded, "because", "not readable")
     assert (facts.name.name, facts.uid, facts.version, facts.pod and facts.pod.name) == ("db", "vm-db", 7, "db-pod")
 
 

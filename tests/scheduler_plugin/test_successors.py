@@ -1,0 +1,75 @@
+"""A VM that was deleted and made again under its name inherits nothing; settings reach pods that are known."""
+
+from __future__ import annotations
+
+import asyncio
+
+from scheduler_plugin.settings.document import parse_settings
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import PODS, VMS, Fault, to
+from tests.scheduler_plugin.granted import POD, granted, settled
+from tests.scheduler_plugin.objects import vm, vm_pod
+from tests.scheduler_plugin.running import SETTINGS, Running
+
+
+def permits_written(scheduler: Running) -> list[str]:
+    """The UIDs that permits were written for."""
+    found = []
+    for call in scheduler.cluster.made("PATCH", "/virtualmachines/"):
+        metadata = call.body["metadata"] if call.body is not None else {}
+        assert isinstance(metadata, dict)
+        found.append(str(metadata["uid"]))
+    return found
+
+
+def replace_vm(scheduler: Running) -> None:
+    """The VM is deleted with its pod, and made again with a UID of its own, smaller."""
+    scheduler.cluster.remove(PODS, "default", "db-pod")
+    scheduler.cluster.remove(VMS, "default", "db")
+    successor = vm("db", 1, 1, uid="successor")
+    successor["status"]["podName"] = "next-pod"
+    scheduler.cluster.put(VMS, successor)
+    pod = vm_pod("db", "n1", uid="pod-next", vm_uid="successor")
+    pod["metadata"]["name"] = "next-pod"
+    scheduler.cluster.put(PODS, pod)
+
+
+async def test_a_decrease_that_waits_to_be_written_is_not_written_onto_the_successor() -> None:
+    clock = FakeClock()
+    async with settled(granted(), clock) as scheduler:
+        assert (await scheduler.ask(POD, 6, 8, sequence=1)).status_code == 200
+        held = asyncio.Event()
+        scheduler.cluster.faults.append(Fault(to("PATCH", "/virtualmachines/"), hold=held, is_applied=False))
+        for sequence in (2, 3):
+            assert (await scheduler.ask(POD, 2, 4, sequence=sequence)).status_code == 200
+        replace_vm(scheduler)
+        await settle()
+        held.set()
+        await clock.advance(60)
+        assert set(permits_written(scheduler)) == {"vm-db"}
+        assert "annotations" not in scheduler.cluster.get(VMS, "default", "db")["metadata"]
+        assert scheduler.reserved("n1") == "1 cpu, 1Gi"
+
+
+async def test_an_agent_of_the_predecessor_gets_nothing_for_the_successor() -> None:
+    clock = FakeClock()
+    async with settled(granted(), clock) as scheduler:
+        successor = vm("db", 1, 1, uid="successor")
+        scheduler.cluster.remove(VMS, "default", "db")
+        scheduler.cluster.put(VMS, successor)
+        await settle()
+        answer = await scheduler.ask(POD, 6, 8, sequence=1)
+        assert (answer.status_code, answer.json()["error"]) == (
+            503,
+            "VirtualMachine default/db of pod default/db-pod is not known yet",
+        )
+
+
+async def test_another_scheduler_name_holds_for_pods_that_are_known() -> None:
+    clock = FakeClock()
+    async with settled(granted(), clock) as scheduler:
+        ledger, feed = scheduler.parts.context.ledger, scheduler.parts.context.feed
+        (claim,) = ledger.claims.values()
+        assert ledger.places(claim.pod)
+        feed.use(parse_settings(SETTINGS + "\nschedulerName: other"))
+        assert not ledger.places(claim.pod)
