@@ -1,7 +1,7 @@
 """What the NeonVM runtime needs of the machine it runs on: guests, and a network with nodes in it.
 
-The runtime decides with these Protocols only; QEMU, light guests, namespaces and hub ports are adapters behind them,
-so that faults can be injected here and every mode shares one code path.
+The runtime decides with these Protocols only. QEMU, simulated guests, namespaces and hub ports are adapters behind
+them, so faults can be injected here and every mode shares one code path.
 """
 
 from __future__ import annotations

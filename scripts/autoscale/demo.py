@@ -50,7 +50,7 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
             "--picture", metavar="FILE", callback=a_picture, help="Draw what happened, as .png, .svg or .pdf."
         ),
     ] = None,
-    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or light ones that play a load.")] = GuestKind.QEMU,
+    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,
     migration: Annotated[

@@ -83,7 +83,7 @@ def test_the_name_says_the_format(tmp_path: Path) -> None:
 
 
 def test_a_simulated_run_that_never_grew_is_drawn_without_claims(tmp_path: Path) -> None:
-    seen = Observations(guests="light guests", is_simulated=True, load_began=Seconds(3.0), load_ended=Seconds(9.0))
+    seen = Observations(guests="simulated guests", is_simulated=True, load_began=Seconds(3.0), load_ended=Seconds(9.0))
     seen.saw(Seconds(1.0), SMALL)
     draw(report(seen, Seconds(12.0)), tmp_path / "demo.svg")
     said = words(tmp_path / "demo.svg")

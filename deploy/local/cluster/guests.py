@@ -1,4 +1,4 @@
-"""The guests of a cluster as asked for: real ones, whose image is built where it is missing, or light ones."""
+"""The guests of a cluster as asked for: real ones, whose image is built where it is missing, or simulated ones."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
     """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with what to do."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
-        light = SimulatedGuests(sockets, clock, load_of(load))
-        return GuestRuntime(light, light.description)
+        simulated = SimulatedGuests(sockets, clock, load_of(load))
+        return GuestRuntime(simulated, simulated.description)
     try:
         image = cached_image()
         if image is None:

@@ -34,7 +34,7 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
     """
     match kind:
         case NetworkKind.AUTO if not real_guests:
-            return LoopbackNetwork(cluster, "light guests need no network of their own")
+            return LoopbackNetwork(cluster, "simulated guests need no network of their own")
         case NetworkKind.AUTO:
             fault = await namespaces_fault(cluster)
             if fault is None:

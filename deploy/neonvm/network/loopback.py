@@ -1,4 +1,4 @@
-"""Pods as loopback addresses of the machine: for light guests, and for everything but the guests of a hub.
+"""Pods as loopback addresses of the machine: for simulated guests, and for everything but the guests of a hub.
 
 Nodes are names only. A program in a pod is a program of the machine that binds its pod's own address, so the same port
 serves any number of pods.

@@ -1,4 +1,4 @@
-"""Light guests behind the guest port: hundreds in one process, playing a load instead of running a database (B.2).
+"""Simulated guests behind the guest port: hundreds in one process, playing a load instead of running a database (B.2).
 
 Everything outside of the guest is unchanged: the agent scrapes the same addresses, the runtime resizes by the same
 calls. The model is exact for any moment, so nothing ticks: a guest is computed when it is asked. One that is
@@ -32,7 +32,7 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.simulated.simulated_load import Demand, Load
-from deploy.neonvm.simulated.simulated_model import LightKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from protocol.messages import ObjectName
@@ -45,7 +45,7 @@ _REPORT: Final = Seconds(1.0)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedGuests:
-    """Makes light guests; ``load_of`` says what each VM plays."""
+    """Makes simulated guests; ``load_of`` says what each VM plays."""
 
     sockets: PodSockets
     clock: Clock
@@ -67,12 +67,12 @@ class _Running:
 
     since: Instant
     boot_time: float
-    kernel: LightKernel
+    kernel: SimulatedKernel
     servers: list[Serving]
 
 
 class SimulatedGuest:
-    """One light guest. It runs from the moment it is started, or sent here."""
+    """One simulated guest. It runs from the moment it is started, or sent here."""
 
     def __init__(self, spec: GuestSpec, made_by: SimulatedGuests) -> None:
         self._spec = spec
@@ -89,8 +89,9 @@ class SimulatedGuest:
             return
         if self._receives:
             raise GuestError(f"{self._spec.vm}: the guest waits for another one to be sent to it")
+        await self.stop()  # one that has failed may still hold its ports
         size = Resources(self._spec.cpu_use, self._spec.mem_use)
-        kernel = LightKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
+        kernel = SimulatedKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
         with ExitStack() as held:
             listeners = await self._listeners(held)
             held.pop_all()
@@ -259,13 +260,13 @@ class SimulatedGuest:
     def _press(self, demand: Demand | None) -> None:
         self._replace(self._now().under(demand))
 
-    def _now(self) -> LightKernel:
+    def _now(self) -> SimulatedKernel:
         """The guest at this moment. Raises ``GuestError`` where it does not run."""
         running = self._runs()
         running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
         return running.kernel
 
-    def _replace(self, kernel: LightKernel) -> None:
+    def _replace(self, kernel: SimulatedKernel) -> None:
         self._runs().kernel = kernel
 
     def _runs(self) -> _Running:

@@ -1,4 +1,4 @@
-"""What a light guest is asked to do over time. Pure.
+"""What a simulated guest is asked to do over time. Pure.
 
 Rules: demand is constant between two steps, so a model can be advanced exactly, whenever it is looked at; before the
 first step the first one holds.

@@ -1,17 +1,17 @@
-"""A light guest's counters in node_exporter's text format, by collector, as the real one says them. Pure."""
+"""A simulated guest's counters in node_exporter's text format, by collector, as the real one says them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from deploy.neonvm.simulated.simulated_model import LightKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 
 _SYSTEM_SHARE: Final = 0.2
 """The part of busy time that is the kernel's, as under pgbench."""
 
 
-def exposition(kernel: LightKernel, boot_time: float, collectors: Sequence[str]) -> str:
+def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str]) -> str:
     """The page of the named ``collectors``, of all where none is named; ``boot_time`` is in seconds since 1970.
 
     Raises ``KeyError`` with the name of a collector that there is not.
@@ -27,7 +27,7 @@ def _metric(name: str, kind: str, what: str, samples: Mapping[str, float]) -> It
         yield f"{name}{labels} {value!r}"
 
 
-def _cpu(kernel: LightKernel, _: float) -> Iterator[str]:
+def _cpu(kernel: SimulatedKernel, _: float) -> Iterator[str]:
     """Only CPUs that are online, as in /proc/stat."""
     samples: dict[str, float] = {}
     for number in range(kernel.size.cpu.whole_cpus):
@@ -46,12 +46,12 @@ def _cpu(kernel: LightKernel, _: float) -> Iterator[str]:
     yield from _metric("node_cpu_seconds_total", "counter", "Seconds the CPUs spent in each mode.", samples)
 
 
-def _loadavg(kernel: LightKernel, _: float) -> Iterator[str]:
+def _loadavg(kernel: SimulatedKernel, _: float) -> Iterator[str]:
     for minutes, value in zip((1, 5, 15), kernel.counters.load, strict=True):
         yield from _metric(f"node_load{minutes}", "gauge", f"{minutes}m load average.", {"": value})
 
 
-def _meminfo(kernel: LightKernel, _: float) -> Iterator[str]:
+def _meminfo(kernel: SimulatedKernel, _: float) -> Iterator[str]:
     total, used = kernel.size.mem, kernel.mem_used
     fields = {"MemAvailable": total - used, "MemFree": total - used, "MemTotal": total}
     for field, amount in fields.items():
@@ -59,7 +59,7 @@ def _meminfo(kernel: LightKernel, _: float) -> Iterator[str]:
         yield from _metric(f"node_memory_{field}_bytes", "gauge", what, {"": float(amount.value)})
 
 
-def _pressure(kernel: LightKernel, _: float) -> Iterator[str]:
+def _pressure(kernel: SimulatedKernel, _: float) -> Iterator[str]:
     waited = {
         "cpu_waiting": kernel.counters.cpu_waiting,
         "io_stalled": 0.0,
@@ -72,24 +72,24 @@ def _pressure(kernel: LightKernel, _: float) -> Iterator[str]:
         yield from _metric(f"node_pressure_{name}_seconds_total", "counter", what, {"": seconds})
 
 
-def _stat(kernel: LightKernel, boot_time: float) -> Iterator[str]:
+def _stat(kernel: SimulatedKernel, boot_time: float) -> Iterator[str]:
     yield from _metric("node_boot_time_seconds", "gauge", "Node boot time, in unixtime.", {"": boot_time})
     yield from _metric("node_procs_running", "gauge", "Number of tasks that could run.", {"": kernel.demand.cpu})
 
 
-def _time(kernel: LightKernel, boot_time: float) -> Iterator[str]:
+def _time(kernel: SimulatedKernel, boot_time: float) -> Iterator[str]:
     now = boot_time + kernel.age
     yield from _metric("node_time_seconds", "gauge", "System time in seconds since epoch (1970).", {"": now})
 
 
-def _vmstat(_: LightKernel, __: float) -> Iterator[str]:
+def _vmstat(_: SimulatedKernel, __: float) -> Iterator[str]:
     """Its programs read nothing from disk, so nothing is ever read again."""
     for field in ("pgpgin", "pgpgout", "workingset_refault_anon", "workingset_refault_file"):
         what = f"/proc/vmstat information field {field}."
         yield from _metric(f"node_vmstat_{field}", "untyped", what, {"": 0.0})
 
 
-_COLLECTORS: Final[Mapping[str, Callable[[LightKernel, float], Iterator[str]]]] = {
+_COLLECTORS: Final[Mapping[str, Callable[[SimulatedKernel, float], Iterator[str]]]] = {
     "cpu": _cpu,
     "loadavg": _loadavg,
     "meminfo": _meminfo,

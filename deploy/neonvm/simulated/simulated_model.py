@@ -1,4 +1,4 @@
-"""The kernel of a light guest: what its counters show when so much is asked of so little. Pure.
+"""The kernel of a simulated guest: what its counters show when so much is asked of so little. Pure.
 
 Rules, each as the Linux kernel has it:
 
@@ -34,8 +34,8 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class LightKernel:
-    """A light guest at one age. ``asked`` is the size it was told to have, ``size`` the one it has.
+class SimulatedKernel:
+    """A simulated guest at one age. ``asked`` is the size it was told to have, ``size`` the one it has.
 
     ``pressed`` is a demand that replaces the load's until it is lifted.
     """
@@ -48,7 +48,7 @@ class LightKernel:
     pressed: Demand | None = None
 
     @classmethod
-    def booted(cls, load: Load, size: Resources, most_cpus: int) -> LightKernel:
+    def booted(cls, load: Load, size: Resources, most_cpus: int) -> SimulatedKernel:
         """A guest that starts now with ``size`` and may get up to ``most_cpus``."""
         return cls(load, size, size, Counters((0.0,) * most_cpus, (0.0,) * most_cpus))
 
@@ -62,15 +62,15 @@ class LightKernel:
         """The memory in use: what is asked for, as far as there is any."""
         return min(self.demand.mem, self.size.mem)
 
-    def resized(self, asked: Resources) -> LightKernel:
+    def resized(self, asked: Resources) -> SimulatedKernel:
         """The same guest told to have another size; memory in use stays as it is."""
         return replace(self, asked=asked, size=Resources(asked.cpu, max(asked.mem, self.mem_used)))
 
-    def under(self, pressed: Demand | None) -> LightKernel:
+    def under(self, pressed: Demand | None) -> SimulatedKernel:
         """The same guest under another demand than its load's; None gives it back to its load."""
         return replace(self, pressed=pressed).resized(self.asked)
 
-    def advanced(self, age: Seconds) -> LightKernel:
+    def advanced(self, age: Seconds) -> SimulatedKernel:
         """The same guest at a later ``age``; exact, because demand only changes at steps."""
         kernel = self
         while kernel.age < age:

@@ -22,7 +22,7 @@ import msgspec
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import LightKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.units import Bytes, QuantityError
 
 _LARGEST_BODY: Final = 4096
@@ -51,7 +51,7 @@ class GuestServer:
     ``fail`` ends it for a reason.
     """
 
-    kernel: Callable[[], LightKernel]
+    kernel: Callable[[], SimulatedKernel]
     press: Callable[[Demand | None], None]
     fail: Callable[[str], None]
     boot_time: float
@@ -90,7 +90,8 @@ class GuestServer:
         return Reply("200 OK", f"{self.kernel().size.cpu.value}\n")
 
     def ready(self, _: list[str], __: bytes) -> Reply:
-        """A light guest is ready as long as it runs."""
+        """A simulated guest is ready as long as it runs."""
+        self.kernel()
         return Reply("200 OK", "ready\n")
 
     def demand(self, _: list[str], __: bytes) -> Reply:

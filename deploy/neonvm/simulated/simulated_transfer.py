@@ -1,4 +1,4 @@
-"""How the move of a light guest goes: rounds, each of which sends what changed during the one before. Pure.
+"""How the move of a simulated guest goes: rounds, each of which sends what changed during the one before. Pure.
 
 Rules, each as QEMU has it:
 

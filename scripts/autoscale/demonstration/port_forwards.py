@@ -49,7 +49,7 @@ class PortForwards:
         return PgbenchClients(await self._postgres(vm), self.clock)
 
     async def _control(self, vm: ObjectName) -> str:
-        """Where the light guest of the VM takes its demand: in the pod that runs it now."""
+        """Where the simulated guest of the VM takes its demand: in the pod that runs it now."""
         found = await self.site.client.get(VIRTUAL_MACHINES, vm)
         target = text(found, "status", "podIP")
         exposed = await ask_cluster(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)

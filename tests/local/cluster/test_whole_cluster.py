@@ -1,4 +1,4 @@
-"""A whole cluster of real processes with light guests: it works, it survives, and it leaves nothing behind."""
+"""A whole cluster of real processes with simulated guests: it works, it survives, and it leaves nothing behind."""
 
 import os
 import signal

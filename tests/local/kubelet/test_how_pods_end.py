@@ -88,3 +88,12 @@ async def test_a_stopped_kubelet_lets_guests_run_on_and_confirms_no_deletion(run
     assert (runtime.guests.running, pod in await runtime.pods()) == ([], False)
     with pytest.raises(LookupError, match="this cluster has no node 'n9': it has n1, n2"):
         runtime.controllers.stop_kubelet("n9")
+
+
+async def test_a_guest_that_cannot_go_on_ends_its_pod_before_any_time_has_passed(runtime: RuntimeFixture) -> None:
+    pod = await runtime.run_vm("Never")
+    runtime.guests.by_pod[pod].die("its kernel panicked")
+    await runtime.settle()
+    status = child((await runtime.pods())[pod], "status")
+    assert (status["phase"], status["message"]) == ("Failed", "the guest has ended: its kernel panicked")
+    assert ("Failed", "the VM has ended: the guest has ended: its kernel panicked") in await runtime.said()

@@ -108,7 +108,7 @@ def test_two_clusters_of_one_name_have_different_blocks_and_a_closed_one_is_free
 async def test_light_guests_get_loopback_addresses_and_people_are_told_why() -> None:
     chosen = await choose_network(NetworkKind.AUTO, real_guests=False, cluster="test")
     assert chosen.description == (
-        "nodes are names and pods are loopback addresses (light guests need no network of their own)"
+        "nodes are names and pods are loopback addresses (simulated guests need no network of their own)"
     )
     asked = await choose_network(NetworkKind.LOOPBACK, real_guests=False, cluster="test")
     assert asked.description.endswith("(as asked)")

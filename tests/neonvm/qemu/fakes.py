@@ -55,6 +55,7 @@ class FakeMachine:
     answers: dict[str, object] = field(default_factory=dict)
     failure: asyncio.Event = field(default_factory=asyncio.Event)
     reason: str = ""
+    kills: int = 0
 
     async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
         self.calls.append((command, dict(arguments or {})))
@@ -86,6 +87,7 @@ class FakeMachine:
 
     async def kill(self) -> None:
         self.alive = False
+        self.kills += 1
 
     async def end(self) -> None:
         self.alive = False

@@ -67,6 +67,20 @@ async def test_what_a_guest_said_until_its_last_boot_is_kept(tmp_path: Path, dae
     assert not (tmp_path / "console.log").exists()
 
 
+async def test_a_guest_that_cannot_go_on_has_stopped_and_its_process_is_gone_before_it_starts_again(
+    tmp_path: Path, daemon: FakeGuestDaemon
+) -> None:
+    made = GuestFixture(tmp_path, daemon)
+    with pytest.raises(GuestError, match="default/db: the guest was not started"):
+        await made.guest.ended()
+    await made.guest.start()
+    made.hypervisor.machine.fail("internal-error: a test")
+    assert await made.guest.ended() == "internal-error: a test; QEMU said nothing; its console said nothing"
+    assert await made.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+    await made.guest.start()
+    assert (made.hypervisor.machine.kills, len(made.hypervisor.launched)) == (1, 2)
+
+
 async def test_a_guest_is_booting_with_what_it_was_started_with_until_its_database_answers(
     tmp_path: Path, daemon: FakeGuestDaemon
 ) -> None:

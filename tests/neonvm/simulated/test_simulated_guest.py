@@ -1,4 +1,4 @@
-"""Light guests on the wire: node_exporter's page, load from outside, and the guest port."""
+"""Simulated guests on the wire: node_exporter's page, load from outside, and the guest port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, SteppedClock, spec_in
 
 
 class SimulatedGuestFixture:
-    """One light guest on loopback, and a client in its pod."""
+    """One simulated guest on loopback, and a client in its pod."""
 
     def __init__(self, guest: Guest, clock: SteppedClock, client: httpx.AsyncClient) -> None:
         self.guest, self.clock, self.client = guest, clock, client
@@ -37,19 +37,21 @@ class SimulatedGuestFixture:
 
 @pytest.fixture
 async def simulated(tmp_path: Path) -> AsyncIterator[SimulatedGuestFixture]:
-    network, clock = LoopbackNetwork("test-light", "a test"), SteppedClock()
+    network, clock = LoopbackNetwork("test-simulated", "a test"), SteppedClock()
     await network.up()
     await network.add_node("a")
     spec = spec_in(tmp_path, mem_min=Bytes(512 * MIB))
     place = await network.add_pod("a", spec.pod)
     guests = SimulatedGuests(network, clock, lambda _: Load.constant(0.5, Bytes(128 * MIB)))
     guest = guests.create(spec_in(tmp_path, mem_min=Bytes(512 * MIB), network=place))
-    await guest.start()
-    await guest.start()
-    async with httpx.AsyncClient(base_url=place.metrics_url.removesuffix("/metrics")) as client:
-        yield SimulatedGuestFixture(guest, clock, client)
-    await guest.stop()
-    await network.down()
+    try:
+        await guest.start()
+        await guest.start()
+        async with httpx.AsyncClient(base_url=place.metrics_url.removesuffix("/metrics")) as client:
+            yield SimulatedGuestFixture(guest, clock, client)
+    finally:
+        await guest.stop()
+        await network.down()
 
 
 async def test_a_light_guest_says_what_node_exporter_says(simulated: SimulatedGuestFixture) -> None:
@@ -158,7 +160,32 @@ async def test_sizes_out_of_bounds_are_refused(simulated: SimulatedGuestFixture)
             await simulated.guest.set_memory(mem)
 
 
-async def test_a_stopped_guest_answers_nobody_and_has_nothing(simulated: SimulatedGuestFixture) -> None:
+async def test_a_guest_that_is_made_to_fail_ends_at_once_with_the_reason(simulated: SimulatedGuestFixture) -> None:
+    ended = asyncio.ensure_future(simulated.guest.ended())
+    answer = await simulated.client.post("/fail", content="internal-error: a test")
+    assert (answer.status_code, await ended) == (200, "internal-error: a test")
+    assert await simulated.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
+    with pytest.raises(httpx.TransportError):
+        await simulated.client.get("/ready")
+    await simulated.guest.start()
+    assert (await simulated.client.get("/ready")).status_code == 200
+    ended = asyncio.ensure_future(simulated.guest.ended())
+    await simulated.client.post("/fail")
+    assert await ended == "it was made to fail"
+
+
+async def test_a_guest_that_is_stopped_has_ended_and_one_that_never_ran_has_not(
+    simulated: SimulatedGuestFixture, tmp_path: Path
+) -> None:
+    ended = asyncio.ensure_future(simulated.guest.ended())
+    await simulated.guest.stop()
+    assert await ended == "it was told to stop"
+    never = SimulatedGuests(FakeGuestDaemon(), SteppedClock(), lambda _: Load.constant(0, Bytes(0)))
+    with pytest.raises(GuestError, match="default/db: the guest was not started"):
+        await never.create(spec_in(tmp_path)).ended()
+
+
+async def test_a_stopped_guest_gives_no_answer_and_has_nothing(simulated: SimulatedGuestFixture) -> None:
     await simulated.guest.stop()
     await simulated.guest.stop()
     assert await simulated.guest.state() == GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))

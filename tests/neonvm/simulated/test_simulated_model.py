@@ -1,4 +1,4 @@
-"""The light kernel: honest counters for any load, size and moment."""
+"""The simulated kernel: honest counters for any load, size and moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.neonvm.simulated.simulated_load import Demand, Load, Step
-from deploy.neonvm.simulated.simulated_model import LightKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 
 GIB = 1024**3
@@ -20,8 +20,8 @@ def size(cpu: int, gib: float = 1.0) -> Resources:
     return Resources(MilliCpu(cpu), Bytes(int(gib * GIB)))
 
 
-def kernel(cpu: int, demand: float, gib: float = 1.0, used: float = 0.25) -> LightKernel:
-    return LightKernel.booted(Load.constant(demand, Bytes(int(used * GIB))), size(cpu, gib), CPUS)
+def kernel(cpu: int, demand: float, gib: float = 1.0, used: float = 0.25) -> SimulatedKernel:
+    return SimulatedKernel.booted(Load.constant(demand, Bytes(int(used * GIB))), size(cpu, gib), CPUS)
 
 
 def test_a_guest_with_enough_cpu_is_busy_with_what_is_asked_and_nobody_waits() -> None:
@@ -50,7 +50,7 @@ def test_a_guest_without_memory_for_its_work_waits_for_it() -> None:
 
 
 def test_nothing_at_all_leaves_everybody_waiting() -> None:
-    nothing = LightKernel.booted(Load.constant(1, Bytes(1)), Resources(MilliCpu(0), Bytes(0)), CPUS)
+    nothing = SimulatedKernel.booted(Load.constant(1, Bytes(1)), Resources(MilliCpu(0), Bytes(0)), CPUS)
     after = nothing.advanced(Seconds(10)).counters
     assert (after.busy, after.cpu_waiting, after.mem_waiting) == ((0,) * CPUS, 10, 10)
 
@@ -74,7 +74,7 @@ def test_cpus_that_are_taken_away_stand_still_and_go_on_later() -> None:
 
 def test_memory_in_use_is_given_back_only_when_it_is_no_longer_used() -> None:
     load = Load((Step(Seconds(0), Demand(0, Bytes(2 * GIB))), Step(Seconds(10), Demand(0, Bytes(GIB)))))
-    guest = LightKernel.booted(load, size(1000, 3), CPUS).resized(size(1000, 1.5))
+    guest = SimulatedKernel.booted(load, size(1000, 3), CPUS).resized(size(1000, 1.5))
     assert guest.size.mem == Bytes(2 * GIB)
     assert guest.advanced(Seconds(9)).size.mem == Bytes(2 * GIB)
     assert guest.advanced(Seconds(10)).size.mem == Bytes(int(1.5 * GIB))
@@ -95,7 +95,7 @@ loads = st.lists(st.floats(0, 8), min_size=1, max_size=5).map(
 
 @given(loads, sizes, st.floats(0, 50), st.floats(0, 50))
 def test_when_one_looks_makes_no_difference(load: Load, cpu: int, first: float, more: float) -> None:
-    booted = LightKernel.booted(load, size(cpu), CPUS)
+    booted = SimulatedKernel.booted(load, size(cpu), CPUS)
     at_once = booted.advanced(Seconds(first + more)).counters
     in_two = booted.advanced(Seconds(first)).advanced(Seconds(first + more)).counters
     assert in_two.busy == pytest.approx(at_once.busy)
@@ -105,7 +105,7 @@ def test_when_one_looks_makes_no_difference(load: Load, cpu: int, first: float, 
 
 @given(loads, sizes, st.floats(0, 100))
 def test_no_guest_uses_more_cpu_than_it_has_and_online_time_adds_up(load: Load, cpu: int, span: float) -> None:
-    counters = LightKernel.booted(load, size(cpu), CPUS).advanced(Seconds(span)).counters
+    counters = SimulatedKernel.booted(load, size(cpu), CPUS).advanced(Seconds(span)).counters
     assert sum(counters.busy) <= cpu / 1000 * span + 1e-6
     online = MilliCpu(cpu).whole_cpus
     assert [b + i for b, i in zip(counters.busy, counters.idle, strict=True)] == pytest.approx(

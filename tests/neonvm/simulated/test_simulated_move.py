@@ -1,4 +1,4 @@
-"""A light guest moves to another pod: it goes on there where it was, or stays where it is (S4.12)."""
+"""A simulated guest moves to another pod: it goes on there where it was, or stays where it is (S4.12)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deploy.neonvm.ports import (
     TransferLimits,
     TransferStatus,
 )
-from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
+from deploy.neonvm.simulated.simulated_guest import SimulatedGuest, SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
@@ -119,6 +119,43 @@ async def test_a_guest_goes_on_at_the_target_with_its_size_its_counters_and_its_
     with pytest.raises(httpx.TransportError):
         await pods.get("one", "/ready")
     await target.stop()
+
+
+@pytest.mark.parametrize(
+    ("failing", "fault", "survivor"),
+    [
+        (0, TransferFault.SOURCE_LOST, Survivor.NEITHER),
+        (1, TransferFault.TARGET_LOST, Survivor.SOURCE),
+    ],
+)
+async def test_an_end_that_fails_on_the_way_ends_the_move(
+    pods: MoveFixture, failing: int, fault: TransferFault, survivor: Survivor
+) -> None:
+    source, target = await pods.pair()
+    move = pods.move(source, target)
+    await settle()
+    failed = (source, target)[failing]
+    assert isinstance(failed, SimulatedGuest)
+    failed.fail("internal-error: a test")
+    assert await failed.ended() == "internal-error: a test"
+    await pods.clock.advance(1.0)
+    with pytest.raises(TransferError) as caught:
+        await move
+    assert (caught.value.fault, caught.value.survivor) == (fault, survivor)
+    await source.stop()
+    await target.stop()
+
+
+async def test_a_guest_that_has_moved_has_ended_where_it_was(pods: MoveFixture) -> None:
+    source, target = await pods.pair()
+    here, there = asyncio.ensure_future(source.ended()), asyncio.ensure_future(target.ended())
+    move = pods.move(source, target)
+    await settle()
+    await passing(pods, SPAN + 0.5)
+    await move
+    assert (await here, there.done()) == ("it runs elsewhere now", False)
+    await target.stop()
+    assert await there == "it was told to stop"
 
 
 async def test_progress_is_heard_every_second_and_at_the_end(pods: MoveFixture) -> None:

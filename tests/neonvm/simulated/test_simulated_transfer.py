@@ -1,4 +1,4 @@
-"""The course of a light guest's move: it takes the time that its memory takes, or does not end in time."""
+"""The course of a simulated guest's move: it takes the time that its memory takes, or does not end in time."""
 
 from __future__ import annotations
 
