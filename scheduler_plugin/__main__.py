@@ -22,7 +22,7 @@ from protocol.runtime.credentials import Credentials, CredentialsError, from_kub
 from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.runtime.json_log import log_as_json
 from protocol.units import Seconds
-from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
@@ -32,6 +32,7 @@ from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, ListenError, serve
 

@@ -24,86 +24,26 @@ from scheduler_plugin.ledger.preemption import Candidate
 from scheduler_plugin.placement import Filtered
 from scheduler_plugin.service import Service
 from scheduler_plugin.web.bodies import BodyError, decoded, read_body
+from scheduler_plugin.web.extender_messages import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderBindingResult,
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+    RawNodeList,
+)
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
 """Bytes: a pod and the names of 5,000 nodes have half of one MiB, whole nodes have some KiB each."""
 
 
-class _NodeList(msgspec.Struct, frozen=True):
-    items: list[msgspec.Raw] | None = None
-
-
-class _Args(msgspec.Struct, frozen=True, rename="pascal"):
-    pod: msgspec.Raw
-    nodes: _NodeList | None = None
-    node_names: list[str] | None = None
-
-
-class _RawList(msgspec.Struct, frozen=True):
-    kind: str
-    apiVersion: str  # noqa: N815 - the name in the API
-    items: list[msgspec.Raw]
-
-
-class _FilterResult(msgspec.Struct, frozen=True, rename="pascal"):
-    nodes: _RawList | None = None
-    node_names: list[str] | None = None
-    failed_nodes: dict[str, str] | None = None
-    failed_and_unresolvable_nodes: dict[str, str] | None = None
-    error: str = ""
-
-
-class _Score(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    host: str
-    score: int
-
-
-class _Binding(msgspec.Struct, frozen=True):
-    pod_name: str = msgspec.field(name="PodName")
-    pod_namespace: str = msgspec.field(name="PodNamespace")
-    pod_uid: str = msgspec.field(name="PodUID")
-    node: str = msgspec.field(name="Node")
-
-
-class _BindingResult(msgspec.Struct, frozen=True, rename="pascal"):
-    error: str
-
-
-class _VictimMeta(msgspec.Struct, frozen=True):
-    uid: str
-
-
-class _VictimPod(msgspec.Struct, frozen=True):
-    metadata: _VictimMeta
-
-
-class _Victims(msgspec.Struct, frozen=True, rename="pascal"):
-    pods: list[_VictimPod] | None = None
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
-
-
-class _Uid(msgspec.Struct, frozen=True):
-    uid: str = msgspec.field(name="UID")
-
-
-class _MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
-    pods: list[_Uid] | None = None
-    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
-
-
-class _PreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    pod: msgspec.Raw
-    node_name_to_victims: dict[str, _Victims] | None = None
-    node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
-
-
-class _PreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
-    node_name_to_meta_victims: dict[str, _MetaVictims]
-
-
-_ARGS: Final = msgspec.json.Decoder(_Args)
-_BINDING: Final = msgspec.json.Decoder(_Binding)
-_PREEMPTION: Final = msgspec.json.Decoder(_PreemptionArgs)
+_ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
+_BINDING: Final = msgspec.json.Decoder(ExtenderBindingArgs)
+_PREEMPTION: Final = msgspec.json.Decoder(ExtenderPreemptionArgs)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -119,15 +59,15 @@ class ExtenderRoutes:
             result = self._filtered(decoded(_ARGS, await read_body(request, LONGEST_BODY)))
         except (LedgerError, ValueError) as error:
             self._count("filter", "error")
-            return _json(_FilterResult(error=str(error)))
+            return _json(ExtenderFilterResult(error=str(error)))
         self._count("filter", "done")
         return _json(result)
 
-    def _filtered(self, args: _Args) -> _FilterResult:
+    def _filtered(self, args: ExtenderArgs) -> ExtenderFilterResult:
         pod = decode_pod(args.pod)
         if args.nodes is None:
             found = self._service.filter(pod, args.node_names or [])
-            return _FilterResult(None, found.fits, found.refused, found.never)
+            return ExtenderFilterResult(None, found.fits, found.refused, found.never)
         items = args.nodes.items or []
         return _simulated(items, *self._simulation(pod, items))
 
@@ -145,7 +85,7 @@ class ExtenderRoutes:
             self._count("prioritize", "error")
             return _failed(error)
         self._count("prioritize", "done")
-        return _json(list(map(_Score, names, scores)))
+        return _json(list(map(HostPriority, names, scores)))
 
     async def bind(self, request: Request) -> Response:
         """``/bind``: Reserve, then the binding itself."""
@@ -155,7 +95,7 @@ class ExtenderRoutes:
         except ValueError as malformed:
             error = str(malformed)
         self._count("bind", "refused" if error else "done")
-        return _json(_BindingResult(error))
+        return _json(ExtenderBindingResult(error))
 
     async def preempt(self, request: Request) -> Response:
         """``/preempt``: on which of the nodes the pod would fit once the victims are gone."""
@@ -168,27 +108,27 @@ class ExtenderRoutes:
             self._count("preempt", "error")
             return _failed(error)
         self._count("preempt", "done")
-        return _json(_PreemptionResult({node: offered[node] for node in helped}))
+        return _json(ExtenderPreemptionResult({node: offered[node] for node in helped}))
 
     def _count(self, verb: str, outcome: str) -> None:
         self._service.context.telemetry.verbs.labels(verb, outcome).inc()
 
 
-def _simulated(items: list[msgspec.Raw], names: list[str], found: Filtered) -> _FilterResult:
+def _simulated(items: list[msgspec.Raw], names: list[str], found: Filtered) -> ExtenderFilterResult:
     fits = set(found.fits)
     kept = [item for item, name in zip(items, names, strict=True) if name in fits]
-    return _FilterResult(_RawList("NodeList", "v1", kept), None, found.refused, found.never)
+    return ExtenderFilterResult(RawNodeList("NodeList", "v1", kept), None, found.refused, found.never)
 
 
-def _items(args: _Args) -> list[msgspec.Raw]:
+def _items(args: ExtenderArgs) -> list[msgspec.Raw]:
     return (args.nodes.items if args.nodes is not None else None) or []
 
 
-def _offered(args: _PreemptionArgs) -> dict[str, _MetaVictims]:
+def _offered(args: ExtenderPreemptionArgs) -> dict[str, MetaVictims]:
     if args.node_name_to_meta_victims:
         return args.node_name_to_meta_victims
     return {
-        node: _MetaVictims([_Uid(pod.metadata.uid) for pod in victims.pods or ()], victims.num_pdb_violations)
+        node: MetaVictims([MetaPod(pod.metadata.uid) for pod in victims.pods or ()], victims.num_pdb_violations)
         for node, victims in (args.node_name_to_victims or {}).items()
     }
 

@@ -1,7 +1,4 @@
-"""What people see as JSON: every node as a bar, who moves where, and why a VM has its size. Reads only.
-
-Amounts are written as Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``), spans in seconds.
-"""
+"""What people see: every node as a bar, which VM moves where, and why a VM has its size. Reads only."""
 
 from __future__ import annotations
 
@@ -19,38 +16,49 @@ from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pres
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.migration.core import stays_because
-
-Json = dict[str, object]
+from scheduler_plugin.web.models import (
+    Amounts,
+    ExplainedPod,
+    MetricsModel,
+    MigrationModel,
+    NodeModel,
+    NodesModel,
+    PodModel,
+    PressureModel,
+    RefusedTarget,
+    UnreadableModel,
+    VmModel,
+)
 
 MOST_UNREADABLE: Final = 100
 """Of so many objects that cannot be read ``/nodes`` says why; the metric counts them all."""
 
 
-def amount(resources: Resources) -> Json:
+def amount(resources: Resources) -> Amounts:
     """Both amounts as quantities."""
-    return {"cpu": resources.cpu.quantity(), "mem": resources.mem.quantity()}
+    return Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext) -> Json:
+def nodes_view(context: SchedulerContext) -> NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why nobody is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
     ledger, now = context.ledger, context.clock.now()
     active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
-    return {
-        "ready": ledger.is_ready,
-        "waitingPods": ledger.waiting,
-        "unreadable": [_unreadable(*found) for found in islice(unreadable_objects(context.feed), MOST_UNREADABLE)],
-        "migrationsIdle": context.migration_status.idle,
-        "migrations": [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
-        "nodes": [
+    return NodesModel(
+        ready=ledger.is_ready,
+        waiting_pods=ledger.waiting,
+        unreadable=[_unreadable(*found) for found in islice(unreadable_objects(context.feed), MOST_UNREADABLE)],
+        migrations_idle=context.migration_status.idle,
+        migrations=[_migration(each, context.feed.migrations.facts.get(each.name), now) for each in active],
+        nodes=[
             _node(name, ledger.nodes[name], context.migration_status.stuck.get(name)) for name in sorted(ledger.nodes)
         ],
-    }
+    )
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
+def vm_view(context: SchedulerContext, vm: ObjectName) -> VmModel | None:
     """Why the VM has its size, once for each pod that runs it (two while it migrates), and how it moved lately.
 
     None where no pod runs it.
@@ -63,123 +71,123 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> Json | None:
     account = ledger.claims[uids[0]].vm if uids else None
     moves = [_migration(each, context.feed.migrations.facts.get(each.name), now) for each in ledger.migrations_of(vm)]
     nodes = {ledger.claims[uid].node for uid in uids}
+    movable = None if account is None else account.facts
+    why = _stays_because(context, movable)
+    return VmModel(
+        vm=str(vm),
+        may_move=why is None,
+        stays_because=why,
+        unreadable_constraints=None if movable is None else movable.constraints.unreadable or None,
+        refused_targets={} if movable is None else _refused_targets(context, vm),
+        problems=problems,
+        migrations_idle=context.migration_status.idle,
+        stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
+        migrations=moves,
+        pods=[_explained(ledger.explain(uid, now)) for uid in uids],
+    )
+
+
+def _unreadable(resource: Resource, found: Unreadable) -> UnreadableModel:
+    return UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
+
+
+def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
+    """Why the scheduler may not move the VM by itself; None where it may."""
+    return "not known" if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
+
+
+def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, RefusedTarget]:
+    """Where kube-scheduler has refused the VM lately."""
+    now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
-        "vm": str(vm),
-        **_mobility(context, None if account is None else account.facts),
-        "problems": problems,
-        "migrationsIdle": context.migration_status.idle,
-        "stuck": {node: why for node, why in context.migration_status.stuck.items() if node in nodes},
-        "migrations": moves,
-        "pods": [_explained(ledger.explain(uid, now)) for uid in uids],
+        node: RefusedTarget(each.why, round(max(0.0, each.until - now), 3)) for node, each in sorted(refused.items())
     }
 
 
-def _unreadable(resource: Resource, found: Unreadable) -> Json:
-    return {"kind": resource.kind, "object": str(found.name), "version": found.version, "reason": found.reason}
-
-
-def _mobility(context: SchedulerContext, vm: VmFacts | None) -> Json:
-    """Whether the scheduler may move the VM by itself, and where kube-scheduler has refused it lately."""
-    if vm is None:
-        return {"mayMove": False, "staysBecause": "not known", "unreadableConstraints": None, "refusedTargets": {}}
-    now = context.clock.now()
-    why = stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
-    refused = context.migration_status.refused.of(vm.name)
-    return {
-        "mayMove": why is None,
-        "staysBecause": why,
-        "unreadableConstraints": vm.constraints.unreadable or None,
-        "refusedTargets": {
-            node: {"why": each.why, "againInSeconds": round(max(0.0, each.until - now), 3)}
-            for node, each in sorted(refused.items())
-        },
-    }
-
-
-def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> Json:
+def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> MigrationModel:
     """One migration; ``problem`` is why nothing is reserved for it, or why it failed."""
-    return {
-        "name": str(found.name),
-        "vm": str(found.vm),
-        "phase": found.phase.value if found.facts is not None else found.creation.value,
-        "from": found.source,
-        "to": found.goal,
-        "byScheduler": found.is_ours,
-        "leaving": found.is_leaving,
-        "seenForSeconds": round(now - found.since, 3),
-        "reason": found.reason or (seen.reason if seen is not None else ""),
-        "problem": found.problem or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
-        "totalSeconds": None if seen is None else seen.total,
-        "downtimeSeconds": None if seen is None else seen.downtime,
-    }
+    return MigrationModel(
+        name=str(found.name),
+        vm=str(found.vm),
+        phase=found.phase.value if found.facts is not None else found.creation.value,
+        source=found.source,
+        target=found.goal,
+        by_scheduler=found.is_ours,
+        leaving=found.is_leaving,
+        seen_for_seconds=round(now - found.since, 3),
+        reason=found.reason or (seen.reason if seen is not None else ""),
+        problem=found.problem or (seen.why if seen is not None and found.phase is MigrationPhase.FAILED else None),
+        total_seconds=None if seen is None else seen.total,
+        downtime_seconds=None if seen is None else seen.downtime,
+    )
 
 
-def _node(name: str, book: NodeAccount, stuck: str | None) -> Json:
+def _node(name: str, book: NodeAccount, stuck: str | None) -> NodeModel:
     room = book.room
-    return {
-        "name": name,
-        "open": room.is_open,
-        "known": book.facts is not None,
-        "computeUnit": None if book.policy is None else amount(book.policy.compute_unit),
-        "total": amount(room.total),
-        "reserved": amount(book.reserved),
-        "free": amount(room.free),
-        "watermark": amount(room.watermark),
-        "pressure": _pressure(book.pressure),
-        "stuck": stuck,
-        "pods": [_pod(claim) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
-    }
+    return NodeModel(
+        name=name,
+        open=room.is_open,
+        known=book.facts is not None,
+        compute_unit=None if book.policy is None else amount(book.policy.compute_unit),
+        total=amount(room.total),
+        reserved=amount(book.reserved),
+        free=amount(room.free),
+        watermark=amount(room.watermark),
+        pressure=_pressure(book.pressure),
+        stuck=stuck,
+        pods=[_pod(claim) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
+    )
 
 
-def _pod(claim: Claim) -> Json:
+def _pod(claim: Claim) -> PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
-    return {
-        "pod": str(claim.pod.name),
-        "vm": None if claim.pod.vm is None else str(claim.pod.vm),
-        "state": claim.state.value,
-        "reserved": amount(claim.reserved),
-        "permit": None if account is None or account.permit is None else amount(account.permit),
-        "use": None if facts is None else amount(facts.use),
-        "actual": None if facts is None or facts.actual is None else amount(facts.actual),
-        "denied": amount(claim.unmet),
-        "migrating": claim.is_migrating,
-    }
+    return PodModel(
+        pod=str(claim.pod.name),
+        vm=None if claim.pod.vm is None else str(claim.pod.vm),
+        state=claim.state.value,
+        reserved=amount(claim.reserved),
+        permit=None if account is None or account.permit is None else amount(account.permit),
+        use=None if facts is None else amount(facts.use),
+        actual=None if facts is None or facts.actual is None else amount(facts.actual),
+        denied=amount(claim.unmet),
+        migrating=claim.is_migrating,
+    )
 
 
-def _pressure(pressure: Pressure) -> Json:
-    return {
-        "logical": amount(pressure.logical),
-        "capacity": amount(pressure.capacity),
-        "migrating": amount(pressure.migrating),
-        "excess": amount(pressure.excess),
-    }
+def _pressure(pressure: Pressure) -> PressureModel:
+    return PressureModel(
+        logical=amount(pressure.logical),
+        capacity=amount(pressure.capacity),
+        migrating=amount(pressure.migrating),
+        excess=amount(pressure.excess),
+    )
 
 
-def _explained(found: Explanation) -> Json:
-    return {
-        "pod": str(found.pod),
-        "node": found.node,
-        "state": found.state.value,
-        "reserved": amount(found.reserved),
-        "reservedBecause": {source: amount(floor) for source, floor in found.floors.items()},
-        "permit": None if found.permit is None else amount(found.permit),
-        "permitStored": found.is_permit_stored,
-        "denied": amount(found.denied),
-        "deniedForSeconds": found.denied_for,
-        "deniedBy": found.denied_by,
-        "migrating": found.is_migrating,
-        "holdsStill": found.holds_still,
-        "metrics": None if found.metrics is None else _metrics(found.metrics),
-        "nodeTotal": amount(found.node_total),
-        "nodeReserved": amount(found.node_reserved),
-        "nodePressure": _pressure(found.node_pressure),
-    }
+def _explained(found: Explanation) -> ExplainedPod:
+    return ExplainedPod(
+        pod=str(found.pod),
+        node=found.node,
+        state=found.state.value,
+        reserved=amount(found.reserved),
+        reserved_because={source: amount(floor) for source, floor in found.floors.items()},
+        permit=None if found.permit is None else amount(found.permit),
+        permit_stored=found.is_permit_stored,
+        denied=amount(found.denied),
+        denied_for_seconds=found.denied_for,
+        denied_by=found.denied_by,
+        migrating=found.is_migrating,
+        holds_still=found.holds_still,
+        metrics=None if found.metrics is None else _metrics(found.metrics),
+        node_total=amount(found.node_total),
+        node_reserved=amount(found.node_reserved),
+        node_pressure=_pressure(found.node_pressure),
+    )
 
 
-def _metrics(metrics: Metrics) -> Json:
-    return {
-        "load1": metrics.load1,
-        "load5": metrics.load5,
-        "memUsed": None if metrics.mem_used is None else metrics.mem_used.quantity(),
-    }
+def _metrics(metrics: Metrics) -> MetricsModel:
+    return MetricsModel(
+        load1=metrics.load1,
+        load5=metrics.load5,
+        mem_used=None if metrics.mem_used is None else metrics.mem_used.quantity(),
+    )

@@ -18,12 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.runtime.clock import SystemClock
-from scheduler_plugin.app import agents_app, assemble, extender_app
+from scheduler_plugin.app import assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.apps import agents_app, extender_app
 from scripts.bench.static_cluster import StaticCluster
 
 JSON: Final = "application/json"

@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 
-from scheduler_plugin.app import Parts, agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import Obj, token_of, token_text

@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import from_kubeconfig
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.app import agents_app, assemble, extender_app, probes_app
+from scheduler_plugin.app import assemble
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
@@ -24,6 +24,7 @@ from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS

@@ -28,12 +28,13 @@ from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Bytes, Instant, Seconds
-from scheduler_plugin.app import Parts, agents_app, assemble, extender_app
+from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.web.apps import agents_app, extender_app
 from tests.agent.core.story import POLICY
 from tests.neonvm.fake_guests import FakeGuests
 from tests.neonvm.in_process import InProcess

@@ -1,0 +1,155 @@
+"""The three web applications over one service: agents, extender verbs, and probes with explanations.
+
+Rules that hold here:
+
+- They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
+- Hot paths (the verbs, permits) are raw routes; probes and explanations are FastAPI's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import FastAPI, Path
+from starlette.responses import PlainTextResponse, Response
+
+from protocol.messages import ObjectName
+from protocol.wire_messages import WireRequestBody, WireResponseBody
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.service import Service
+from scheduler_plugin.web.agents import AgentRoutes
+from scheduler_plugin.web.documentation import Operation, answers, document
+from scheduler_plugin.web.extender import ExtenderRoutes
+from scheduler_plugin.web.extender_messages import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderBindingResult,
+    ExtenderFilterResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    HostPriority,
+)
+from scheduler_plugin.web.guard import guarded
+from scheduler_plugin.web.models import NodesModel, Problem, VmModel
+from scheduler_plugin.web.views import nodes_view, vm_view
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Name = Annotated[str, Path(max_length=253)]
+
+_ENCODER: Final = msgspec.json.Encoder()
+_MALFORMED: Final = ("the request is malformed", Problem)
+_AWAY: Final = ("the cluster has not been read yet: ask again", Problem)
+_LARGE: Final = ("the request is too long", Problem)
+
+PERMIT: Final = Operation(
+    "POST",
+    "/",
+    "Ask for resources; every published version of the protocol (docs/protocol.md).",
+    WireRequestBody,
+    {
+        200: ("the permit", WireResponseBody),
+        400: _MALFORMED,
+        401: ("a bearer token of the agent's service account is needed", Problem),
+        403: ("the token is not that of the pod's agent", Problem),
+        404: ("the pod is not known", Problem),
+        413: _LARGE,
+        503: ("ask again after the seconds of Retry-After", Problem),
+    },
+)
+
+VERBS: Final = (
+    Operation("POST", "/filter", "Which nodes a pod fits.", ExtenderArgs, {200: ("nodes", ExtenderFilterResult)}),
+    Operation(
+        "POST",
+        "/prioritize",
+        "How good each node would be, 0 to 10.",
+        ExtenderArgs,
+        {200: ("scores", list[HostPriority]), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+    ),
+    Operation(
+        "POST", "/bind", "Reserve, then bind.", ExtenderBindingArgs, {200: ("why not, if not", ExtenderBindingResult)}
+    ),
+    Operation(
+        "POST",
+        "/preempt",
+        "On which nodes a pod would fit once victims are gone.",
+        ExtenderPreemptionArgs,
+        {200: ("nodes", ExtenderPreemptionResult), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+    ),
+)
+
+
+def agents_app(service: Service) -> FastAPI:
+    """What agents talk to (:10299)."""
+    app = _app("agents", "Agents ask for permits to grow.")
+    app.add_route("/", AgentRoutes(service).request, methods=["POST"])
+    document(app, [PERMIT], [])
+    return app
+
+
+def extender_app(service: Service) -> FastAPI:
+    """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
+    app, routes = _app("extender", "kube-scheduler's extender protocol."), ExtenderRoutes(service)
+    for verb in (routes.filter, routes.prioritize, routes.bind, routes.preempt):
+        app.add_route(f"/{verb.__name__}", guarded(verb, service.context), methods=["POST"])
+    document(app, VERBS, [])
+    return app
+
+
+def probes_app(context: SchedulerContext) -> FastAPI:
+    """Metrics, probes and explanations (:10297); reads only."""
+    app = _app("probes", "Metrics, probes and explanations; reads only.")
+
+    @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        return Response(await context.telemetry.page(context.ledger), media_type=METRICS_TYPE)
+
+    @app.get("/healthz", summary="Whether the process works.", response_class=PlainTextResponse)
+    async def healthz() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get(
+        "/readyz",
+        summary="Whether the cluster has been read.",
+        response_class=PlainTextResponse,
+        responses=answers({503: ("which kinds have not been listed", None)}),
+    )
+    async def readyz() -> Response:
+        if context.ledger.is_ready:
+            return PlainTextResponse("ok\n")
+        missing = ", ".join(context.feed.missing)
+        return PlainTextResponse(f"the cluster has not been read yet, missing: {missing}\n", 503)
+
+    @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
+    async def nodes() -> Response:
+        return _json(nodes_view(context))
+
+    @app.get(
+        "/explain/{namespace}/{vm}",
+        summary="Why a VM has its size.",
+        responses=answers({200: ("the explanation", VmModel), 404: ("no pod runs this VM", Problem)}),
+    )
+    async def explain(namespace: Name, vm: Name) -> Response:
+        name = ObjectName(namespace, vm)
+        view = vm_view(context, name)
+        return _json(Problem(f"no pod runs {name}"), 404) if view is None else _json(view)
+
+    document(app, [], [NodesModel, VmModel, Problem])
+    return app
+
+
+def _app(title: str, description: str) -> FastAPI:
+    return FastAPI(
+        title=f"autoscale-scheduler {title}",
+        description=description,
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+
+
+def _json(found: object, status: int = 200) -> Response:
+    return Response(_ENCODER.encode(found), status, media_type="application/json")

@@ -1,0 +1,71 @@
+"""The OpenAPI page of a listener (``/openapi.json``), with the hot paths that are no routes of FastAPI's.
+
+FastAPI's own routes validate and convert; that costs more than a permit does. Hot paths are raw routes and take part in
+the page through ``Operation``. All schemas are made of the very types that decode and encode the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+Json = dict[str, Any]
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A raw route: what it takes, and what it answers by status (a text where the body is none of ours)."""
+
+    method: str
+    path: str
+    summary: str
+    takes: Any = None
+    gives: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+
+
+def content(of: Any) -> Json:
+    """``content`` of a request or answer in JSON of this type."""
+    (schema,), _ = msgspec.json.schema_components([of], ref_template=_REFERENCE)
+    return {"application/json": {"schema": schema}}
+
+
+def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
+    """``responses`` of an operation."""
+    return {
+        status: {"description": said} | ({} if kind is None else {"content": content(kind)})
+        for status, (said, kind) in gives.items()
+    }
+
+
+def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
+    """Makes the page of ``app`` say its own routes, these operations, and the schemas of all types in them."""
+    every = [
+        *shapes,
+        *(one.takes for one in operations),
+        *(kind for one in operations for _, kind in one.gives.values()),
+    ]
+    _, schemas = msgspec.json.schema_components([each for each in every if each is not None], ref_template=_REFERENCE)
+
+    def page() -> Json:
+        if app.openapi_schema is None:
+            found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            for one in operations:
+                found["paths"].setdefault(one.path, {})[one.method.lower()] = _operation(one)
+            found.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+            app.openapi_schema = found
+        return app.openapi_schema
+
+    app.openapi = page  # type: ignore[method-assign]  # FastAPI's way to extend the page
+
+
+def _operation(one: Operation) -> Json:
+    taken = {} if one.takes is None else {"requestBody": {"required": True, "content": content(one.takes)}}
+    responses = {str(status): answer for status, answer in answers(one.gives).items()}
+    return {"summary": one.summary, "responses": responses} | taken

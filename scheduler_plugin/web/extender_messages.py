@@ -1,0 +1,105 @@
+"""kube-scheduler's extender protocol: the JSON of its verbs. Keys are the names of Go fields."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NodeList(msgspec.Struct, frozen=True):
+    """Whole nodes, each as its JSON text."""
+
+    items: list[msgspec.Raw] | None = None
+
+
+class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """What ``/filter`` and ``/prioritize`` are asked: a pod, and names of nodes or whole nodes."""
+
+    pod: msgspec.Raw
+    nodes: NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class RawNodeList(msgspec.Struct, frozen=True):
+    """Whole nodes that are given back as they came."""
+
+    kind: str
+    apiVersion: str  # noqa: N815 - the name in the API
+    items: list[msgspec.Raw]
+
+
+class ExtenderFilterResult(msgspec.Struct, frozen=True, rename="pascal"):
+    """Which nodes fit, and why each of the others does not."""
+
+    nodes: RawNodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
+    """How good a node would be, 0 to 10."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(msgspec.Struct, frozen=True):
+    """Which pod is to be bound to which node."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class ExtenderBindingResult(msgspec.Struct, frozen=True, rename="pascal"):
+    """Empty where the pod is bound, else why not."""
+
+    error: str
+
+
+class VictimMetadata(msgspec.Struct, frozen=True):
+    """Which pod would go."""
+
+    uid: str
+
+
+class VictimPod(msgspec.Struct, frozen=True):
+    """A whole pod that would go."""
+
+    metadata: VictimMetadata
+
+
+class Victims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Whole pods that would go from a node."""
+
+    pods: list[VictimPod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class MetaPod(msgspec.Struct, frozen=True):
+    """Which pod would go."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
+    """Pods that would go from a node, by their UIDs."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """A pod, and by node who would have to go for it."""
+
+    pod: msgspec.Raw
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(msgspec.Struct, frozen=True, rename="pascal"):
+    """The nodes on which that helps."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]

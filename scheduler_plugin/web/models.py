@@ -1,0 +1,156 @@
+"""The shapes of what people read as JSON; the OpenAPI page is made of them.
+
+Amounts are Kubernetes quantities (``{"cpu": "250m", "mem": "1Gi"}``), spans are in seconds, objects are
+``namespace/name``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Model(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """A part of an answer."""
+
+
+class Problem(Model, frozen=True):
+    """Why a request cannot be answered."""
+
+    error: str
+
+
+class Amounts(Model, frozen=True):
+    """CPU and memory."""
+
+    cpu: str
+    mem: str
+
+
+class PressureModel(Model, frozen=True):
+    """How far a node is above its watermark: ``excess`` still has to leave it (S4.8)."""
+
+    logical: Amounts
+    capacity: Amounts
+    migrating: Amounts
+    excess: Amounts
+
+
+class UnreadableModel(Model, frozen=True):
+    """An object that cannot be read, so that it counts as the most that it may be."""
+
+    kind: str
+    object: str
+    version: str
+    reason: str
+
+
+class MigrationModel(Model, frozen=True):
+    """A migration; ``problem`` is why nothing is reserved for it, or why it failed."""
+
+    name: str
+    vm: str
+    phase: str
+    source: str | None = msgspec.field(name="from")
+    target: str | None = msgspec.field(name="to")
+    by_scheduler: bool
+    leaving: bool
+    seen_for_seconds: float
+    reason: str
+    problem: str | None
+    total_seconds: float | None
+    downtime_seconds: float | None
+
+
+class PodModel(Model, frozen=True):
+    """What a pod holds of its node; ``vm`` and what follows from it are null for a pod that runs none."""
+
+    pod: str
+    vm: str | None
+    state: str
+    reserved: Amounts
+    permit: Amounts | None
+    use: Amounts | None
+    actual: Amounts | None
+    denied: Amounts
+    migrating: bool
+
+
+class NodeModel(Model, frozen=True):
+    """A node as a bar; ``stuck`` is why VMs that should leave it cannot."""
+
+    name: str
+    open: bool
+    known: bool
+    compute_unit: Amounts | None
+    total: Amounts
+    reserved: Amounts
+    free: Amounts
+    watermark: Amounts
+    pressure: PressureModel
+    stuck: str | None
+    pods: list[PodModel]
+
+
+class NodesModel(Model, frozen=True):
+    """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM is moved at all."""
+
+    ready: bool
+    waiting_pods: int
+    unreadable: list[UnreadableModel]
+    migrations_idle: str | None
+    migrations: list[MigrationModel]
+    nodes: list[NodeModel]
+
+
+class MetricsModel(Model, frozen=True):
+    """What the agent said of its guest last."""
+
+    load1: float
+    load5: float | None
+    mem_used: str | None
+
+
+class ExplainedPod(Model, frozen=True):
+    """Why a pod of a VM has its reservation and permit: ``reservedBecause`` has each floor of it by its source."""
+
+    pod: str
+    node: str
+    state: str
+    reserved: Amounts
+    reserved_because: dict[str, Amounts]
+    permit: Amounts | None
+    permit_stored: bool
+    denied: Amounts
+    denied_for_seconds: float | None
+    denied_by: str | None
+    migrating: bool
+    holds_still: bool
+    metrics: MetricsModel | None
+    node_total: Amounts
+    node_reserved: Amounts
+    node_pressure: PressureModel
+
+
+class RefusedTarget(Model, frozen=True):
+    """A node that kube-scheduler refused for a VM's migration, and when it is tried again."""
+
+    why: str
+    again_in_seconds: float
+
+
+class VmModel(Model, frozen=True):
+    """Why a VM has its size: once for each pod that runs it (two while it migrates), and what is wrong with it.
+
+    ``staysBecause`` is why the scheduler may not move it by itself; null where it may.
+    """
+
+    vm: str
+    may_move: bool
+    stays_because: str | None
+    unreadable_constraints: str | None
+    refused_targets: dict[str, RefusedTarget]
+    problems: list[str]
+    migrations_idle: str | None
+    stuck: dict[str, str]
+    migrations: list[MigrationModel]
+    pods: list[ExplainedPod]
