@@ -132,7 +132,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 def _print(console: Console, outcome: Report) -> None:
     good = outcome.success
-    verdict = "[bold green]The VM followed its load.[/]" if good else "[bold red]It did not go well.[/]"
+    verdict = "[bold green]The VM followed its load.[/]" if good else "[bold red]The demonstration has failed.[/]"
     console.print(verdict)
     for problem in outcome.problems:
         console.print(f"  [red]✗[/red] {problem}", soft_wrap=True)

@@ -89,13 +89,15 @@ def test_sparklines_scale_to_the_greatest() -> None:
     assert sparkline([0.0]) == "▁"
 
 
-GLANCE = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
+SNAPSHOT = Snapshot("Running", "n1", SMALL, LARGE, True, 0.5, Bytes(1024**2), "right for cpu busy")
 
 
 def test_a_plain_line_says_everything_in_one() -> None:
-    assert line(Seconds(12.0), "load", GLANCE, 99.6) == "  12.0 s  load      1 vCPU 256Mi, 0.5 busy, 100 tps"
+    assert line(Seconds(12.0), "load", SNAPSHOT, 99.6) == "  12.0 s  load        1 vCPU 256Mi, 0.5 busy, 100 tps"
+    pending = Snapshot("Pending", "", None, None, False, None, None, "", "the pod does not run yet")
+    assert line(Seconds(1.0), "boot", pending, None).endswith("no guest yet: the pod does not run yet")
     assert line(Seconds(1.0), "boot", Snapshot("Pending", "", None, None, False, None, None, ""), None).endswith(
-        "no size yet"
+        "no guest yet"
     )
 
 
@@ -103,7 +105,7 @@ def test_without_a_terminal_there_is_a_line_for_every_change_and_now_and_then() 
     console = Console(width=200, force_terminal=False, record=True)
     with Screen(console, "demo") as screen:
         for tenths in range(60):
-            screen.show(Seconds(tenths / 10), "load", GLANCE, None)
+            screen.show(Seconds(tenths / 10), "load", SNAPSHOT, None)
         screen.decided(Seconds(6.0), "the load has ended")
     said = console.export_text().splitlines()
     assert [each.split(" s  ")[0].strip() for each in said] == ["0.0", "3.0", "6.0"]
@@ -113,7 +115,7 @@ def test_in_a_terminal_there_is_a_picture() -> None:
     console = Console(width=100, force_terminal=True, record=True)
     screen = Screen(console, "demo")
     screen.decisions.append("4 cpu, 1Gi: growing for cpu busy")
-    console.print(screen._picture(Seconds(3.0), "load", GLANCE, 12.0))
+    console.print(screen._picture(Seconds(3.0), "load", SNAPSHOT, 12.0))
     said = console.export_text()
     for expected in (
         "demo · 3 s · load · Running on n1",

@@ -81,7 +81,7 @@ class Scenario:
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
-        self.say("the VM runs and its database answers")
+        self.say("the VM runs" if self.seen.is_simulated else "the VM runs and its database answers")
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {_POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
@@ -101,10 +101,10 @@ class Scenario:
 
     async def _migrate(self, second: MigrationScenario, load: LoadMaker) -> None:
         self.act = "neighbours"
-        self.say("neighbours move in, beside the VM while it is small")
+        self.say("two neighbours start beside the VM, while it is small")
         await second.move_in()
         await second.settle()
-        self.act = "crowded"
+        self.act = "full node"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
         self.seen.client_failures = second.client_failures
 

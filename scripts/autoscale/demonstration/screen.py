@@ -32,10 +32,11 @@ Fleet = Sequence[tuple[str, str, str]]
 
 def line(at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> str:
     """One plain line."""
-    size = "no size yet" if snapshot.size is None else f"{snapshot.size.cpu} vCPU {snapshot.size.mem}"
+    waits = f"no guest yet: {snapshot.condition}" if snapshot.condition else "no guest yet"
+    size = waits if snapshot.size is None else f"{snapshot.size.cpu} vCPU {snapshot.size.mem}"
     used = "" if snapshot.used_cpu is None else f", {snapshot.used_cpu:.1f} busy"
     speed = "" if tps is None else f", {tps:.0f} tps"
-    return f"{at:6.1f} s  {act:8}  {size}{used}{speed}"
+    return f"{at:6.1f} s  {act:10}  {size}{used}{speed}"
 
 
 @dataclass(slots=True)
@@ -105,7 +106,8 @@ class Screen:
         )
         for name, picture, vms in fleet:
             table.add_row(escape(name), f"[yellow]{picture}[/yellow]", escape(vms))
-        why = Text(f"why: {snapshot.because}" if snapshot.because else "", style="italic")
+        waits = snapshot.condition if snapshot.size is None else ""
+        why = Text(f"why: {snapshot.because or waits}" if snapshot.because or waits else "", style="italic")
         happened = Text("\n".join(self.decisions), style="dim")
         title = f"{self.title} · {at:.0f} s · {act} · {snapshot.phase} on {snapshot.node or '-'}"
         return Panel(Group(table, why, happened), title=escape(title), title_align="left")
