@@ -1,6 +1,13 @@
 """For the whole suite: property tests are judged by what they find, not by how busy the machine is."""
 
+import sys
+from importlib.util import find_spec
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
+
+if find_spec("sniffio") is None:
+    # httpx looks for it with every request to an application in the same process; remember that it is not there.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]

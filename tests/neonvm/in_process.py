@@ -16,12 +16,11 @@ from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from protocol.kubernetes.objects import Json
 
-_PLURALS = {
-    "pods": "pods",
-    "nodes": "nodes",
-    "virtualmachines": "virtualmachines.vm.neon.tech",
-    "virtualmachinemigrations": "virtualmachinemigrations.vm.neon.tech",
-}
+
+def _place(path: str) -> tuple[str, str, str]:
+    """Group, version and plural of ``/api/v1/pods``, ``/apis/apps/v1/deployments`` and so on."""
+    parts = path.strip("/").split("/")
+    return ("", parts[1], parts[-1]) if parts[0] == "api" else (parts[1], parts[2], parts[-1])
 
 
 class _Lines(httpx.AsyncByteStream):
@@ -82,9 +81,10 @@ class InProcess(httpx.AsyncBaseTransport):
             raise httpx.ReadError("the answer was lost")
         return answer
 
-    def objects(self, plural: str) -> list[Json]:
+    def objects(self, plural: str, group: str = "") -> list[Json]:
         """All objects of a kind as they are stored, without a request: a fixture looks at them after every step."""
-        return [stored.body for stored in self.server.api.store.objects(_PLURALS[plural])]
+        key = f"{plural}.{group}" if group else plural
+        return [stored.body for stored in self.server.api.store.objects(key)]
 
     def go_away(self) -> None:
         """From now on nobody is answered, and watches break."""
@@ -97,8 +97,9 @@ class InProcess(httpx.AsyncBaseTransport):
         self.is_away = False
 
     async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        resource = self.server.api.catalog.by_key(_PLURALS[request.url.path.rsplit("/", 1)[-1]])
-        assert resource is not None
+        group, version, plural = _place(request.url.path)
+        resource = self.server.api.catalog.find(group, version, plural)
+        assert resource is not None, request.url
         options = WatchOptions(resource_version=request.url.params.get("resourceVersion", ""))
         watch = Watch(self.server.api.store, Target(resource), options, None)
         async for chunk in watch.lines(self._closing):

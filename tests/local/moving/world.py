@@ -40,7 +40,7 @@ from protocol.kubernetes.objects import (
 )
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME
+from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME, VM_GROUP
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
 from tests.fake_clock import QUIET_ROUNDS, loop_is_quiet
@@ -179,14 +179,14 @@ class World:
         return Resources(has.cpu, has.mem)
 
     async def status(self) -> Json:
-        (found,) = [each for each in self.api.objects("virtualmachines") if name_of(each) == DB]
+        (found,) = [each for each in self.api.objects("virtualmachines", VM_GROUP) if name_of(each) == DB]
         return child(found, "status")
 
     async def pods(self) -> list[Json]:
         return self.api.objects("pods")
 
     async def migrations(self) -> list[Json]:
-        return self.api.objects("virtualmachinemigrations")
+        return self.api.objects("virtualmachinemigrations", VM_GROUP)
 
     async def the_migration(self) -> ObjectName:
         """The only one that has not ended."""
