@@ -5,7 +5,6 @@ Rules that hold here:
 - Fields 2 (nodes) and 4 (pods) carry embedded messages in older releases, 3 and 5 carry the same messages as bytes in
   newer ones. On the wire the two are alike, so all four are declared as bytes.
 - Of Pod and Node only the fields that a decision needs are declared; protobuf skips the rest.
-- Descriptors live in a pool of their own: they cannot collide with generated code of the same package.
 - Names are those of the wire; the Protocols are what type checkers see of the classes.
 """
 # ruff: noqa: N802, N803, N815 - names of the wire and of protobuf
@@ -15,18 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import Message
+from protocol.kubernetes.protobuf import KUBERNETES, Fields, message_classes, only
 
 METHOD: Final = "/grpcplugin.Expander/BestOptions"
 SERVICE: Final = "grpcplugin.Expander"
 
-_PACKAGE: Final = "grpcplugin"
-_F = descriptor_pb2.FieldDescriptorProto
-_TYPES: Final = {"string": _F.TYPE_STRING, "bytes": _F.TYPE_BYTES, "int32": _F.TYPE_INT32}
-
-# message -> (field, number, type); "many T" repeats, "map T" maps strings to T; any other name is a message below.
-_MESSAGES: Final[dict[str, tuple[tuple[str, int, str], ...]]] = {
+_OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantity", "Node", "NodeStatus")
+_MESSAGES: Final[dict[str, Fields]] = {
     "BestOptionsRequest": (
         ("options", 1, "many Option"),
         ("nodeMap", 2, "map bytes"),
@@ -40,23 +34,8 @@ _MESSAGES: Final[dict[str, tuple[tuple[str, int, str], ...]]] = {
         ("pod", 4, "many bytes"),
         ("podBytes", 5, "many bytes"),
     ),
-    "Pod": (("metadata", 1, "ObjectMeta"), ("spec", 2, "PodSpec")),
-    "Node": (("metadata", 1, "ObjectMeta"), ("status", 3, "NodeStatus")),
-    "ObjectMeta": (
-        ("name", 1, "string"),
-        ("namespace", 3, "string"),
-        ("uid", 5, "string"),
-        ("labels", 11, "map string"),
-    ),
-    "PodSpec": (
-        ("containers", 2, "many Container"),
-        ("initContainers", 20, "many Container"),
-        ("overhead", 32, "map Quantity"),
-    ),
-    "Container": (("resources", 8, "Requirements"), ("restartPolicy", 24, "string")),
-    "Requirements": (("requests", 2, "map Quantity"),),
-    "Quantity": (("string", 1, "string"),),
-    "NodeStatus": (("capacity", 1, "map Quantity"), ("allocatable", 2, "map Quantity")),
+    **{name: KUBERNETES[name] for name in _OF_KUBERNETES},
+    "ObjectMeta": only("ObjectMeta", "name", "namespace", "uid", "labels"),
 }
 
 
@@ -150,37 +129,5 @@ class ResponseMessage(Protocol):
         """The bytes on the wire."""
 
 
-def _file() -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name="expander.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind in fields:
-            _add_field(message, field, number, kind)
-    return file
-
-
-def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str) -> None:
-    form, _, element = kind.rpartition(" ")
-    field = message.field.add(name=name, number=number, label=_F.LABEL_REPEATED if form else _F.LABEL_OPTIONAL)
-    if form == "map":
-        entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry")
-        entry.options.map_entry = True
-        _add_field(entry, "key", 1, "string")
-        _add_field(entry, "value", 2, element)
-        element = f"{message.name}.{entry.name}"
-    if element in _TYPES:
-        field.type = _TYPES[element]
-    else:
-        field.type, field.type_name = _F.TYPE_MESSAGE, f".{_PACKAGE}.{element}"
-
-
-def _classes() -> dict[str, type[Message]]:
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file())
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
-
-
-MESSAGES: Final = _classes()
+MESSAGES: Final = message_classes("grpcplugin", _MESSAGES, "proto3")
 """The message classes by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -223,3 +224,24 @@ def test_protobuf_of_known_kinds_is_read() -> None:
             decode_protobuf(raw)
         codes.append(refusal.value.code)
     assert codes == [400, 400, 415]
+
+
+def test_protobuf_tells_zero_from_nothing_and_leaves_empty_texts_out() -> None:
+    options = bytes([1 << 3, 0]) + text_field(2, text_field(1, b"u")) + text_field(4, b"") + bytes([3 << 3, 0])
+    head = text_field(1, b"v1") + text_field(2, b"DeleteOptions")
+    assert decode_protobuf(b"k8s\x00" + text_field(1, head) + text_field(2, options)) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": "u"},
+        "orphanDependents": False,
+    }
+
+
+@given(st.binary(max_size=80))
+def test_any_protobuf_is_read_or_refused(raw: bytes) -> None:
+    for kind in (b"ConfigMap", b"Secret", b"Namespace", b"ServiceAccount", b"DeleteOptions"):
+        envelope = b"k8s\x00" + text_field(1, text_field(1, b"v1") + text_field(2, kind)) + text_field(2, raw)
+        for each in (envelope, b"k8s\x00" + raw):
+            with suppress(ApiError):
+                decode_protobuf(each)

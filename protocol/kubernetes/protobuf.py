@@ -1,0 +1,160 @@
+"""Field numbers of Kubernetes' protobuf messages, and message classes made of such tables at run time.
+
+Rules that hold here:
+
+- A table names only fields that a program reads; protobuf skips the rest. Fewer declared fields decode faster.
+- Each call of ``message_classes`` has a descriptor pool of its own: nothing collides with generated code.
+- The agent does not import this module: it is the only one here that needs the package ``protobuf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+Fields = tuple[tuple[str, int, str], ...]
+"""Name, number and type of each field. ``many T`` repeats, ``map T`` maps texts to T; a name of a message is a type."""
+
+KUBERNETES: Final[Mapping[str, Fields]] = {
+    "Unknown": (("typeMeta", 1, "TypeMeta"), ("raw", 2, "bytes")),
+    "TypeMeta": (("apiVersion", 1, "string"), ("kind", 2, "string")),
+    "ObjectMeta": (
+        ("name", 1, "string"),
+        ("generateName", 2, "string"),
+        ("namespace", 3, "string"),
+        ("uid", 5, "string"),
+        ("resourceVersion", 6, "string"),
+        ("generation", 7, "int64"),
+        ("creationTimestamp", 8, "Time"),
+        ("labels", 11, "map string"),
+        ("annotations", 12, "map string"),
+        ("ownerReferences", 13, "many OwnerReference"),
+        ("finalizers", 14, "many string"),
+    ),
+    "OwnerReference": (
+        ("kind", 1, "string"),
+        ("name", 3, "string"),
+        ("uid", 4, "string"),
+        ("apiVersion", 5, "string"),
+        ("controller", 6, "bool"),
+        ("blockOwnerDeletion", 7, "bool"),
+    ),
+    "Time": (("seconds", 1, "int64"), ("nanos", 2, "int32")),
+    "Quantity": (("string", 1, "string"),),
+    "Pod": (("metadata", 1, "ObjectMeta"), ("spec", 2, "PodSpec")),
+    "PodSpec": (
+        ("containers", 2, "many Container"),
+        ("initContainers", 20, "many Container"),
+        ("overhead", 32, "map Quantity"),
+    ),
+    "Container": (("resources", 8, "Requirements"), ("restartPolicy", 24, "string")),
+    "Requirements": (("requests", 2, "map Quantity"),),
+    "Node": (("metadata", 1, "ObjectMeta"), ("status", 3, "NodeStatus")),
+    "NodeStatus": (("capacity", 1, "map Quantity"), ("allocatable", 2, "map Quantity")),
+    "ConfigMap": (
+        ("metadata", 1, "ObjectMeta"),
+        ("data", 2, "map string"),
+        ("binaryData", 3, "map bytes"),
+        ("immutable", 4, "bool"),
+    ),
+    "Secret": (
+        ("metadata", 1, "ObjectMeta"),
+        ("data", 2, "map bytes"),
+        ("type", 3, "string"),
+        ("stringData", 4, "map string"),
+        ("immutable", 5, "bool"),
+    ),
+    "Namespace": (("metadata", 1, "ObjectMeta"), ("spec", 2, "NamespaceSpec")),
+    "NamespaceSpec": (("finalizers", 1, "many string"),),
+    "ServiceAccount": (
+        ("metadata", 1, "ObjectMeta"),
+        ("secrets", 2, "many ObjectReference"),
+        ("imagePullSecrets", 3, "many LocalObjectReference"),
+        ("automountServiceAccountToken", 4, "bool"),
+    ),
+    "ObjectReference": (
+        ("kind", 1, "string"),
+        ("namespace", 2, "string"),
+        ("name", 3, "string"),
+        ("uid", 4, "string"),
+        ("apiVersion", 5, "string"),
+    ),
+    "LocalObjectReference": (("name", 1, "string"),),
+    "DeleteOptions": (
+        ("gracePeriodSeconds", 1, "int64"),
+        ("preconditions", 2, "Preconditions"),
+        ("orphanDependents", 3, "bool"),
+        ("propagationPolicy", 4, "string"),
+        ("dryRun", 5, "many string"),
+    ),
+    "Preconditions": (("uid", 1, "string"), ("resourceVersion", 2, "string")),
+    "Eviction": (("metadata", 1, "ObjectMeta"), ("deleteOptions", 2, "DeleteOptions")),
+    "TokenRequest": (("metadata", 1, "ObjectMeta"), ("spec", 2, "TokenRequestSpec")),
+    "TokenRequestSpec": (
+        ("audiences", 1, "many string"),
+        ("boundObjectRef", 3, "BoundObjectReference"),
+        ("expirationSeconds", 4, "int64"),
+    ),
+    "BoundObjectReference": (
+        ("kind", 1, "string"),
+        ("apiVersion", 2, "string"),
+        ("name", 3, "string"),
+        ("uid", 4, "string"),
+    ),
+}
+"""The messages of Kubernetes that programs of this project read, by a name of our own where Kubernetes has several."""
+
+_F = descriptor_pb2.FieldDescriptorProto
+_TYPES: Final = {
+    "string": _F.TYPE_STRING,
+    "bytes": _F.TYPE_BYTES,
+    "int32": _F.TYPE_INT32,
+    "int64": _F.TYPE_INT64,
+    "bool": _F.TYPE_BOOL,
+}
+
+
+def only(message: str, *fields: str) -> Fields:
+    """Some fields of a message of Kubernetes.
+
+    >>> only("ObjectMeta", "name", "uid")
+    (('name', 1, 'string'), ('uid', 5, 'string'))
+    """
+    return tuple(each for each in KUBERNETES[message] if each[0] in fields)
+
+
+def message_classes(
+    package: str, messages: Mapping[str, Fields], syntax: Literal["proto2", "proto3"]
+) -> dict[str, type[Message]]:
+    """The classes of ``messages`` by name. In proto2, which Kubernetes speaks, a field that is set to zero is set.
+
+    >>> classes = message_classes("example", {"Quantity": KUBERNETES["Quantity"]}, "proto3")
+    >>> classes["Quantity"](string="1Gi").SerializeToString()
+    b'\\n\\x031Gi'
+    """
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field, number, kind in fields:
+            _add_field(message, field, number, kind, package)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
+
+
+def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str, package: str) -> None:
+    form, _, element = kind.rpartition(" ")
+    field = message.field.add(name=name, number=number, label=_F.LABEL_REPEATED if form else _F.LABEL_OPTIONAL)
+    if form == "map":
+        entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry")
+        entry.options.map_entry = True
+        _add_field(entry, "key", 1, "string", package)
+        _add_field(entry, "value", 2, element, package)
+        element = f"{message.name}.{entry.name}"
+    if element in _TYPES:
+        field.type = _TYPES[element]
+    else:
+        field.type, field.type_name = _F.TYPE_MESSAGE, f".{package}.{element}"
