@@ -46,12 +46,17 @@ async def test_cpu_and_memory_change_under_pgbench_and_no_transaction_fails(kind
 
 async def test_everything_that_the_agent_decides_with_is_on_the_guests_page(tmp_path: Path) -> None:
     async with booted(NetworkKind.AUTO, tmp_path) as vm:
-        samples = await vm.scrape("cpu", "loadavg", "meminfo", "pressure")
+        samples = await vm.scrape("cpu", "loadavg", "meminfo", "pressure", "vmstat")
         wanted = {
             "node_load1",
             "node_load5",
             "node_load15",
             "node_memory_MemAvailable_bytes",
+            "node_memory_MemFree_bytes",
+            "node_vmstat_pgpgin",
+            "node_vmstat_pgpgout",
+            "node_vmstat_workingset_refault_anon",
+            "node_vmstat_workingset_refault_file",
             "node_pressure_cpu_waiting_seconds_total",
             "node_pressure_memory_waiting_seconds_total",
             "node_pressure_io_waiting_seconds_total",
