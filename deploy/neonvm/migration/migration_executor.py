@@ -55,6 +55,8 @@ class MigrationExecutor:
             owners: Json = {"metadata": {"ownerReferences": [owner_reference(VIRTUAL_MACHINES, facts.vm)]}}
             await self._deps.client.merge_patch(PODS, name_of(target), owners)
         await self._report(migration, dict(todo.status))
+        if todo.own_source and facts.source is not None:
+            await self._own(facts.source, migration)
         if todo.create_target and facts.vm is not None:
             await self._create_target(migration, facts.vm)
         if todo.send:
@@ -100,6 +102,15 @@ class MigrationExecutor:
         except ApiError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
+
+    async def _own(self, source: Json, migration: Json) -> None:
+        """A migration owns its source's pod without controlling it; only its target is its own."""
+        owners = items(source, "metadata", "ownerReferences")
+        metadata: Json = {
+            "resourceVersion": text(source, "metadata", "resourceVersion"),
+            "ownerReferences": [*owners, owner_reference(MIGRATIONS, migration, controller=False)],
+        }
+        await self._deps.client.merge_patch(PODS, name_of(source), {"metadata": metadata})
 
     async def _delete_target(self, target: Json) -> None:
         try:

@@ -64,13 +64,15 @@ class MigrationFacts:
 class MigrationPlan:
     """``status`` is merged into the object's status where it differs; all is done in the order of the fields.
 
-    ``tell`` says on the VM and on the migration how it ended.
+    ``own_source`` makes the migration an owner of the source's pod, beside the VM that controls it. ``tell`` says on
+    the VM and on the migration how it ended.
     """
 
     add_finalizer: bool = False
     cancel: bool = False
     adopt_target: bool = False
     status: tuple[tuple[str, object], ...] = ()
+    own_source: bool = False
     create_target: bool = False
     send: bool = False
     delete_target: bool = False

@@ -110,7 +110,8 @@ def _prepare(facts: MigrationFacts) -> MigrationPlan:
         return _NOTHING  # the VM is not held yet
     target = facts.target
     if target is None:
-        return MigrationPlan(create_target=True)
+        own_source = facts.source is not None and not is_owned_by(facts.source, facts.migration)
+        return MigrationPlan(own_source=own_source, create_target=True)
     node = node_of(target)
     if not node:
         return _NOTHING

@@ -58,9 +58,10 @@ _SETTLE = 31.0
 
 
 class World:
-    """Two nodes, one VM on the first, and whoever looks after them."""
+    """Nodes, one VM on the first, and whoever looks after them."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, nodes: tuple[str, ...]) -> None:
+        self.nodes = nodes
         self.clock = OneClock()
         self.api = InProcess(ApiEnvironment(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
         self.client = self.api.client()
@@ -79,23 +80,25 @@ class World:
     async def open(self) -> None:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
             await self.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
-        for node in ("n1", "n2"):
+        for node in self.nodes:
             await register_node(self.client, NodeSpec(node, Resources.parse("8", "16Gi")), self.clock)
         self.scheduler.start()
-        await self.cordon("n2")
+        for node in self.nodes[1:]:
+            await self.cordon(node)
         await self.start_runtime()
         made = virtual_machine()
         metadata: Json = {"name": "db", "labels": labels_of(made)}
         await self.client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": metadata})
         await self.passes(6)
         await self.passes(_SETTLE, step=5)
-        await self.cordon("n2", unschedulable=False)
+        for node in self.nodes[1:]:
+            await self.cordon(node, unschedulable=False)
         self.source = ObjectName("default", text(await self.status(), "podName"))
         assert (self.guests.running, self.size) == ([self.source.name], SMALL)
 
     async def start_runtime(self) -> None:
         extender = httpx.AsyncClient(transport=self.scheduler.for_pods, base_url="http://extender")
-        nodes = frozenset({"n1", "n2"})
+        nodes = frozenset(self.nodes)
         client = self.api.client()
         means = RuntimeDependencies(
             client, extender, self.network, self.guests, self.clock, self._state, nodes, sidecars=False, policy=None
@@ -213,6 +216,16 @@ class World:
         body: Json = {"spec": {"unschedulable": unschedulable}}
         await self.client.merge_patch(NODES, ObjectName("", node), body)
 
+    async def close_to_vms(self, node: str, way: str) -> None:
+        """A control plane's taint, or a node whose kubelet has not been heard of."""
+        if way == "tainted":
+            taint: Json = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+            await self.client.merge_patch(NODES, ObjectName("", node), {"spec": {"taints": [taint]}})
+        else:
+            unknown: Json = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+            body: Json = {"status": {"conditions": [unknown]}}
+            await self.client.merge_patch(NODES, ObjectName("", node), body, "status")
+
     async def occupy(self, node: str, cpu: str, name: ObjectName = FOREIGN) -> None:
         """A pod of another scheduler takes room on a node."""
         container: Json = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
@@ -327,9 +340,9 @@ def _is_about_db(event: Json) -> bool:
 
 
 @asynccontextmanager
-async def world_in(state: Path) -> AsyncIterator[World]:
-    """The VM runs on n1, and n2 is empty."""
-    world = World(state)
+async def world_in(state: Path, nodes: tuple[str, ...] = ("n1", "n2")) -> AsyncIterator[World]:
+    """The VM runs on the first node, and the others are empty."""
+    world = World(state, nodes)
     await world.open()
     try:
         yield world

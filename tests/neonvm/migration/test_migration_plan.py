@@ -143,7 +143,13 @@ def test_one_that_is_deleted_before_it_began_is_let_go(held: bool) -> None:
 
 def test_the_target_is_made_once_the_vm_is_held() -> None:
     assert plan_migration(pending(vm=vm("Running"))) == NOTHING
-    assert plan_migration(pending()) == MigrationPlan(create_target=True)
+    assert plan_migration(pending()) == MigrationPlan(own_source=True, create_target=True)
+
+
+def test_the_source_is_owned_once() -> None:
+    owners = [*items(SOURCE, "metadata", "ownerReferences"), {"kind": "VirtualMachineMigration", "uid": "move-uid"}]
+    owned: Json = {**SOURCE, "metadata": {**child(SOURCE, "metadata"), "ownerReferences": owners}}
+    assert plan_migration(pending(source=owned)) == MigrationPlan(create_target=True)
 
 
 def test_a_target_without_a_node_is_waited_for() -> None:

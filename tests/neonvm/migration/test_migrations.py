@@ -30,6 +30,20 @@ async def test_a_vm_is_moved_and_everybody_is_told(runtime: RuntimeFixture) -> N
     await runtime.assert_well(new)
 
 
+async def test_the_migration_controls_its_target_and_only_owns_its_source(runtime: RuntimeFixture) -> None:
+    old = await runtime.run_vm()
+    _, target = await runtime.begin_to_move()
+    owners = {}
+    for name in (old, target.spec.pod.name):
+        pod = await runtime.client.get(PODS, ObjectName("default", name))
+        found = items(pod, "metadata", "ownerReferences")
+        owners[name] = [(text(each, "kind"), each.get("controller")) for each in found]
+    assert owners == {
+        old: [("VirtualMachine", True), ("VirtualMachineMigration", False)],
+        target.spec.pod.name: [("VirtualMachineMigration", True)],
+    }
+
+
 async def test_the_order_of_success_is_vm_pod_migration_and_only_then_the_source(runtime: RuntimeFixture) -> None:
     old = await runtime.run_vm()
     source, target = await runtime.begin_to_move()
