@@ -18,7 +18,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
-from scheduler_plugin.migration.status import MigrationStatus
+from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.service import Service
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import SchedulerSettings

@@ -9,7 +9,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import Effect, Ledger
-from scheduler_plugin.migration.status import MigrationStatus
+from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.workqueue import WorkQueues
 

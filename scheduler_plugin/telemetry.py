@@ -23,7 +23,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.migration.metrics import MigrationMetrics
+from scheduler_plugin.migration_metrics import MigrationMetrics
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 

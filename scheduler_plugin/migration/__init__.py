@@ -1,1 +1,1 @@
-"""Everything about moves (S4.8, S4.9): ``core`` decides, the modules beside it carry out and report."""
+"""Moves VMs (S4.8, S4.9): carries out and reports what ``scheduler_plugin.planner`` decides."""

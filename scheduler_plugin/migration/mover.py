@@ -16,11 +16,11 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Move
-from scheduler_plugin.migration.core import Now, Plan, Planner
 from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.placement import Fits
+from scheduler_plugin.planner import Now, Plan, Planner
 from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)

@@ -25,7 +25,7 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger import Level, NodePolicy
-from scheduler_plugin.migration.core import MigrationPolicy
+from scheduler_plugin.planner import MigrationPolicy
 from scheduler_plugin.settings.fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
 

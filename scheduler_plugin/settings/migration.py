@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.migration.core import MigrationPolicy, Rest
+from scheduler_plugin.planner import MigrationPolicy, Rest
 from scheduler_plugin.settings.fields import CountOrShare, MemUnit, Section
 
 Span = Annotated[float, Field(ge=0, le=86_400)]

@@ -15,7 +15,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.migration.core import stays_because
+from scheduler_plugin.planner import stays_because
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,

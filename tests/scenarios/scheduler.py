@@ -29,8 +29,8 @@ from scheduler_plugin.ledger import (
     RoomFreed,
     VmFacts,
 )
-from scheduler_plugin.migration.core import MigrationPolicy, Now, Planner, Rest
 from scheduler_plugin.placement import FITS
+from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
 from tests.scenarios.migrations import Controller

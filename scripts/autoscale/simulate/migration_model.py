@@ -19,8 +19,8 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
-from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, Victim, least_loaded_first
 from scheduler_plugin.placement import FITS
+from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, Victim, least_loaded_first
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm

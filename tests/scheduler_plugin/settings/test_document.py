@@ -10,7 +10,7 @@ import pytest
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger import Level, NodePolicy
-from scheduler_plugin.migration.core import MigrationPolicy, Rest
+from scheduler_plugin.planner import MigrationPolicy, Rest
 from scheduler_plugin.settings.document import SettingsError, parse_settings
 
 DEPLOYED = Path(__file__).parents[3] / "deploy/scheduler-deploy.yaml"

@@ -13,7 +13,7 @@ import numpy as np
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations
-from scheduler_plugin.migration.core import Plan
+from scheduler_plugin.planner import Plan
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings
 from scripts.autoscale.simulate.migration_model import MigrationModel
 from scripts.autoscale.simulate.recording_grid import RecordingGrid

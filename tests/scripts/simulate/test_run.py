@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.units import Instant
-from scheduler_plugin.migration.core import Plan
+from scheduler_plugin.planner import Plan
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS, Loads, MigrationModel

@@ -8,10 +8,10 @@ from fractions import Fraction
 import pytest
 
 from scheduler_plugin.ledger import MigrationPhase, Move
-from scheduler_plugin.migration.core import MigrationPolicy, Plan, Stuck
-from scheduler_plugin.migration.core import planner as planner_module
+from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck
+from scheduler_plugin.planner import planner as planner_module
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
-from tests.scheduler_plugin.migration.core.planner_fixture import WALL, PlannerFixture, node, pressed
+from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 
 
 def crowd(nodes: int, policy: MigrationPolicy) -> PlannerFixture:

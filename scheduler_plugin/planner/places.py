@@ -18,7 +18,7 @@ from scheduler_plugin.constraints import (
 )
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.migration.core.refusals import RefusedTargets
+from scheduler_plugin.planner.refusals import RefusedTargets
 
 
 class Places:

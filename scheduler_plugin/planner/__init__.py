@@ -1,10 +1,10 @@
 """Who moves, where to, and when to stop: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
 
 from scheduler_plugin.ledger import Move
-from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
-from scheduler_plugin.migration.core.planner import Planner
-from scheduler_plugin.migration.core.refusals import Refusal, RefusedTargets
-from scheduler_plugin.migration.core.victims import Order, Rest, Victim, least_loaded_first, stays_because
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
+from scheduler_plugin.planner.planner import Planner
+from scheduler_plugin.planner.refusals import Refusal, RefusedTargets
+from scheduler_plugin.planner.victims import Order, Rest, Victim, least_loaded_first, stays_because
 
 __all__ = [
     "Cancel",

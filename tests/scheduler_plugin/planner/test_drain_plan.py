@@ -8,10 +8,10 @@ import pytest
 
 from protocol.units import Bytes, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move
-from scheduler_plugin.migration.core import MigrationPolicy, Plan, Stuck, Victim
+from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck, Victim
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
-from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node, pressed
+from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
 
 PENDING, SUCCEEDED, FAILED = MigrationPhase.PENDING, MigrationPhase.SUCCEEDED, MigrationPhase.FAILED
 

@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints import NodeTraits, PodConstraints
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.migration.core.victims import Rest
+from scheduler_plugin.planner.victims import Rest
 
 MOST_PAIRS: Final = 20_000
 """The oldest are forgotten first."""

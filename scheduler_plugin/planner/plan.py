@@ -10,8 +10,8 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.migration.core.victims import Rest
 from scheduler_plugin.placement import Room
+from scheduler_plugin.planner.victims import Rest
 
 
 @dataclass(frozen=True, slots=True)

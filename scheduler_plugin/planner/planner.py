@@ -21,13 +21,13 @@ from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
-from scheduler_plugin.migration.core.drain import DrainPlan
-from scheduler_plugin.migration.core.places import Places
-from scheduler_plugin.migration.core.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
-from scheduler_plugin.migration.core.refusals import RefusedTargets
-from scheduler_plugin.migration.core.targets import Choice, Targets, Traffic
-from scheduler_plugin.migration.core.unplaced import UnplacedTargets
-from scheduler_plugin.migration.core.victims import Order, least_loaded_first
+from scheduler_plugin.planner.drain import DrainPlan
+from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
+from scheduler_plugin.planner.refusals import RefusedTargets
+from scheduler_plugin.planner.targets import Choice, Targets, Traffic
+from scheduler_plugin.planner.unplaced import UnplacedTargets
+from scheduler_plugin.planner.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there so much later is cancelled."""

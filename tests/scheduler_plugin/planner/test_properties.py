@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.migration.core import MigrationPolicy, Victim
-from scheduler_plugin.migration.core.drain import enough, helps
+from scheduler_plugin.planner import MigrationPolicy, Victim
+from scheduler_plugin.planner.drain import enough, helps
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
-from tests.scheduler_plugin.migration.core.planner_fixture import PlannerFixture, node
+from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
 SIZES = st.builds(amount, st.integers(0, 8), st.integers(0, 8))
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import ClaimState, Ledger, Move
-from scheduler_plugin.migration.core.plan import MigrationPolicy, Need, Now, Stuck
-from scheduler_plugin.migration.core.targets import Targets, Traffic
-from scheduler_plugin.migration.core.victims import Order, Victim, victim_of
+from scheduler_plugin.planner.plan import MigrationPolicy, Need, Now, Stuck
+from scheduler_plugin.planner.targets import Targets, Traffic
+from scheduler_plugin.planner.victims import Order, Victim, victim_of
 
 
 class DrainPlan:

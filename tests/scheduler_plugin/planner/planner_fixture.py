@@ -12,8 +12,8 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.constraints import Surroundings
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
-from scheduler_plugin.migration.core import MigrationPolicy, Now, Order, Plan, Planner, least_loaded_first
 from scheduler_plugin.placement import FITS
+from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, least_loaded_first
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 

@@ -18,10 +18,10 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.migration.core.places import Places
-from scheduler_plugin.migration.core.plan import MigrationPolicy
-from scheduler_plugin.migration.core.victims import Victim
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
+from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.victims import Victim
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.migration.core import Cancel, MigrationPolicy, Plan, Rest
+from scheduler_plugin.planner import Cancel, MigrationPolicy, Plan, Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
-from tests.scheduler_plugin.migration.core.planner_fixture import WALL, PlannerFixture, node
+from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 
 PENDING, RUNNING = MigrationPhase.PENDING, MigrationPhase.RUNNING
 SUCCEEDED, FAILED = MigrationPhase.SUCCEEDED, MigrationPhase.FAILED

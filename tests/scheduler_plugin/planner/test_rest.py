@@ -7,7 +7,7 @@ import pytest
 from protocol.units import Instant
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.migration.core import Rest
+from scheduler_plugin.planner import Rest
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0

@@ -17,7 +17,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger import Migration, MigrationPhase
-from scheduler_plugin.migration.core.plan import MigrationPolicy
+from scheduler_plugin.planner.plan import MigrationPolicy
 
 REFUSAL_SETTLE: Final = Seconds(2.0)
 
