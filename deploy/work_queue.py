@@ -4,8 +4,8 @@ Rules that hold here:
 
 - A name in work is not handed out a second time; added meanwhile, it comes back when the work is done.
 - A failed name is repeated after 0.25 s, doubled each time, at most 10 s; a success forgets the failures.
-- One object is the unit of failure: an error that nobody expected is logged with its object, which is then repeated
-  like any other; the controller goes on with the next one.
+- One object is the unit of failure: an unexpected error is logged with its object, which is then repeated like
+  any other; the controller goes on with the next one.
 """
 
 from __future__ import annotations

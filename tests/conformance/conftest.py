@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -46,7 +47,8 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command += ["--admin-token-file", str(directory / "token")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "serving url=https://127.0.0.1:" in process.stderr.readline()
+        started = json.loads(process.stderr.readline())
+        assert (started["msg"], started["url"][:18]) == ("serving", "https://127.0.0.1:")
         yield kubeconfig
         process.terminate()
         assert process.wait(10) == 0

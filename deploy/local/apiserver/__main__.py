@@ -18,6 +18,7 @@ from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
 from deploy.local.private_file import secret_file
+from protocol.runtime.json_log import log_as_json
 
 _log = logging.getLogger("apiserver")
 
@@ -70,7 +71,8 @@ def _server(api_server: ApiServer, context: ssl.SSLContext | None) -> Server:
 
 
 def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) -> None:
-    _log.info("serving url=%s data_dir=%s revision=%d", url, arguments.data_dir, api_server.api.store.revision)
+    told = {"url": url, "data_dir": str(arguments.data_dir), "revision": api_server.api.store.revision}
+    _log.info("serving", extra=told)
     if url.startswith("http:"):
         _log.info("kubectl sends no token over HTTP: give --listen-tls to use it with %s", arguments.kubeconfig_out)
 
@@ -91,7 +93,7 @@ async def _run(servers: list[tuple[Server, list[socket.socket]]], api_server: Ap
 def main(argv: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Returns 0, or 2 where an address cannot be used."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_as_json()
     try:
         inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
         secure = [listen(address) for address in arguments.listen_tls or ()]

@@ -1,6 +1,6 @@
 """The HTTP face of the API server: which path leads where. Every ``ApiError`` becomes a ``Status``.
 
-Whoever cannot be identified gets a 401 for everything but health and version.
+Everything but health and version needs a known credential; without one it is a 401.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the process's signals to whoever runs the server; ``stop`` is what a signal should lead to."""
+        """Leaves the process's signals to the caller; ``stop`` is what a signal should lead to."""
         yield
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """``python -m deploy.local.cluster NAME``: the process that owns one cluster. Started by ``autoscale local up``.
 
-Its folder says what is wanted; its standard output says how far it is, and is read by whoever started it.
+Its folder says what is wanted; its standard output says how far it is, and is read by the command that started it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from deploy.local.cluster.cluster import Cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError
+from protocol.runtime.json_log import log_as_json
 
 FAILED = 1
 _log = logging.getLogger("cluster")
@@ -23,8 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 where it did not come up or broke."""
     (name,) = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_as_json()
     failure: StepFailedError | None = None
     try:
         folder.lock()

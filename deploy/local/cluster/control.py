@@ -1,6 +1,6 @@
 """Where the command line speaks to a running cluster: one JSON line asked, one answered.
 
-It listens on loopback and answers only who knows the token in the cluster's private folder.
+It listens on loopback and answers only those who know the token in the cluster's private folder.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def control_endpoint(
             writer.write(msgspec.json.encode(await _answer(line, token, network, status, actions)) + b"\n")
             await writer.drain()
         except OSError:
-            return  # whoever asked has gone
+            return  # the client has gone
         finally:
             writer.close()
 

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- The lock is held by the cluster's process for all its life and by nobody else; the kernel gives it back when that
+- The lock is held by the cluster's process alone, for all its life; the kernel gives it back when that
   process ends, however it ends. So there is no stale pid to be mistaken for a running cluster.
 - The folder is private to its owner: it holds tokens.
 """

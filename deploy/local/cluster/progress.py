@@ -37,7 +37,7 @@ class StepFailedError(Exception):
 
 
 class Progress:
-    """Writes steps to standard output until somebody has seen ``READY``, and then no more."""
+    """Writes steps to standard output up to ``READY``, and then no more."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -73,4 +73,4 @@ class Progress:
             os.write(sys.stdout.fileno(), msgspec.json.encode(Step(self._name, state, text, log)) + b"\n")
         except BrokenPipeError:
             self._open = False
-            raise StepFailedError("whoever asked for this cluster has gone") from None
+            raise StepFailedError("the command that asked for this cluster has gone") from None

@@ -40,7 +40,7 @@ def guarded_settings(settings: str) -> str:
 
 
 def control_kubeconfig(server: str, token: str) -> str:
-    """A kubeconfig for programs inside the cluster's network, where nobody else can listen."""
+    """A kubeconfig for programs inside the cluster's network, which other users of the machine cannot listen to."""
     return yaml.safe_dump(
         {
             "apiVersion": "v1",

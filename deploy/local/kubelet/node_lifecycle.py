@@ -3,9 +3,9 @@
 Rules that hold here:
 
 - A kubelet that is silent for 40 s leaves its node's condition Ready unknown; one that runs again says it is ready.
-- The taints not-ready, unreachable and unschedulable follow from the node's state, whoever changed that. All other
+- The taints not-ready, unreachable and unschedulable follow from the node's state, whatever changed it. All other
   taints are left alone.
-- Every write names the version of the node that was looked at, so that no taint of somebody else is lost.
+- Every write names the version of the node that it was decided on, so that no other writer's taint is lost.
 """
 
 from __future__ import annotations

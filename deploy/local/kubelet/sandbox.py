@@ -6,8 +6,8 @@ Rules that hold here:
 - The agent starts with the guest. It is not part of the pod's health: an agent that crashes is started again.
 - The pod ends when its guest does, and is then reported as failed with the reason; a guest that has moved to another
   pod leaves a pod that has succeeded. What belongs to the VM (its address, its disk) outlives all its pods.
-- A pod that a migration owns begins with a guest that receives. Nobody is told of that guest before it runs; from then
-  on the pod is like any other.
+- A pod that a migration owns begins with a guest that receives. That guest is not shown before it runs; from then on
+  the pod is like any other.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Extender:
         self._http = http
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
-        """Which of ``nodes`` can take ``pod``. Raises ``ExtenderError``, also for a node nobody asked about."""
+        """Which of ``nodes`` can take ``pod``. Raises ``ExtenderError``, also for a node beyond these."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         result = await self._post("/filter", body, FilterResult)
         if result.Error:

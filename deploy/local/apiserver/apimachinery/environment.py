@@ -1,4 +1,4 @@
-"""What the rules need of the environment: the time, and chance. Given by whoever makes the server."""
+"""What the rules need from outside: the time, unique ids and randomness. The maker of the server gives it."""
 
 from __future__ import annotations
 

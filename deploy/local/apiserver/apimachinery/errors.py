@@ -39,7 +39,7 @@ class Subject:
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-_NOBODY: Final = Subject()
+_NO_SUBJECT: Final = Subject()
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class ApiError(Exception):
     code: int
     reason: str
     message: str
-    subject: Subject = _NOBODY
+    subject: Subject = _NO_SUBJECT
     causes: tuple[Cause, ...] = ()
     retry_after: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def bad_request(message: str) -> ApiError:
 
 
 def unauthorized() -> ApiError:
-    """401: nobody that we know is asking."""
+    """401: the request shows no credential that is known here."""
     return ApiError(401, "Unauthorized", "Unauthorized", headers={"WWW-Authenticate": 'Bearer realm="local cluster"'})
 
 

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - The shape of an object is known by its schema alone, and only at run time, so ``JsonObject`` is ``dict[str, Any]``:
   this package is the edge at which nothing can be typed further.
-- An object that has been stored is never changed again; whoever wants to change one makes a copy of the parts that
-  it changes (``with_field``, ``without_field``) or of everything (``deep_copy``).
+- An object that has been stored is never changed again; a change makes a copy of the parts that it
+  changes (``with_field``, ``without_field``) or of everything (``deep_copy``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Only who is asking is found out; everybody who is known may do everything (there is no RBAC here).
+- Authentication only: every authenticated user may do everything (there is no RBAC here).
 - A service-account token is good only while its service account, and the pod that it is bound to, exist with the
   uids that it names.
 """
@@ -25,7 +25,7 @@ _EXTRA: Final = "authentication.kubernetes.io"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody, as Kubernetes describes users. ``audiences`` are those for which the credential is good."""
+    """A user, as Kubernetes describes users. ``audiences`` are those for which the credential is good."""
 
     username: str
     uid: str = ""
@@ -59,7 +59,7 @@ class Authenticator:
         self.signing_key = signing_key
 
     def caller(self, authorization: str) -> Identity | None:
-        """Who sent an ``Authorization`` header to the API; None where nobody we know."""
+        """Who sent an ``Authorization`` header to the API; None where it is not known."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None

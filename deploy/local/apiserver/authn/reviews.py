@@ -1,6 +1,6 @@
 """Resources that are questions: who is this token's holder, who am I, may I? Nothing of them is stored.
 
-Everybody who is authenticated may do everything here, so access reviews always answer yes and say why.
+Every authenticated user may do everything here, so access reviews always answer yes and say why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _self_subject(_: Authenticator, caller: Identity, __: Resource, ___: JsonObj
 
 
 def _access(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:
-    return {"allowed": True, "reason": "the local cluster allows everything to everybody it knows"}
+    return {"allowed": True, "reason": "the local cluster allows everything to every authenticated user"}
 
 
 def _rules(_: Authenticator, __: Identity, ___: Resource, ____: JsonObject) -> JsonObject:

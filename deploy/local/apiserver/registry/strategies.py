@@ -38,7 +38,7 @@ class Strategy:
 
     ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
     ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
-    may not end yet for a reason of its own; ``warnings(body)`` are told to whoever writes it.
+    may not end yet for a reason of its own; ``warnings(body)`` are for the client that writes it.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body

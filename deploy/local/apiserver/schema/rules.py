@@ -1,7 +1,7 @@
 """The CEL rules of a schema (``x-kubernetes-validations``), evaluated where they stand. Pure.
 
 A rule that names ``oldSelf`` speaks about changes only. One that ``cel`` cannot read is not evaluated; ``unreadable``
-finds them, so that whoever defines the resource can be told.
+finds them, for the warnings of the definition.
 """
 
 from __future__ import annotations

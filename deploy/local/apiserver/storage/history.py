@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Changes are in the order of their revisions and never altered. The text of an event is made once, whoever watches.
+- Changes are in the order of their revisions and never altered. The text of an event is made once for all watchers.
 - A watcher is a place in the history, not a queue: a slow one costs nothing and, when its place has been dropped,
   learns that it is too late (410).
 - ``floor`` is the greatest revision about which something may have been dropped: everything after it is known.
@@ -94,7 +94,7 @@ class History:
         self.wake()
 
     def wake(self) -> None:
-        """Lets everybody who waits look again."""
+        """Wakes every watcher that waits."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():

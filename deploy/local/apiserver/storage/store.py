@@ -2,9 +2,10 @@
 
 Rules that hold here:
 
-- Every change is one synchronous step: nothing can come between reading an object and replacing it, so whoever does
-  not await in between needs no lock. Give ``replace`` and ``delete`` the state that was read, and they check it.
-- Memory holds everything and answers all reads; the database is written before memory and before anybody hears of it.
+- Every change is one synchronous step: nothing can come between reading an object and replacing it, so a
+  caller that does not await in between needs no lock. Give ``replace`` and ``delete`` the state that was read, and they
+  check it.
+- Memory holds everything and answers all reads; the database is written before memory, and before watchers hear of it.
 - Revisions only grow, over restarts too. A deletion uses one.
 """
 
