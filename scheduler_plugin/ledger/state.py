@@ -223,6 +223,7 @@ class LedgerState:
         account.is_deleted = account.is_replaced = True
         for claim in account.claims:
             self.change(claim, is_migrating=False)
+            claim.holds_still = False
         if not account.claims:
             self._forget(account)
 
