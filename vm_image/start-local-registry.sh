@@ -26,12 +26,23 @@ has_docker() {
   command -v docker >/dev/null && docker info >/dev/null 2>&1
 }
 
+# wait_for_answer WHERE_TO_LOOK [PID]: a process that has ended is not waited for.
 wait_for_answer() {
   for _ in {1..50}; do
     if answers; then echo "The registry answers at http://$ADDRESS"; return; fi
+    if [ -n "${2:-}" ] && ! kill -0 "$2" 2>/dev/null; then break; fi
     sleep 0.2
   done
   echo "The registry does not answer at $ADDRESS; $1" >&2
+  exit 1
+}
+
+# Images are named by this address, so no other port can take its place.
+check_port_is_free() {
+  local found
+  (exec 3<>"/dev/tcp/${ADDRESS%:*}/${ADDRESS#*:}") 2>/dev/null || return 0
+  found=$(ss -Hltnp "sport = :${ADDRESS#*:}" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/\1 (pid \2)/p' | head -n 1)
+  echo "$ADDRESS is taken by ${found:-another program, which this names: sudo ss -ltnp 'sport = :${ADDRESS#*:}'}" >&2
   exit 1
 }
 
@@ -68,7 +79,7 @@ http: {addr: "$ADDRESS"}
 EOF
   setsid "$HOME_DIR/usr/bin/docker-registry" serve "$HOME_DIR/config.yml" </dev/null >"$HOME_DIR/log" 2>&1 &
   echo $! >"$HOME_DIR/pid"
-  wait_for_answer "see: $HOME_DIR/log"
+  wait_for_answer "see: $HOME_DIR/log" "$!"
 }
 
 # The process of start_program, if it is that and still runs.
@@ -98,7 +109,9 @@ case "${1:-}" in
   *) echo "start-local-registry.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
 esac
 
-if answers; then echo "A registry answers at http://$ADDRESS already"
-elif has_docker; then start_container
-else start_program
+if answers; then
+  echo "A registry answers at http://$ADDRESS already"
+  exit 0
 fi
+check_port_is_free
+if has_docker; then start_container; else start_program; fi
