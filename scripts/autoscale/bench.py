@@ -13,6 +13,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.screen import Screen
+from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import Name
@@ -80,8 +81,9 @@ async def _watched(site: Site, console: Console, vm: str, work: _Run) -> Outcome
                 await asyncio.sleep(0.25)
 
         async with asyncio.TaskGroup() as tasks:
-            company = [tasks.create_task(watcher.run()), tasks.create_task(draw())]
+            beside = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm_name(vm)))
+            watching = [tasks.create_task(each) for each in beside]
             outcome = await work.run()
-            for each in company:
+            for each in watching:
                 each.cancel()
     return outcome

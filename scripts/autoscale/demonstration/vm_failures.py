@@ -10,21 +10,29 @@ from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Change, Informer
-from protocol.kubernetes.objects import Json, is_leaving, items, name_of, text, whole
+from protocol.kubernetes.objects import Json, is_leaving, items, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scripts.autoscale.site import SiteError
 
 _ENDED: Final = frozenset({"Failed", "Succeeded"})
 
 
-async def watch_for_ends(client: ApiClient, clock: Clock) -> None:
-    """Watches the VMs of a cluster until cancelled. Raises ``SiteError`` once one of them has ended by itself."""
+async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | None = None) -> None:
+    """Watches the VMs of a cluster, or ``only`` one, until cancelled.
+
+    Raises ``SiteError`` once one of them has ended by itself. What ended before the watch began does not count.
+    """
     informer = Informer(client, VIRTUAL_MACHINES, clock)
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    restarts: dict[str, int] = {}
 
     def look(change: Change) -> None:
-        story = end_of(change.new) if change.new is not None else ""
+        if change.new is None or (only is not None and change.name != only):
+            return
+        before = restarts.setdefault(uid_of(change.new), whole(change.new, "status", "restartCount"))
+        story = end_of(change.new, before)
         if story and not ended.done():
             ended.set_result(story)
 
@@ -34,14 +42,17 @@ async def watch_for_ends(client: ApiClient, clock: Clock) -> None:
         raise SiteError(await ended)
 
 
-def end_of(vm: Json) -> str:
-    """How the VM has ended, or that it had and was started again; empty where it has not, or is to be deleted."""
+def end_of(vm: Json, restarts: int = 0) -> str:
+    """How the VM has ended, or that it was started again, beyond so many times (pure).
+
+    Empty where it has not ended, or is to be deleted.
+    """
     phase = text(vm, "status", "phase")
     if is_leaving(vm):
         return ""
     if phase in _ENDED:
         why = next((text(each, "message") for each in items(vm, "status", "conditions")), "")
         return f"VM {name_of(vm).name} has ended: {why or phase}"
-    if whole(vm, "status", "restartCount"):
+    if whole(vm, "status", "restartCount") > restarts:
         return f"VM {name_of(vm).name} had ended and was started again; see: autoscale explain {name_of(vm)}"
     return ""
