@@ -22,10 +22,6 @@ SPEAKS_OF_OTHERS = {
 }
 
 
-CROWDED: dict[str, int] = {}
-"""Folders that wait to be divided, with as many modules as they may have until then."""
-
-
 def modules() -> dict[str, Path]:
     """Every module of the project by its dotted name."""
     found = {}
@@ -71,4 +67,4 @@ def test_no_folder_has_more_modules_than_one_can_survey() -> None:
         if not path.name.startswith("__"):
             counts[path.parent] = counts.get(path.parent, 0) + 1
     found = {str(path.relative_to(ROOT)): count for path, count in counts.items()}
-    assert {name: count for name, count in found.items() if count > CROWDED.get(name, MOST_MODULES)} == {}
+    assert {name: count for name, count in found.items() if count > MOST_MODULES} == {}

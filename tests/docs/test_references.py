@@ -15,7 +15,7 @@ PLACES = ("agent", "deploy", "docs", "protocol", "scheduler_plugin", "scripts", 
 _ROW = re.compile(r"\b(S[0-4]\.[0-9]+|B\.[1-9][0-9]?)(?:([abc])\b)?(?![\w.]*\d)")
 _RANGE = re.compile(r"\b(S[0-4]|B)\.([0-9]+) to (?:S[0-4]\.|B\.)([0-9]+)")
 _DECISION = re.compile(r"\bdecisions? ([0-9]+)(?![.0-9])", re.IGNORECASE)
-_DOCUMENT = re.compile(r"\bdocs/[\w./-]+\.\w+")
+_DOCUMENT = re.compile(r"(?<![\w/])docs/[\w./-]+\.\w+")
 _NOWHERE = re.compile(r"\(architecture, |\bfacts §|\(issue\b|\bfindings\.md\b|\.\./shared\b")
 
 
