@@ -1,6 +1,6 @@
-"""The controller's shell: watches VirtualMachines and their pods, and carries plans out.
+"""The controller of VirtualMachines: watches them and their pods, and carries out what ``plan`` decides.
 
-A controller that starts anew knows nothing but the API and the guests that run in this process: that is enough.
+It keeps no state but the pauses between restarts: everything else is read from the API and from the guests.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""What to do about one VirtualMachine, from what is true now: the controller's whole judgement (pure).
+"""What to do about one VirtualMachine, decided from what is true now (pure).
 
-Rules that hold here:
-
-- Level-triggered: the plan depends on the object, its pod and its guest alone, never on what happened before.
-- ``status`` says what the guest has, as the guest says it; never what the spec asks for.
-- The pod's name is in ``status`` before the pod is made, so that a controller that died in between makes no second one.
-- A pod that has gone without ending (its node went, it was deleted) counts as failed; so does one whose guest has
-  moved away while the VM still names it: the guest was lost where it went.
-- While a migration is under way the VM is held: no resize is ordered, and the end of the source's pod ends nothing,
-  because only the migration knows whether the guest died or moved. Once the guest runs in the target, the VM is
-  there: ``status`` says so before anything else happens (S4.12).
-- A VM gets a new pod only when no other pod of it is left: the disk is never opened twice.
+- The plan depends on the object, its pod and its guest alone, never on what happened before.
+- ``status`` says what the guest has, as the guest reports it; never what the spec asks for.
+- The pod's name is in ``status`` before the pod is created, so a restarted controller does not create a second one.
+- A pod that vanished without ending (its node went, it was deleted) counts as failed. So does one whose guest has moved
+  away while the VM still names it: the guest was lost at its target.
+- During a migration the VM is held: no resize is ordered, and the end of the source pod decides nothing, because only
+  the migration knows whether the guest died or moved. ``status`` names the target pod first of all (S4.12).
+- A VM gets a new pod only when it has no other pod left: the disk is never opened twice.
 """
 
 from __future__ import annotations

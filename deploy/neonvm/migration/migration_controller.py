@@ -1,9 +1,8 @@
-"""The shell around migrations' plans: watches VirtualMachineMigrations and what they depend on (S4.12).
+"""The controller of VirtualMachineMigrations: watches them and what they depend on (S4.12).
 
-Rules that hold here:
-
-- Migrations are looked at by VM, one look at a time, the oldest first: two of one VM can never be admitted at once.
-- What decides on a beginning is read afresh; what goes on is told by caches, and a stale one only delays.
+- Migrations are reconciled by VM, one VM at a time and the oldest first: two of one VM are never admitted together.
+- Whether a migration may begin is decided on fresh objects; what is under way is read from informers, whose delay only
+  delays.
 """
 
 from __future__ import annotations

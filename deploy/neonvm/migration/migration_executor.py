@@ -1,9 +1,7 @@
-"""What carries out a migration's plan: patches, pods, and the move itself.
+"""Carries out a migration's plan: patches, pods, and the transfer itself.
 
-Rules that hold here:
-
-- A phase is written only over the very object that was judged.
-- How a migration ended is said on the VM and on the migration before the migration is let go, so that it is never lost.
+- A phase is written only over the very version of the object that was judged.
+- How a migration ended is written to the events of VM and migration before its finalizer goes, so it is never lost.
 """
 
 from __future__ import annotations

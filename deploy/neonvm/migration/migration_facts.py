@@ -1,4 +1,4 @@
-"""What is known of one VirtualMachineMigration, and what may be done about it: the words of its plan (pure)."""
+"""The input and the output of a migration's plan (pure)."""
 
 from __future__ import annotations
 

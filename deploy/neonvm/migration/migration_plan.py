@@ -1,16 +1,14 @@
-"""What to do about one VirtualMachineMigration, from what is true now: the whole judgement about moving a VM (pure).
+"""What to do about one VirtualMachineMigration, decided from what is true now (pure; S4.12).
 
-Rules that hold here (S4.12):
-
-- Level-triggered: the plan depends on the objects and on who runs, never on what happened before.
-- Who runs decides. Once the guest runs in the target, a cancel, a time-out or a deleted object come too late, and the
-  migration succeeds; where it does not run there and nothing is being sent, the target goes.
-- A migration is held before anything is decided about it: however it ends, it stays until that has been told.
-- A migration that cannot begin fails at once and says why; one migration of a VM at a time.
-- The target pod's name is in ``status`` before the pod is made. A target that had got a node and vanished is not made
-  again: the room that was kept for it is gone.
-- The order of success: the VM names the target (its own plan does that), the target's pod becomes the VM's, the
-  migration has succeeded, the source's pod goes. The finalizer stays until nothing of either end is left over.
+- The plan depends on the objects and on which guest runs, never on what happened before.
+- Once the guest runs in the target, the migration succeeds: a cancel, a time-out or a deletion comes too late. Where it
+  does not run there and nothing is being sent, the target goes.
+- A migration gets its finalizer before anything is decided about it, so its outcome is always reported.
+- A migration that cannot begin fails at once with the reason. A VM has one migration at a time.
+- The target pod's name is in ``status`` before the pod is created. A target that had a node and vanished is not created
+  again: its reservation is gone.
+- The order of success: the VM names the target (its own plan does that), the target pod becomes the VM's, the migration
+  has succeeded, the source pod goes. The finalizer stays until nothing of either end is left.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The moves that this process carries out, one for each migration, and what became of them.
+"""The transfers that this process carries out, one for each migration, and their outcomes.
 
-Rules that hold here:
-
-- A move is a task of the group that owns it; cancelled, it has ended when ``cancel`` returns.
-- What a move says of its progress is kept until it is asked for, and changes at most once a second.
+- A transfer is a task of the group that owns it. When ``cancel`` returns, it has ended.
+- Its progress changes at most once a second, and is kept until the migration is forgotten.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Networks of the local cluster: nodes as network namespaces, as ports of a hub, or as loopback addresses alone."""
+"""Networks for pods: nodes as network namespaces, as ports of a hub, or as loopback addresses."""

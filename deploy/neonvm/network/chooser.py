@@ -1,4 +1,4 @@
-"""Which network a local cluster gets, and the reason in words: it is the first thing that people are told."""
+"""Chooses the network of a local cluster, and says why."""
 
 from __future__ import annotations
 

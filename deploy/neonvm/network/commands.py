@@ -1,4 +1,4 @@
-"""Runs the programs that change the machine's network; each ends before its caller goes on, even when cancelled."""
+"""Runs the programs that change the machine's network. Each has ended when its caller goes on, also when cancelled."""
 
 from __future__ import annotations
 

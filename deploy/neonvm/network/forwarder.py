@@ -1,4 +1,4 @@
-"""Loopback ports of the machine that lead into a network: people and their tools stay outside of the namespaces.
+"""Loopback ports of the machine that lead into a network, so that tools need not enter its namespaces.
 
 The listening socket is the machine's; each connection is continued by a socket made inside (``Dial``).
 """

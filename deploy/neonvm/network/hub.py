@@ -1,9 +1,9 @@
 """Nodes as ports of a hub: real guests on one flat L2 network without root (S4.12).
 
-One QEMU without a machine is the hub and, through its user-mode stack, the door from loopback into the flat network.
-A guest's flat interface is a cable to the hub over a unix socket; its private link is a user-mode network of its own
-process, forwarded from the pod's loopback address. Connections of the flat network live in the hub, which no guest's
-move touches.
+- One QEMU without a machine is the hub; its user-mode stack is the gateway from loopback into the flat network.
+- A guest's flat interface is a cable to the hub over a unix socket. Its private link is a user-mode network of its own
+  process, forwarded from the pod's loopback address.
+- Connections of the flat network live in the hub, so no guest's move touches them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from protocol.messages import ObjectName
 
 _FLAT: Final = f"10.100.0.0/{FLAT_PREFIX}"
 _LISTEN_SECONDS: Final = 10.0
-_DOOR: Final = "10.100.0.1"
+_GATEWAY: Final = "10.100.0.1"
 _BASE: Final = (
     QEMU, "-nodefaults", "-no-user-config", "-machine", "none", "-display", "none",
-    "-netdev", f"user,id=door,ipv6=off,restrict=on,net={_FLAT},host={_DOOR}",
-    "-netdev", "hubport,id=hub-door,hubid=0,netdev=door",
+    "-netdev", f"user,id=gateway,ipv6=off,restrict=on,net={_FLAT},host={_GATEWAY}",
+    "-netdev", "hubport,id=hub-gateway,hubid=0,netdev=gateway",
 )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ class HubNetwork:
             return await self._places.expose(target, port)
         if (target, port) not in self._exposed:
             free = _free_port()
-            order = f"hostfwd_add door tcp:127.0.0.1:{free}-{target}:{port}"
+            order = f"hostfwd_add gateway tcp:127.0.0.1:{free}-{target}:{port}"
             said = await self._call("human-monitor-command", {"command-line": order})
             if said:
                 raise NetworkError(f"the hub cannot forward a port to {target}:{port}: {said}")

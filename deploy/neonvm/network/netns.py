@@ -1,7 +1,7 @@
 """Sockets of this process that live in another network namespace.
 
-A socket stays in the namespace in which it was made, so the thread enters for the instant of making it and returns.
-Nothing awaits in between, and namespaces are a property of one thread: no other thread sees the change.
+A socket stays in the namespace in which it was made. The thread enters the namespace, makes the socket and returns
+without awaiting in between; a namespace belongs to one thread, so no other thread is affected.
 """
 
 from __future__ import annotations

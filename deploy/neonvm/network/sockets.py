@@ -1,4 +1,4 @@
-"""What every network does alike with a socket once it is made in the right place."""
+"""Sockets of the machine's own network, connected and listening."""
 
 from __future__ import annotations
 

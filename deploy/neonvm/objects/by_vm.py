@@ -1,4 +1,4 @@
-"""Which objects belong to which VM, kept up to date by a watch so that nothing is ever searched for."""
+"""An index of objects by the VM that they belong to, kept up to date by an informer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who owns a pod or a migration (pure): what falls with its owner, and to whom a target's pod passes over."""
+"""Owner references of pods and migrations (pure).
+
+An object is deleted with its owners. The target pod of a migration passes from the migration to the VM.
+"""
 
 from __future__ import annotations
 

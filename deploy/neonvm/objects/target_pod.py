@@ -1,11 +1,8 @@
-"""The pod into which a migration moves a VM: its runner pod, with another owner and more demands on the node (pure).
+"""The target pod of a migration: the VM's runner pod with another owner and more constraints on its node (pure).
 
-Rules that hold here:
-
-- Whatever the VM demands of its node, the migration's ``nodeSelector`` and ``nodeAffinity`` demand in addition, and
-  ``preventMigrationToSameHost`` that it is not the source's node. Demands that contradict each other leave no node;
-  none of them is dropped.
-- Node affinity offers alternatives (terms); both sides' alternatives hold together, so every pair of them is one.
+- The migration's ``nodeSelector`` and ``nodeAffinity`` hold in addition to the VM's, and
+  ``preventMigrationToSameHost`` excludes the source's node. Constraints that contradict each other leave no node.
+- The terms of a node affinity are alternatives; where both sides have some, every pair of terms is one alternative.
 """
 
 from __future__ import annotations

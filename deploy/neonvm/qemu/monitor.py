@@ -1,7 +1,7 @@
-"""QEMU's monitor: every call has a time-out, and every failure is a ``GuestError`` that says what was asked.
+"""QEMU's monitor: every call has a time-out, and every failure is a ``GuestError`` that names the command.
 
-The connection is one end of a socket pair that QEMU inherits, so there is no path that can be too long, stale, or
-open to others.
+The connection is one end of a socket pair that QEMU inherits: there is no path that can be stale, too long, or open to
+other users.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The command line of one QEMU guest (facts: NeonVM's shape of a VM). Pure.
+"""The command line of one QEMU guest (pure).
 
-Rules: everything that a migration must find equal on both ends comes from the VM alone (its address gives its MAC),
-never from the pod. All CPUs are plugged in from the start and switched inside the guest: hot-plugging them crashes
-an emulated machine. Memory above the minimum is one virtio-mem device.
+- What must be equal on both ends of a migration comes from the VM alone, never from the pod: its address gives its MAC.
+- All CPUs are plugged in from the start and switched inside the guest: hot-plugging them crashes an emulated machine.
+- Memory above the minimum is one virtio-mem device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
 
-Rules: what a guest has is always asked of the kernel and the hypervisor, never remembered; every order may be
-repeated; a guest that is still booting refuses CPU orders, because it was started with exactly what it may use.
+- What a guest has is asked of its kernel and of QEMU each time, never remembered.
+- Every order may be repeated.
+- A guest that boots refuses CPU orders: it was started with exactly what it may use.
 """
 
 from __future__ import annotations

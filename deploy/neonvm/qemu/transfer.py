@@ -1,12 +1,9 @@
-"""Carries out the move of a guest between two QEMU processes, as ``handover`` decides (S4.12).
+"""Carries out the transfer of a guest between two QEMU processes, as ``handover`` decides (S4.12).
 
-Rules that hold here:
-
-- Both ends are asked again and again, and each look alone decides what is next; nothing is concluded from an order's
-  answer. An end that does not answer is silent, which is neither alive nor dead.
-- A move is always carried to an end in which it is known who runs. Being cancelled only calls it off.
-- The two processes talk through a pair of sockets that they are given: there is nothing to find, to clean up or to
-  be refused.
+- Both ends are asked again and again, and only what they say now decides the next step; nothing is concluded from the
+  answer to an order. An end that does not answer is silent, which is neither alive nor dead.
+- A transfer always ends with it being known which end runs. Cancelling only asks for that end to be the source.
+- The two processes talk through a pair of sockets that they are given: there is no address to find or to clean up.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Brings one running guest to the size that is wanted, and keeps saying what it has.
+"""Brings one running guest to its desired size, and keeps reporting what it has.
 
-Rules that hold here:
-
-- CPU and memory follow on their own: memory that comes off slowly never delays a CPU.
-- A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after a pause
-  of 1 s, doubled up to 10 s, and at once when another size is asked for.
-- A guest that is held is not resized at all, from the moment it is quiet until a size is asked for again: it is moved.
-- What the guest has is asked, never concluded: every half second while it boots, every two seconds after that, and
-  after every resize.
+- CPU and memory are resized independently: memory that comes off slowly never delays a CPU.
+- A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
+  doubled up to 10 s, and at once when another size is asked for.
+- A guest that is held for a migration is not resized until a size is asked for again.
+- What the guest has is asked of it: every half second while it boots, every two seconds later, after every resize.
+- When the guest has ended, all of this ends with its reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Simulated guests behind the guest port: hundreds in one process, playing a load instead of running a database (B.2).
+"""Simulated guests behind the guest port: hundreds in one process, playing a load instead of a database (B.2).
 
-Everything outside of the guest is unchanged: the agent scrapes the same addresses, the runtime resizes by the same
-calls. The model is exact for any moment, so nothing ticks: a guest is computed when it is asked. One that is
-moved takes its kernel along, so its counters and its place in the load go on.
+- Outside of the guest nothing differs: the agent scrapes the same paths, the runtime resizes by the same calls.
+- The model is exact for any time, so nothing ticks: a guest is computed when it is asked.
+- A guest that is moved keeps its kernel, so its counters and its place in the load go on.
 """
 
 from __future__ import annotations

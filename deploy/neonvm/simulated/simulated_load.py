@@ -1,7 +1,7 @@
-"""What a simulated guest is asked to do over time. Pure.
+"""What a simulated guest is asked to do over time (pure).
 
-Rules: demand is constant between two steps, so a model can be advanced exactly, whenever it is looked at; before the
-first step the first one holds.
+Demand is constant between two steps, so a model can be advanced to any time exactly. Before the first step, the demand
+of the first step holds.
 """
 
 from __future__ import annotations

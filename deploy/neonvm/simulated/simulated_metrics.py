@@ -1,4 +1,4 @@
-"""A simulated guest's counters in node_exporter's text format, by collector, as the real one says them. Pure."""
+"""A simulated guest's counters in node_exporter's text format, by collector (pure)."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""The kernel of a simulated guest: what its counters show when so much is asked of so little. Pure.
+"""The kernel of a simulated guest: its counters under a demand and a size, as Linux would have them (pure).
 
-Rules, each as the Linux kernel has it:
-
-- busy CPU time grows by what is asked for, but never by more than the guest has;
-- tasks that could run but do not get a CPU wait, and somebody waits a part of the time that grows with what is missing,
-  until at twice the CPU it is all of the time (PSI ``some``); the same for memory;
-- the load average follows the number of tasks that could run, waiting ones included, exponentially with 1, 5 and 15
-  minutes;
-- memory is given back only as far as it is not in use; the rest follows when the use falls.
+- Busy CPU time grows by the demand, but never by more than the guest has.
+- Tasks that could run but have no CPU wait. The share of time in which at least one waits (PSI ``some``) grows with
+  what is missing, and is all of the time at twice the CPU; the same for memory.
+- The load average follows the number of tasks that could run, exponentially with 1, 5 and 15 minutes.
+- Memory is given back only as far as it is not in use; the rest follows when the use falls.
 """
 
 from __future__ import annotations
@@ -96,7 +93,7 @@ def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> 
 
 
 def _waiting(wanted: float, have: float) -> float:
-    """The part of the time in which somebody waits: what is missing in relation to what there is, at most all."""
+    """The share of time in which a task waits: what is missing in relation to what there is, at most all."""
     if wanted <= have:
         return 0.0
     return min(1.0, (wanted - have) / have) if have else 1.0

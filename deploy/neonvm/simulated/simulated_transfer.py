@@ -1,10 +1,8 @@
-"""How the move of a simulated guest goes: rounds, each of which sends what changed during the one before. Pure.
+"""How long the transfer of a simulated guest takes: rounds, each of which sends what changed in the last (pure).
 
-Rules, each as QEMU has it:
-
-- the first round sends all memory in use; what holds nothing but zeros is only counted;
-- once the rest can be sent within the allowed downtime, the guest stands still until it has been sent;
-- a guest that changes its memory faster than it can be sent never gets there, unless it may be slowed down: by 20 %
+- The first round sends all memory in use; pages of zeros are only counted.
+- Once the rest can be sent within the allowed downtime, the guest stands still until it has been sent.
+- A guest that changes its memory faster than it can be sent never converges, unless it may be slowed down: by 20 %
   after the second round, and by 10 % more with every other.
 """
 

@@ -54,21 +54,21 @@ class FakeHub(FakeMachine):
         self.late -= 1
         if self.late > 0:
             return ""
-        door = self.forwards[cable]
+        listener = self.forwards[cable]
         try:
-            visitor, _ = door.accept()
+            visitor, _ = listener.accept()
         except BlockingIOError:
             return ""
         with visitor:
             visitor.setblocking(False)
             try:
-                return f"unix:{door.getsockname()}" if visitor.recv(1) else ""
+                return f"unix:{listener.getsockname()}" if visitor.recv(1) else ""
             except BlockingIOError:
-                return f"unix:{door.getsockname()}"
+                return f"unix:{listener.getsockname()}"
 
     def close(self) -> None:
-        for door in self.forwards.values():
-            door.close()
+        for listener in self.forwards.values():
+            listener.close()
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ async def test_a_flat_address_is_exposed_once_through_the_hub(hub: HubNetwork, h
     port = await hub.expose(address, 5432)
     assert (address, await hub.expose(address, 5432)) == ("10.100.128.0", port)
     assert orders(hypervisor) == [
-        ("human-monitor-command", f"hostfwd_add door tcp:127.0.0.1:{port}-10.100.128.0:5432"),
+        ("human-monitor-command", f"hostfwd_add gateway tcp:127.0.0.1:{port}-10.100.128.0:5432"),
     ]
     await hub.release_vm(VM)
     assert await hub.vm_address(VM) != address
