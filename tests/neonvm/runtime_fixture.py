@@ -101,6 +101,11 @@ class RuntimeFixture:
         self._runtime = asyncio.ensure_future(self.controllers.run())
         await self.settle()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the runtime still works."""
+        return self._runtime is not None and not self._runtime.done()
+
     async def stop(self) -> None:
         """The runtime ends, and its guests with it."""
         assert self._runtime is not None

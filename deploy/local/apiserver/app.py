@@ -6,6 +6,7 @@ Everything but health and version needs a known credential; without one it is a 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -22,6 +23,8 @@ from deploy.local.apiserver.routes.discovery_routes import DiscoveryRoutes
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
 from deploy.local.apiserver.routes.responses import json_response, refusal
 
+_log = logging.getLogger(__name__)
+
 _ALL_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -37,6 +40,11 @@ async def _refused(_: Request, error: Exception) -> Response:
     if not isinstance(error, ApiError):
         raise error
     return refusal(error)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    _log.error("a request broke", extra={"method": request.method, "path": request.url.path}, exc_info=error)
+    return refusal(ApiError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
 
 def create_app(
@@ -61,5 +69,5 @@ def create_app(
             Route("/openapi/v3/{place:path}", discover.openapi_document),
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
-        exception_handlers={ApiError: _refused},
+        exception_handlers={ApiError: _refused, Exception: _broken},
     )

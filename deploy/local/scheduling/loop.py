@@ -10,6 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from protocol.names import SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.constraints import PlacedPod
+
+_log = logging.getLogger(__name__)
 
 EXTENDER_WEIGHT: Final = 1
 _IDLE: Final = Seconds(3600.0)
@@ -124,6 +127,9 @@ class SchedulingLoop:
         except ExtenderError as error:
             await self._failed(name, pod, Failure.ERROR, str(error))
             return
+        except Exception as error:  # noqa: BLE001 - one pod must not end the scheduling of all others
+            await self._broke(name, pod, error)
+            return
         if node:
             self._assumed[name] = placed(pod, node)
             binds.create_task(self._bind(name, pod, node))
@@ -155,7 +161,15 @@ class SchedulingLoop:
             self._assumed.pop(name, None)
             await self._failed(name, pod, Failure.ERROR, f"binding rejected: {error}")
             return
+        except Exception as error:  # noqa: BLE001 - as above
+            self._assumed.pop(name, None)
+            await self._broke(name, pod, error)
+            return
         await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
+
+    async def _broke(self, name: ObjectName, pod: Json, error: Exception) -> None:
+        _log.error("a pod could not be scheduled", extra={"pod": str(name)}, exc_info=error)
+        await self._failed(name, pod, Failure.ERROR, f"an error of the scheduling loop: {error!r}")
 
     async def _failed(self, name: ObjectName, pod: Json, failure: Failure, message: str) -> None:
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())

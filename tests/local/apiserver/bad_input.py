@@ -185,6 +185,11 @@ _ODD: Final[tuple[Any, ...]] = (
 _NAMES: Final = ("extra", "$patch", "status", "", "a.b", "é", "metadata", "x" * 400, "managedFields", "ownerReferences")
 
 
+def seed_of(kind: str) -> Any:
+    """An object of that kind with nothing wrong in it."""
+    return next(body for _, body in SEEDS if body["kind"] == kind)
+
+
 @dataclass(frozen=True, slots=True)
 class BadRequest:
     """One request; it may happen to be right."""
@@ -205,7 +210,7 @@ def bad_requests(random: Random, count: int) -> Iterator[BadRequest]:
         if method == "PATCH":
             kind = random.choice(PATCHES)
             right = _JSON_PATCH if kind == PATCHES[-1] else right
-        body = b"" if right is None else json.dumps(_changed(random, right)).encode()
+        body = b"" if right is None else json.dumps(changed(random, right)).encode()
         if random.random() < 0.1:
             body, kind = random.choice(_BODIES), random.choice((kind, "application/yaml", _PROTOBUF, "text/plain", ""))
         elif random.random() < 0.05:
@@ -218,7 +223,8 @@ def bad_requests(random: Random, count: int) -> Iterator[BadRequest]:
 _PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 
 
-def _changed(random: Random, right: Any) -> Any:
+def changed(random: Random, right: Any) -> Any:
+    """A copy of ``right`` with something wrong in it."""
     value = json.loads(json.dumps(right))
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         places = list(_places(value))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+import pytest
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
@@ -284,3 +285,26 @@ async def test_a_pod_that_wants_company_is_tried_again_when_its_company_is_place
         world.pods["other"] = {**other, "spec": {"schedulerName": "someone", "nodeName": "n1"}}
         await stage.look()
         assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
+
+
+async def test_a_pod_that_breaks_the_loop_is_tried_again_while_the_others_are_placed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(["n1"])
+    world.pods = {"a": pending("a"), "b": pending("b")}
+    real = world.extend
+
+    async def breaking(request: httpx.Request) -> httpx.Response:
+        if b'"a"' in request.content:
+            raise ArithmeticError("a size with a thousand digits")
+        return await real(request)
+
+    world.extend = breaking  # type: ignore[method-assign]
+    async with running(world):
+        assert world.asked == ["/filter b n1", "/bind b uid-b n1"]
+        broken = "an error of the scheduling loop: ArithmeticError('a size with a thousand digits')"
+        assert world.said == [("FailedScheduling", broken), ("Scheduled", "Successfully assigned default/b to n1")]
+        assert [vars(record)["pod"] for record in caplog.records] == ["default/a"]
+        world.extend = real  # type: ignore[method-assign]
+        await world.clock.advance(1.5)
+        assert world.asked[-1] == "/bind a uid-a n1"
