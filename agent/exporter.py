@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Numbers are read out of the runners when somebody asks; a VM costs no objects between two looks.
+- Numbers are read from the runners on each scrape; a VM costs no objects in between.
 - ``/healthz`` says that the process turns; ``/readyz`` that it knows its VMs.
 """
 

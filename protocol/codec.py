@@ -5,7 +5,7 @@ Rules that hold here:
 - A request is decoded in two steps, because only the VM's object knows the size of a memory slot: ``decode_request``
   gives the pod, ``WireRequest.resolve`` the amounts.
 - Whatever a peer sends, the only error is ``MalformedMessageError``, and its message begins with the path of the field.
-- What a version cannot write is rounded so that nobody gets more than was said: a permit down, a request up.
+- What a version cannot write is rounded so that no party gets more than was said: a permit down, a request up.
 - No key may come twice: two readers of one message must not see two messages.
 """
 

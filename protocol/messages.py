@@ -1,7 +1,7 @@
 """The agent protocol in one internal form, whatever wire version it travelled in (S4.4-S4.6, B.1).
 
 Amounts here are absolute and in units of ``protocol.units``. Versions before v4.0 count memory in slots, whose size
-only the VM's object knows: the codec takes it as an argument and nobody past the codec sees a slot.
+only the VM's object knows: the codec takes it as an argument and no code past the codec sees a slot.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Rules that hold here:
 
 - Before v2.0 CPUs are whole; before v4.0 memory is a count of the VM's slots.
-- A permit is written down and a request up to what the version can say, so that nobody uses more than was granted and
-  nobody reports less than is used.
+- A permit is written down and a request up to what the version can say, so that no agent uses more than was granted
+  or reports less than it uses.
 - A compute unit that a version cannot say becomes its least multiple that it can, up to ``LARGEST_UNIT_FACTOR`` units,
   so that the ratio of CPU to memory stays; beyond that each amount is rounded up by itself.
 """

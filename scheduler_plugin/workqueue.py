@@ -1,4 +1,4 @@
-"""What the ledger has ordered and nobody has carried out yet: nodes to touch, pods to read, permits to write,
+"""What the ledger has ordered and is not carried out yet: nodes to touch, pods to read, permits to write,
 migrations to create and to read.
 
 Rules that hold here:

@@ -5,7 +5,7 @@ Rules that hold here:
 - A stage turns the value that reaches it into the value it passes on. It is told ``now``; it never asks a clock.
 - Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
 - A step costs O(log n) or less and a stage's memory is bounded, however many samples come.
-- Explanations are returned, never logged, and made only when somebody asks.
+- Explanations are returned, never logged, and made only on request.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class Feed:
 
 
 def _ignored(_: Change[T]) -> None:
-    """What is only read when it is needed tells nobody of its changes."""
+    """What is read only when it is needed publishes no changes."""
 
 
 def _nothing() -> None:

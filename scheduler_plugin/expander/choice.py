@@ -1,4 +1,4 @@
-"""Which of the offered options are passed on: the lowest rank among sound groups, and never nobody (S2.5, S2.8a).
+"""Which of the offered options are passed on: the lowest rank among sound groups, and never none (S2.5, S2.8a).
 
 Rules that hold here:
 

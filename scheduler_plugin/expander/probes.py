@@ -28,7 +28,7 @@ async def serve_pages(pages: Pages, host: str, port: int) -> asyncio.Server:
             writer.write(_response(pages, head))
             await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # whoever asked is gone, or is no HTTP client
+            pass  # the client is gone, or speaks no HTTP
         finally:
             writer.close()
 

@@ -101,7 +101,7 @@ def bind_refused(state: LedgerState, uid: str, node: str) -> None:
 
 
 def bind_unknown(state: LedgerState, uid: str, node: str) -> tuple[Effect, ...]:
-    """Nobody knows what the API did: the reservation stays until the pod is read."""
+    """The outcome is unknown: the reservation stays until the pod is read."""
     claim = _attempt_over(state, uid, node)
     if claim is None:
         return ()

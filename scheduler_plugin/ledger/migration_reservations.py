@@ -8,7 +8,7 @@ Rules that hold here:
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
   A success that is heard of before its target pod keeps the room until the pod is.
 - A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
-  a node over its total; what has no room any more is ``problem``, for whoever decides to cancel.
+  a node over its total; what has no room any more is ``problem``, for the planner, which may cancel.
 - A claim is migrating while an active migration leaves it, and after a success until its pod goes. The order to hold
   still begins once the target pod has a node: until then it may be refused, and the VM may grow.
 """
@@ -95,7 +95,7 @@ def migration_refused(state: LedgerState, name: ObjectName) -> None:
 
 
 def migration_answered(state: LedgerState, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
-    """The API made it, or nobody knows: then it has to be read."""
+    """The API made it, or the outcome is unknown and it has to be read."""
     found = state.migrations.named.get(name)
     if found is None or found.facts is not None:
         return ()

@@ -44,7 +44,7 @@ class Creation(Enum):
     """How sure it is that the object exists while it has not been seen."""
 
     ORDERED = "ordered"  # its creation has not been answered, or not been tried
-    UNSURE = "unsure"  # nobody knows what became of its creation
+    UNSURE = "unsure"  # the outcome of its creation is unknown
     DONE = "created"  # the API has it
 
 

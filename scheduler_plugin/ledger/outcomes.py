@@ -37,7 +37,7 @@ class RoomFreed:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """Nobody knows whether this pod is bound: read it from the API and report with ``pod_read``."""
+    """It is unknown whether this pod is bound: read it from the API and report with ``pod_read``."""
 
     uid: str
     pod: ObjectName
@@ -73,7 +73,7 @@ class CreateMigration:
 
 @dataclass(frozen=True, slots=True)
 class ReadMigration:
-    """Nobody knows whether ``migration`` exists: read it from the API."""
+    """It is unknown whether ``migration`` exists: read it from the API."""
 
     migration: ObjectName
 
@@ -96,7 +96,7 @@ class Decision:
 class Reservation:
     """The answer to a bind. ``verdict`` is ``Fits`` once the room is reserved; ``detail`` says the numbers otherwise.
 
-    ``needs_bind`` is False where the pod is known to be bound there already: answer success, call nobody.
+    ``needs_bind`` is False where the pod is known to be bound there already: answer success without a call.
     """
 
     verdict: Verdict

@@ -10,7 +10,7 @@ Rules that hold here:
   at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
   and an agent's claim raises nothing.
 - A VM for which autoscaling is not enabled gets what it has.
-- Nobody gets more than the VM's upper bound, unless the VM has more already.
+- A permit never exceeds the VM's upper bound, unless the VM has more already.
 """
 
 from __future__ import annotations

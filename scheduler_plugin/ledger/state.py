@@ -252,7 +252,7 @@ class LedgerState:
             account.forget_version()
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: promises end whose agents nobody has heard of."""
+        """Time has passed: permits end whose agents have not been heard of."""
         for account in self.vms.values():
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)

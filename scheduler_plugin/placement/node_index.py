@@ -84,7 +84,7 @@ class NodeIndex:
 
 
 class NodeIndexes:
-    """The node_indexes of the sizes that were asked for last, over rooms that somebody else changes and tells of."""
+    """The node_indexes of the sizes that were asked for last, over rooms whose owner reports every change."""
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms

@@ -49,7 +49,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """The pod cannot be placed there, whoever leaves."""
+    """The pod cannot be placed there, even if other pods leave."""
 
     message: str
 

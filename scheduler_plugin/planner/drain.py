@@ -30,7 +30,7 @@ class DrainPlan:
     def relieve(
         self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
     ) -> Stuck | None:
-        """Chooses who leaves the node of ``need`` now, or says why nobody can.
+        """Chooses the VMs that leave the node of ``need`` now, or says why none can.
 
         VMs in ``resting`` are left alone until the given time.
         """

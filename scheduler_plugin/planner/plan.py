@@ -18,11 +18,11 @@ from scheduler_plugin.planner.victims import Rest
 class MigrationPolicy:
     """When VMs are moved, and how many at once.
 
-    ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while somebody is denied what he
-    asks for. Active migrations, whoever made them, are at most ``out_per_node`` and ``in_per_node`` for each node, and
+    ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while a VM is denied what it
+    asks for. Active migrations, people's too, are at most ``out_per_node`` and ``in_per_node`` for each node, and
     ``per_cluster`` in all (a fraction is one of all nodes, rounded up), as far as the scheduler adds to them.
     ``timeout`` is how long one may take, ``placement_timeout`` how long its target pod may wait for its node. With
-    ``opt_in`` only VMs that ask for it are moved. With ``enabled`` False the scheduler moves nobody by itself.
+    ``opt_in`` only VMs that ask for it are moved. With ``enabled`` False the scheduler moves no VM by itself.
     """
 
     enabled: bool = True
@@ -69,7 +69,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now. ``forget`` are ended migrations of ours whose objects nobody needs any more."""
+    """What to do now. ``forget`` are ended migrations of ours whose objects are no longer needed."""
 
     moves: tuple[Move, ...] = ()
     stuck: tuple[Stuck, ...] = ()
@@ -81,7 +81,7 @@ class Plan:
 class Need:
     """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
 
-    ``denied_since`` is since when somebody is denied there, None where nobody is. ``seen`` is what of the book this was
+    ``denied_since`` is since when a VM is denied there, None where none is. ``seen`` is what of the book this was
     derived from: its room, and what is unmet and migrating.
     """
 

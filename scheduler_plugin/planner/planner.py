@@ -4,7 +4,7 @@ Rules that hold here:
 
 - ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
   the past it remembers only how long something has been so: forgetting that (a restart) only delays.
-- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where somebody is denied
+- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied
   what he asked for, which is long enough for him to have asked again. A cordoned node is emptied by the same rules.
 - What has not begun and is not needed any more is cancelled, once that has lasted as well; what cannot go on is
   cancelled at once. What has begun is finished: it is paid for.
@@ -175,7 +175,7 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
 
 
 def _forgotten(ledger: Ledger, policy: MigrationPolicy, wall: float) -> tuple[ObjectName, ...]:
-    """The objects of ours that nobody needs any more."""
+    """Our objects that are no longer needed."""
     over = {each.vm: None for each in ledger.migrations.values() if not each.is_active}
     names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), wall)]
     known = [ledger.migrations[name] for name in names]

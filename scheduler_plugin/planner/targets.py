@@ -43,7 +43,7 @@ class Traffic:
 
     @classmethod
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
-        """What is going on now, whoever ordered it."""
+        """All migrations that run now, those of people included."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
         for each in ledger.migrations.values():
             if each.is_active:

@@ -5,7 +5,7 @@ Rules that hold here:
 - kube-scheduler's word counts once it has stood for ``REFUSAL_SETTLE``: its first attempt may be too early.
 - Without a word, a target pod may wait for ``placement_timeout``.
 - Time counts only while pods are seen: what happened meanwhile may be better news.
-- A migration that failed before its target pod had a node was refused as well, whoever ended it.
+- A migration that failed before its target pod had a node was refused as well, however it ended.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Rest:
         until, failures, before = -inf, 0, -inf
         for facts in ended(migrations):
             if end_of(facts) - before > 2 * self.backoff_most:
-                failures = 0  # what was before is forgotten, though somebody may have kept its object
+                failures = 0  # what was before is forgotten, though its object may have been kept
             before = end_of(facts)
             if facts.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
@@ -124,7 +124,7 @@ def ended(migrations: Sequence[Migration]) -> list[MigrationFacts]:
 
 
 def end_of(facts: MigrationFacts) -> float:
-    """When a migration ended, in seconds since 1970; where nobody says, when it was made."""
+    """When a migration ended, in seconds since 1970; where that is unknown, when it was made."""
     return facts.created_at if facts.ended_at is None else facts.ended_at
 
 

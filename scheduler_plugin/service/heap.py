@@ -4,7 +4,7 @@ Rules that hold here:
 
 - What was read of the cluster stays for as long as the process. A full collection would look at all of it again, and at
   10,000 VMs stop every answer for a fifth of a second: so it is set aside once, when the ledger is ready.
-- Set aside is not kept alive: whatever nobody refers to any more is still freed at once.
+- Set aside is not kept alive: what is no longer referenced is still freed at once.
 - What answers leave behind is looked at while it is young and few; all of it together only after millions more.
 """
 

@@ -42,7 +42,7 @@ def amount(resources: Resources) -> Amounts:
 def nodes_view(context: SchedulerContext) -> NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
-    ``migrationsIdle`` says why nobody is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
+    ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
     ledger, now = context.ledger, context.clock.now()
     active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)

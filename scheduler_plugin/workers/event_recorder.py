@@ -5,7 +5,7 @@ Rules that hold here:
 - A VM is told of denials at most once per ``QUIET``, the whole cluster gets at most five events a second: they are for
   people.
 - An event that is refused is dropped; metrics and ``/explain`` say the same. One that has a name of its own is tried
-  again while nobody knows whether it was written: twice it cannot be.
+  again while it is unknown whether it was written; it cannot be written twice.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class PermitWriter:
 
 
 class _Turn:
-    """Who may write for one VM; kept only while somebody writes or waits."""
+    """Who may write for one VM; kept only while a task writes or waits."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()

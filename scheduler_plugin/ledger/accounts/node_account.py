@@ -46,7 +46,7 @@ class NodeAccount:
 
     @property
     def is_strained(self) -> bool:
-        """Whether VMs may have to leave: above the watermark, somebody denied, or cordoned with pods left."""
+        """Whether VMs may have to leave: above the watermark, a VM denied, or cordoned with pods left."""
         room = self.room
         if self.facts is None:
             return False

@@ -1,4 +1,4 @@
-"""The permits that an agent may hold, when nobody knows which of its messages is the newest.
+"""The permits that an agent may hold, when it is unknown which of its messages is the newest.
 
 Rules that hold here:
 

@@ -140,7 +140,7 @@ class PermitAccount:
         return sequence <= self.heard
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant) -> None:
-        """Records the answer to an old message: to a double nothing new, to another one whoever hears it holds it."""
+        """Records the answer to an old message; an agent may hold it, unless the message is a duplicate."""
         if sequence != self.heard:
             self.promises.add(permit, now)
             self.trusted_from = Instant(now + SETTLE)
@@ -194,7 +194,7 @@ class PermitAccount:
         self.observe(facts if facts.version >= self.facts.version else self.facts)
 
     def unsure(self, revision: int) -> None:
-        """A write failed, or nobody knows: the next message orders it again."""
+        """A write failed, or its outcome is unknown: the next message orders it again."""
         if self.pending is not None and self.pending.revision == revision:
             self.pending, self.in_doubt = None, True
 

@@ -32,7 +32,7 @@ class AgentPermits(LedgerPart):
         return self._finish(outside=True)
 
     def permit_unsure(self, revision: int, vm: ObjectName) -> Effects:
-        """A ``PersistPermit`` failed, or nobody knows: the agent must not be answered with it."""
+        """A ``PersistPermit`` failed, or its outcome is unknown: the agent must not be answered with it."""
         account = self._state.vms.get(vm)
         if account is not None:
             account.unsure(revision)

@@ -28,10 +28,10 @@ class MigrationOrders(LedgerPart):
         return migration_reservations.migration_answered(self._state, name, Creation.DONE)
 
     def migration_refused(self, name: ObjectName) -> Effects:
-        """The API certainly did not make it, or nobody has asked it to: reservation and order end."""
+        """The API certainly did not make it, or was never asked to: reservation and order end."""
         migration_reservations.migration_refused(self._state, name)
         return self._finish(outside=False)
 
     def migration_unsure(self, name: ObjectName) -> Effects:
-        """Nobody knows whether the API made it: reservation and order stay until it is read."""
+        """It is unknown whether the API made it: reservation and order stay until it is read."""
         return migration_reservations.migration_answered(self._state, name, Creation.UNSURE)

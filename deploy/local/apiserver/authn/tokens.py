@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A token names its service account, and the pod and node to which it is bound, by name and uid: whoever reads it
+- A token names its service account, and the pod and node to which it is bound, by name and uid: its reader
   checks that these still exist.
 - Times are whole seconds since 1970. A token is good from its issue until before its expiry.
 """
