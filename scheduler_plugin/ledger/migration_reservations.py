@@ -198,6 +198,8 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
     room = _room(state, migration.target)
     if held is None or room is None or not room.is_open or held.node != room.node:
         return False
+    if held.vm is not None and held.vm is not account:  # another VM has the name: this one may still be on its way
+        return not any(each.node == held.node for each in held.vm.claims if each is not held) and migration.is_active
     return _wants_reservation(migration, account)
 
 

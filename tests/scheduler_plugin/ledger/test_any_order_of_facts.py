@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Instant, Resources
@@ -26,6 +26,7 @@ from scheduler_plugin.ledger import (
     MigrationPhase,
     PersistPermit,
     PodFacts,
+    ReadPod,
     VmFacts,
     VmTruth,
     violations,
@@ -94,8 +95,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.heard: list[object] = []
         self.start()
 
+    @initialize(has_agent=st.booleans(), use=sizes)
+    def begin(self, has_agent: bool, use: Resources) -> None:
+        """Two VMs run, one is being made."""
+        for vm, on in (("a", "n1"), ("b", "n2"), ("c", None)):
+            self.make_vm(vm, use, has_agent, None)
+            self.make_pod(vm, ZERO, ZERO)
+            if on is not None:
+                self.bound(next(each for each in self.api.pods.values() if each.vm == name(vm)), on)
+        self.relist()
+
     # The scheduler ------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.api.version % 7 == 0)
     @rule()
     def start(self) -> None:
         """A new process rebuilds everything from the API; what the last one was about to write is lost."""
@@ -103,6 +115,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.writes.clear()
         self.relist()
 
+    @precondition(lambda self: self.api.version % 3 == 0)
     @rule()
     def relist(self) -> None:
         for queue in self.api.news.values():
@@ -148,6 +161,8 @@ class AnyOrder(RuleBasedStateMachine):
 
     def did(self, effects: tuple[Effect, ...]) -> None:
         self.writes |= {effect.vm: effect for effect in effects if isinstance(effect, PersistPermit)}
+        for read in [effect for effect in effects if isinstance(effect, ReadPod)]:
+            self.did(self.ledger.pod_read(read.uid, self.api.pods.get(read.uid)))
 
     @rule(seconds=st.sampled_from((1.0, SETTLE / 2, SETTLE)))
     def wait(self, seconds: float) -> None:
@@ -235,6 +250,10 @@ class AnyOrder(RuleBasedStateMachine):
             if not reservation.needs_bind:
                 return
             self.did(self.ledger.bind_done(pod.uid, to))
+        self.bound(pod, to)
+
+    def bound(self, pod: PodFacts, to: str) -> None:
+        """The pod is bound, and its guest runs."""
         self.api.put_pod(replace(pod, node=to))
         found = self.api.vms.get(pod.vm) if pod.vm is not None else None
         if found is not None and found.uid == pod.vm_uid:
@@ -353,4 +372,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
