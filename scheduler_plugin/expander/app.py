@@ -112,5 +112,6 @@ async def _serve(
     web = await serve_pages(pages, *host_and_port("metricsListen", settings.metrics_listen))
     stack.callback(web.close)
     addresses = Addresses(port, web.sockets[0].getsockname()[1])
-    LOG.info("serving port=%d tls=%s metrics_port=%d", port, settings.tls is not None, addresses.metrics_port)
+    what = {"port": port, "tls": settings.tls is not None, "metrics_port": addresses.metrics_port}
+    LOG.info("serving", extra=what)
     return addresses

@@ -60,24 +60,27 @@ class Telemetry:
         self._seconds.observe(took)
         for line in verdict.learnt:
             self._failures.inc()
-            LOG.warning("failed choice: %s", line)
+            LOG.warning("failed choice", extra={"reason": line})
         for group, problem in list(scale_up.problems.items())[:_SHOWN]:
-            LOG.warning("group=%s %s", group, problem)
-        groups = ",".join(option.group for option in verdict.options[:_SHOWN])
-        LOG.info(
-            "answered groups=%s passed_on=%d offered=%d seconds=%.3f why=%s",
-            groups, len(verdict.options), len(scale_up.options), took, verdict.why,
-        )  # fmt: skip
+            LOG.warning("group cannot be judged", extra={"group": group, "reason": problem})
+        what = {
+            "groups": [option.group for option in verdict.options[:_SHOWN]],
+            "passed_on": len(verdict.options),
+            "offered": len(scale_up.options),
+            "seconds": round(took, 3),
+            "why": verdict.why,
+        }
+        LOG.info("answered", extra=what)
 
     def malformed(self, problem: str) -> None:
         """A question could not be read at all."""
         self._answers.labels("malformed").inc()
-        LOG.error("question refused, the autoscaler passes on every option: %s", problem)
+        LOG.error("question refused, the autoscaler passes on every option", extra={"reason": problem})
 
     def failed(self, offered: int) -> None:
         """We failed; called while the error is being handled."""
         self._answers.labels("all").inc()
-        LOG.exception("cannot decide, passing on all %d options", offered)
+        LOG.exception("cannot decide, passing on all options", extra={"offered": offered})
 
     def settings_accepted(self) -> None:
         """New settings are in force."""
@@ -87,4 +90,4 @@ class Telemetry:
     def settings_refused(self, problem: str) -> None:
         """New settings were refused; the old ones stay."""
         self._reloads.labels("refused").inc()
-        LOG.error("settings refused, the old ones stay: %s", problem)
+        LOG.error("settings refused, the old ones stay", extra={"reason": problem})

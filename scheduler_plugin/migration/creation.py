@@ -93,12 +93,13 @@ class MigrationCreator:
     def _undo(self, name: ObjectName, why: str) -> None:
         self._count("refused")
         self._sent_at.pop(name, None)
-        LOG.warning("migration not created, its room is free again migration=%s reason=%s", name, why)
+        LOG.warning("migration not created, its room is free again", extra={"migration": str(name), "reason": why})
         self._context.order(self._context.ledger.migration_refused(name))
 
     def _doubt(self, name: ObjectName, error: ApiError) -> None:
         self._count("unknown")
-        LOG.warning("migration may or may not be created, its room is kept migration=%s error=%s", name, error)
+        what = {"migration": str(name), "reason": str(error)}
+        LOG.warning("migration may or may not be created, its room is kept", extra=what)
         self._context.order(self._context.ledger.migration_unsure(name))
 
     def _count(self, outcome: str) -> None:

@@ -105,9 +105,10 @@ class Mover:
         reservation = context.ledger.reserve_move(move, self._name_for(move), context.clock.now())
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
-            LOG.warning("move not reserved vm=%s to=%s reason=%s", move.vm, move.target, reason)
+            LOG.warning("move not reserved", extra={"vm": str(move.vm), "to": move.target, "reason": reason})
             return
-        LOG.info("move reserved vm=%s from=%s to=%s reason=%s", move.vm, move.source, move.target, move.reason)
+        what = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
+        LOG.info("move reserved", extra=what)
         context.order(reservation.effects)
 
     def _name_for(self, move: Move) -> ObjectName:

@@ -48,5 +48,6 @@ class MigrationRemover:
             await self._context.writer.delete_migration(name, found.facts.uid)
         except ApiError as error:
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
-                LOG.warning("migration not deleted, trying again migration=%s why=%s error=%s", name, why, error)
+                what = {"migration": str(name), "why": why, "reason": str(error)}
+                LOG.warning("migration not deleted, trying again", extra=what)
                 await self._context.clock.sleep(DELETE_RETRY)

@@ -42,7 +42,7 @@ class MigrationReporter:
         """This scheduler calls the migration off."""
         if name not in self._cancelled:
             self._cancelled[name] = why
-            LOG.info("migration called off migration=%s reason=%s", name, why)
+            LOG.info("migration called off", extra={"migration": str(name), "reason": why})
 
     def reconcile(self) -> None:
         """Tells what has changed since the last call."""
@@ -75,7 +75,8 @@ class MigrationReporter:
         if before is None:
             source, target = self._routes[facts.name]
             turn = "started" if self._known is not None else "found under way"
-            LOG.info("migration %s vm=%s from=%s to=%s reason=%s", turn, facts.vm, source, target, found.reason)
+            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
+            LOG.info(f"migration {turn}", extra=what)
             self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
         if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
@@ -113,8 +114,8 @@ class MigrationReporter:
         numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
         if self._known is not None:
             self._count(found, outcome)
-            said = (outcome, facts.vm, source, target, numbers if is_success else why)
-            LOG.log(logging.INFO if is_success else logging.WARNING, "migration %s vm=%s from=%s to=%s: %s", *said)
+            what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
+            LOG.log(logging.INFO if is_success else logging.WARNING, f"migration {outcome}", extra=what)
         if is_success:
             self._tell(found, "Succeeded", f"moved from {source} to {target} {numbers}")
         else:

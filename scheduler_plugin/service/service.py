@@ -177,7 +177,8 @@ class Service:
             self.context.order(self.context.ledger.bind_refused(pod.uid, node))
             return f"the API refused the binding: {error}"
         except ApiError as error:
-            LOG.warning("bind has no answer, reservation kept pod=%s node=%s error=%s", pod.name, node, error)
+            what = {"pod": str(pod.name), "node": node, "reason": str(error)}
+            LOG.warning("bind has no answer, reservation kept", extra=what)
             return f"the binding has no answer yet, its room stays reserved: {error}"
         finally:
             if not is_settled:

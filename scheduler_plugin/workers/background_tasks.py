@@ -85,10 +85,10 @@ class BackgroundTasks:
             self._context.telemetry.wakes.labels("done").inc()
         except ApiRefusedError as error:
             self._context.telemetry.wakes.labels("refused").inc()
-            LOG.warning("node not touched, pods may wait longer node=%s error=%s", order.node, error)
+            LOG.warning("node not touched, pods may wait longer", extra={"node": order.node, "reason": str(error)})
         except ApiError as error:
             self._context.telemetry.wakes.labels("unknown").inc()
-            LOG.warning("node not touched, trying again node=%s error=%s", order.node, error)
+            LOG.warning("node not touched, trying again", extra={"node": order.node, "reason": str(error)})
             self._context.queues.wakes.put(order.node, order)
 
     async def _pass_time(self) -> Never:
@@ -109,7 +109,7 @@ class BackgroundTasks:
         try:
             await self.settle(order.uid, order.pod)
         except ApiError as error:
-            LOG.warning("pod not read, trying again pod=%s error=%s", order.pod, error)
+            LOG.warning("pod not read, trying again", extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
             if self._may_land(order.uid):

@@ -62,7 +62,8 @@ class PermitWriter:
             stored = await self._stored_vm(order)
         except ApiError as error:
             outcome = "refused" if isinstance(error, ApiRefusedError) else "unknown"
-            LOG.warning("permit not persisted vm=%s permit=%s %s=%s", order.vm, order.permit, outcome, error)
+            what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": outcome, "reason": str(error)}
+            LOG.warning("permit not persisted", extra=what)
             return outcome
         finally:
             self._report(order, stored)

@@ -70,8 +70,15 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence
     if scheduler is None:
         yield "The scheduler knows no pod of it, or does not answer."
     else:
+        yield from _of_problems(scheduler)
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
+
+
+def _of_problems(scheduler: Json) -> Iterator[str]:
+    problems = scheduler.get("problems")
+    for problem in problems if isinstance(problems, list) else ():
+        yield f"  Problem: {problem}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:

@@ -110,6 +110,12 @@ def test_what_cannot_be_asked_is_said() -> None:
     assert "The scheduler knows no pod of it" in told
 
 
+def test_what_the_scheduler_finds_wrong_with_a_vm_shows_in_the_story() -> None:
+    said = "the compute unit's memory of 32Gi is larger than the VM's range of 1Gi to 16Gi"
+    lines = list(story(virtual_machine(STATUS), None, {"pods": [], "problems": [said]}))
+    assert f"  Problem: {said}" in lines
+
+
 def test_a_refused_resize_shows_in_the_story() -> None:
     refused = [{"type": "Available", "reason": "ResizeRefused", "message": "no daemon"}]
     told = "\n".join(story(virtual_machine({**STATUS, "conditions": refused}), {"because": "x"}, {"pods": []}))
