@@ -10,7 +10,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/scenarios test
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage test-root test-vm lint format manifests bench env clean
+.PHONY: help demo test coverage test-root test-vm lint format manifests bench bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ bench: env ## Speed and memory, side by side in one run
 bench-migration: env ## Twenty live migrations of a real VM under load, and what its clients notice
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
+
+bench-memory: env ## A real database in the page cache: every fixed size, and where the policy brings it (12 minutes)
+	@scripts/install-packages.sh guests pgbench
+	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
 
 env: $(STAMP) ## The Python environment in .venv, which the other targets make by themselves
 

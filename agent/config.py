@@ -61,6 +61,7 @@ class _Cache(_Section):
     remember: Span | None = None
     growth: Annotated[float, msgspec.Meta(ge=0.05, le=4)] | None = None
     gain: Share | None = None
+    trickle: str | int | None = None
 
 
 class _Memory(_Section):
@@ -89,6 +90,10 @@ class _Document(_Section):
     smoothing: str | dict[str, object] | None = None
 
 
+_CACHE: Final = "memory.cache"
+AMOUNTS: Final = frozenset({"memory.kernelAllowance", f"{_CACHE}.trickle"})
+"""What is an amount of memory."""
+
 LIMITS: Final[dict[str, tuple[float, float]]] = {
     "memory.cache.watch": (5.0, 3600.0),
     "memory.cache.retry": (5.0, 7 * 86_400.0),
@@ -114,7 +119,7 @@ def read_policy(text: str, base: Policy) -> Policy:
         document = read_yaml(text, LONGEST_POLICY)
         found = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
-            cpu=_changed(base.cpu, found.cpu),
+            cpu=_changed(base.cpu, found.cpu, "cpu"),
             memory=_memory(base.memory, found.memory),
             smoothing=_smoothing(base.smoothing, found.smoothing),
             timing=_changed(base.timing, found.timing, "timing"),
@@ -168,28 +173,31 @@ def _stages(found: object, resource: Resource) -> Stages:
 P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing)
 
 
-def _changed(base: P, section: _Section, path: str = "") -> P:
-    """``base`` with what ``section`` at ``path`` names; what has limits is a time. Sections have a policy's fields."""
+def _changed(base: P, section: _Section, path: str) -> P:
+    """``base`` with what ``section`` at ``path`` names. Sections have the fields of policies."""
     changes: dict[str, object] = {}
     for name, public in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
-        value, place = getattr(section, name), f"{path}.{public}"
-        if value is not None:
-            changes[name] = _seconds(place, value) if place in LIMITS else value
+        value = getattr(section, name)
+        if value is not None and not isinstance(value, _Section):
+            changes[name] = _read(f"{path}.{public}", value)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
-    quantity, section.kernel_allowance = section.kernel_allowance, None
-    cache, section.cache = section.cache, None
-    changed = _changed(base, section)
-    if cache is not None:
-        changed = replace(changed, cache=_changed(base.cache, cache, "memory.cache"))
-    if quantity is None:
-        return changed
+def _read(place: str, value: object) -> object:
+    """A time, an amount of memory, or what it is already."""
+    if place in LIMITS:
+        return _seconds(place, value)
+    if place not in AMOUNTS:
+        return value
     try:
-        return replace(changed, kernel_allowance=Bytes.parse(quantity))
+        return Bytes.parse(value)  # type: ignore[arg-type]  # the section has checked its kind
     except QuantityError as error:
-        raise ValueError(f"memory.kernelAllowance: {error}") from None
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _memory(base: MemoryPolicy, section: _Memory) -> MemoryPolicy:
+    changed = _changed(base, section, "memory")
+    return changed if section.cache is None else replace(changed, cache=_changed(base.cache, section.cache, _CACHE))
 
 
 def _seconds(path: str, value: object) -> Seconds:

@@ -120,7 +120,7 @@ def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
     if guest.seen is None or not policy.enabled:
         guest.probing = Probing()
         return
-    spent = None if settling else cost(guest.rates)
+    spent = None if settling else cost(guest.rates, policy.trickle)
     view = memory_view(guest.seen.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
     guest.probing.observe(view, now, policy)
 

@@ -44,6 +44,7 @@ class CachePolicy:
     has been idle for ``idle_after`` seconds. What was learned is remembered for ``remember`` seconds. Growth for the
     cache comes in steps of ``growth`` of the memory, and goes on where it brings at least the share ``gain`` (0..1] of
     what would be needed to end the rereading with all the memory that the VM may have.
+    Rereading of fewer bytes a second than ``trickle`` is normal.
     """
 
     enabled: bool = True
@@ -58,6 +59,7 @@ class CachePolicy:
     remember: Seconds = Seconds(24 * 3600.0)
     growth: float = 0.5
     gain: float = 0.5
+    trickle: Bytes = Bytes(256 * 1024)
 
     @property
     def recent(self) -> Seconds:

@@ -42,14 +42,14 @@ def test_a_document_changes_what_it_names() -> None:
 
 CACHE = """memory:
   cache: {enabled: false, stall: 0.2, turnover: 0.5, step: 0.05, idleStep: 0.5, watch: 30s, retry: 10m, longest: 1h,
-    idleAfter: 1m, remember: 2h, growth: 1, gain: 0.25}
+    idleAfter: 1m, remember: 2h, growth: 1, gain: 0.25, trickle: 64Ki}
 """
 
 
 def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
     spans = Seconds(30.0), Seconds(600.0), Seconds(3600.0), Seconds(60.0), Seconds(7200.0)
     assert read_policy(CACHE, Policy()).memory == MemoryPolicy(
-        cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25)
+        cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25, Bytes(65_536))
     )
     assert read_policy("memory: {cache: {step: 0.2}, target: 0.5}", Policy()).memory == MemoryPolicy(
         target=0.5, cache=CachePolicy(step=0.2)
@@ -110,6 +110,7 @@ def test_json_is_yaml() -> None:
         ("memory: {cache: {watch: 1s}}", "memory.cache.watch: expected 5 to 3600 seconds, got '1s'"),
         ("memory: {cache: {retry: 9h}}", "memory.cache: expected watch <= retry <= longest <= remember"),
         ("memory: {cache: on}", "memory.cache: "),
+        ("memory: {cache: {trickle: some}}", "memory.cache.trickle: expected a quantity"),
         ("[1, 2]", "document: expected object, got array"),
         ("cpu: {target: [}", "no YAML: "),
         ("smoothing: best", "smoothing: expected default, or policies for cpu and memory, got 'best'"),

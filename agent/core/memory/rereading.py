@@ -18,10 +18,7 @@ from math import exp
 from typing import Final
 
 from agent.core.guest import Rates
-from protocol.units import Seconds
-
-TRICKLE: Final = 256.0 * 1024
-"""Rereading of fewer bytes a second than this is no sign of a lack of memory."""
+from protocol.units import Bytes, Seconds
 
 IDLE_CORES: Final = 0.05
 """Programs that use less CPU than this do no work to speak of: measuring alone takes some."""
@@ -96,8 +93,8 @@ class Cost:
         return self.times(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
-        """What a unit of work cost: reading where rereading was what hurt ``like``, and waiting otherwise."""
-        lost = self.read if like.reread_rate >= TRICKLE else self.waited
+        """What a unit of work cost: reading where there was rereading in ``like``, and waiting otherwise."""
+        lost = self.read if like.reread else self.waited
         return lost / self.effort if self.effort else 0.0
 
 
@@ -105,18 +102,22 @@ NO_COST: Final = Cost()
 """Nothing was seen."""
 
 
-def cost(over: Rates) -> Cost | None:
-    """What the interval ``over`` cost; None where the guest says nothing by which that could be told."""
+def cost(over: Rates, trickle: Bytes) -> Cost | None:
+    """What the interval ``over`` cost; None where the guest says nothing by which that could be told.
+
+    Rereading of fewer bytes a second than ``trickle`` counts as none.
+    """
     if not over.span or (over.mem_stall is None and over.refaulted is None and over.read is None):
         return None
     read = max(over.read or 0.0, over.refaulted or 0.0)
     reread = over.refaulted if over.refaulted is not None else read
     traffic = max(1.0, read + (over.written or 0.0))
     for_memory, for_disks = over.mem_stall or 0.0, over.io_stall or 0.0
-    blamed = for_memory + (for_disks * reread / traffic if reread >= TRICKLE else 0.0)
+    counted = reread if reread >= trickle.value else 0.0
+    blamed = for_memory + for_disks * counted / traffic
     share = Cost(
         seconds=1.0,
-        reread=reread if reread >= TRICKLE else 0.0,
+        reread=counted,
         read=read,
         stalled=min(1.0, blamed),
         waited=min(1.0, max(blamed, for_memory + for_disks * read / traffic)),

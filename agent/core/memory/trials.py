@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from agent.core.memory.rereading import NO_COST, TRICKLE, Cost
+from agent.core.memory.rereading import NO_COST, Cost
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
@@ -58,7 +58,7 @@ class Shrink:
         """Bad as soon as it hurts; good after a whole watch."""
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
-        reading = max(policy.turnover * taken, TRICKLE * policy.watch)
+        reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
         waiting = policy.stall * policy.watch / 2
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
         stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
@@ -131,7 +131,7 @@ def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0
     if recent.seconds < min(_LEAST_SECONDS, policy.watch / 6):
         return False
     span = policy.recent
-    reread = max(TRICKLE * span, policy.turnover * memory.value / 3)
+    reread = max(policy.trickle.value * span, policy.turnover * memory.value / 3)
     return recent.stalled >= share * policy.stall * span or recent.reread >= share * reread
 
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 
 from agent.core.guest import GuestSample, Rates, Seen, rates
-from agent.core.memory.rereading import NO_COST, TRICKLE, Cost, cost, recent
+from agent.core.memory.rereading import NO_COST, Cost, recent
+from agent.core.memory.rereading import cost as cost_above
 from protocol.units import Bytes, Instant, Seconds
 
 MIB = 1024.0**2
+TRICKLE = Bytes(256 * 1024)
+
+
+def cost(seen: Rates) -> Cost | None:
+    return cost_above(seen, TRICKLE)
 
 
 def over(
@@ -39,7 +45,7 @@ def test_waiting_for_a_disk_is_blamed_on_rereading_as_far_as_the_traffic_was_tha
 
 
 def test_a_trickle_of_rereading_costs_nothing() -> None:
-    found = cost(over(io_stall=0.8, refaulted=TRICKLE / 2, read=TRICKLE / 2))
+    found = cost(over(io_stall=0.8, refaulted=TRICKLE.value / 2, read=TRICKLE.value / 2))
     assert found is not None
     assert (found.reread, found.stalled) == (0.0, 0.0)
     assert found.waited == pytest.approx(1.6)
@@ -65,10 +71,10 @@ def test_rates_of_a_cost_without_time_are_nothing() -> None:
 
 
 def test_costs_are_compared_for_the_same_work() -> None:
-    before = Cost(seconds=10.0, read=100.0, reread=100.0, waited=5.0, work=9.9)
+    before = Cost(seconds=10.0, read=100.0, waited=5.0, work=9.9)
     now = Cost(seconds=5.0, work=4.95)
-    assert before.for_effort_of(now) == pytest.approx(Cost(5.0, 50.0, 50.0, 0.0, 2.5, 4.95))
-    assert before.loss(before) == pytest.approx(0.5), "it rereads a trickle, so waiting is what counts"
+    assert before.for_effort_of(now) == Cost(5.0, 0.0, 50.0, 0.0, 2.5, 4.95)
+    assert before.loss(before) == pytest.approx(0.5), "nothing is reread, so waiting is what counts"
     hurt = Cost(seconds=10.0, read=1e8, reread=1e8, work=9.9)
     assert hurt.loss(hurt) == pytest.approx(1e7)
 
