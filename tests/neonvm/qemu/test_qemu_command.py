@@ -10,7 +10,7 @@ import pytest
 from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import Accelerator
-from deploy.neonvm.qemu.qemu_command import plugged, qemu_command
+from deploy.neonvm.qemu.qemu_command import plugged, qemu_command, trial_command
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, spec_in
 from vm_image.build import GuestImage
@@ -125,3 +125,16 @@ def test_memory_that_qemu_cannot_take_is_refused_with_the_reason(tmp_path: Path)
 def test_the_mac_is_the_vms_alone() -> None:
     macs = {flat_mac(f"10.100.{third}.{last}") for third in (128, 129) for last in range(256)}
     assert len(macs) == 512
+
+
+def test_a_trial_boots_the_image_of_guests_without_disk_and_network() -> None:
+    command = trial_command(IMAGE, TCG, 7, Path("/tmp/a,b/console"))  # noqa: S108 - nothing is written
+    assert command == [
+        *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-name", "guest=trial", "-machine", "pc-q35-7.2", "-accel", "tcg", "-device", "pvpanic-pci"),
+        *("-smp", "2", "-m", "256M", "-kernel", "/image/vmlinuz", "-initrd", "/image/initrd", "-append"),
+        "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=-1 reboot=t psi=1 "
+        "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce tsc=reliable",
+        *("-chardev", "file,id=console,append=on,path=/tmp/a,,b/console", "-serial", "chardev:console"),
+        *("-chardev", "socket,id=monitor,fd=7", "-mon", "chardev=monitor,mode=control"),
+    ]

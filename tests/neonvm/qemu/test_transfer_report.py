@@ -1,0 +1,48 @@
+"""QEMU's figures of a migration, as the guest port gives them."""
+
+import pytest
+
+from deploy.neonvm.ports import GuestError, TransferStatus
+from deploy.neonvm.qemu.transfer_report import completed_info, parse_report, parse_run_state, transfer_info
+from protocol.units import Bytes, Seconds
+
+ANSWER = {
+    "status": "active",
+    "total-time": 1250,
+    "setup-time": 40,
+    "expected-downtime": 300,
+    "ram": {"total": 1024, "transferred": 512, "remaining": 256, "dirty-pages-rate": 7, "dirty-sync-count": 2},
+}
+
+
+def test_times_are_in_seconds_and_the_expected_downtime_stands_in_for_the_real_one() -> None:
+    info = transfer_info(parse_report(ANSWER))
+    assert (info.status, info.total, info.setup, info.downtime) == (TransferStatus.ACTIVE, 1.25, 0.04, 0.3)
+    assert (info.ram.total, info.ram.remaining, info.ram.dirty_rate, info.ram.rounds) == (Bytes(1024), Bytes(256), 7, 2)
+    measured = parse_report({**ANSWER, "status": "completed", "downtime": 50})
+    assert transfer_info(measured).downtime == 0.05
+
+
+@pytest.mark.parametrize("status", ["", "none", "setup"])
+def test_a_migration_that_has_not_begun_to_send_is_set_up(status: str) -> None:
+    assert transfer_info(parse_report({"status": status})).status is TransferStatus.SETUP
+
+
+def test_a_measured_standstill_replaces_qemus_own_figure_and_lengthens_the_total() -> None:
+    report = parse_report({**ANSWER, "status": "completed", "downtime": 50})
+    assert completed_info(report, None).downtime == 0.05
+    info = completed_info(report, Seconds(0.25))
+    assert (info.status, info.downtime) == (TransferStatus.COMPLETED, 0.25)
+    assert info.total == pytest.approx(1.45)
+
+
+@pytest.mark.parametrize("answer", [None, [], {"status": 3}, {"ram": {"total": "much"}}])
+def test_an_answer_that_makes_no_sense_is_a_fault(answer: object) -> None:
+    with pytest.raises(GuestError, match="QEMU gave no usable answer"):
+        parse_report(answer)
+
+
+def test_the_run_state_is_qemus_name_for_it() -> None:
+    assert parse_run_state({"status": "postmigrate", "running": False}) == "postmigrate"
+    with pytest.raises(GuestError, match="QEMU gave no usable answer"):
+        parse_run_state({})
