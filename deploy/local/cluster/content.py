@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import yaml
+
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # a PyYAML that was built without libyaml: the same, slower
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
@@ -22,20 +28,28 @@ CRD_FOLDER: Final = Path(__file__).resolve().parents[2] / "kubernetes" / "crds"
 _PAUSE: Final = Seconds(0.05)
 
 
-async def apply_crds(client: ApiClient, clock: Clock) -> int:
-    """Creates the CRDs of ``deploy/kubernetes/crds``, waits until they are served, and says how many there are."""
-    definitions: list[Json] = [
+@cache
+def definitions() -> tuple[Json, ...]:
+    """The CRDs of ``deploy/kubernetes/crds``. They are read once; do not change them."""
+    documents = (
         document
         for file in sorted(CRD_FOLDER.glob("*.yaml"))
-        for document in yaml.safe_load_all(file.read_text())
-        if isinstance(document, dict) and document.get("kind") == "CustomResourceDefinition"
-    ]
-    for definition in definitions:
+        for document in yaml.load_all(file.read_text(), Loader=_Loader)
+    )
+    return tuple(
+        dict(each) for each in documents if isinstance(each, dict) and each.get("kind") == "CustomResourceDefinition"
+    )
+
+
+async def apply_crds(client: ApiClient, clock: Clock) -> int:
+    """Creates the CRDs of ``deploy/kubernetes/crds``, waits until they are served, and says how many there are."""
+    found = definitions()
+    for definition in found:
         await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)
-    for definition in definitions:
+    for definition in found:
         while not await _is_established(client, text(definition, "metadata", "name")):
             await clock.sleep(_PAUSE)
-    return len(definitions)
+    return len(found)
 
 
 async def _is_established(client: ApiClient, name: str) -> bool:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import yaml
+from deploy.local.cluster.content import definitions
 
 _CORE: Final = "/api/v1/namespaces/default"
 _NEON: Final = "/apis/vm.neon.tech/v1/namespaces/default"
 _DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/default/deployments"
 _DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_DEFINITION: Final[Any] = yaml.safe_load(
-    (Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds" / "virtualmachinemigrations.yaml").read_text()
-)
+_DEFINITION: Final[Any] = next(each for each in definitions() if "migrations" in str(each["metadata"]))
 _VM: Final[Any] = {
     "apiVersion": "vm.neon.tech/v1",
     "kind": "VirtualMachine",

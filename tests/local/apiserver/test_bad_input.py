@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import httpx
 import pytest
-import yaml
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
+from deploy.local.cluster.content import definitions
 from tests.local.apiserver.bad_input import PATCHES, REQUESTS, SEEDS, BadRequest, bad_requests
 
-CRDS: Final = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
 GENERATED: Final = int(os.environ.get("AUTOSCALE_FUZZ_REQUESTS", "600"))
 PODS: Final = "/api/v1/namespaces/default/pods"
 VMS: Final = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
@@ -34,8 +32,8 @@ class Served:
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api", headers={"Authorization": "Bearer t"})
 
     async def define(self) -> None:
-        for file in sorted(CRDS.glob("*.yaml")):
-            assert (await self.http.post(DEFINITIONS, json=yaml.safe_load(file.read_text()))).status_code == 201
+        for definition in definitions():
+            assert (await self.http.post(DEFINITIONS, json=definition)).status_code == 201
 
     async def seed(self) -> None:
         for path, body in SEEDS:
@@ -61,6 +59,15 @@ async def served() -> AsyncIterator[Served]:
     yield served
     await served.http.aclose()
     served.server.close()
+
+
+def other_definition() -> Any:
+    """A definition of a kind of its own, to be changed."""
+    found = next(each for each in definitions() if "migrations" in str(each["metadata"]))
+    definition = json.loads(json.dumps(found))
+    definition["metadata"] = {"name": "others.vm.neon.tech"}
+    definition["spec"]["names"] = {"plural": "others", "kind": "Other"}
+    return definition
 
 
 def nested(levels: int, leaf: bytes = b"1") -> bytes:
@@ -140,9 +147,7 @@ async def test_a_budget_whose_selector_could_match_nothing_is_refused(served: Se
     ],
 )
 async def test_a_definition_whose_schema_makes_no_sense_is_refused(served: Served, keyword: str, value: object) -> None:
-    definition = yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text())
-    definition["metadata"] = {"name": "others.vm.neon.tech"}
-    definition["spec"]["names"] = {"plural": "others", "kind": "Other"}
+    definition = other_definition()
     version = definition["spec"]["versions"][0]
     version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["odd"] = {keyword: value}
     answer = await served.http.post(DEFINITIONS, json=definition)
@@ -150,9 +155,7 @@ async def test_a_definition_whose_schema_makes_no_sense_is_refused(served: Serve
 
 
 async def test_a_pattern_is_matched_in_linear_time_and_to_the_very_end(served: Served) -> None:
-    definition = yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text())
-    definition["metadata"] = {"name": "others.vm.neon.tech"}
-    definition["spec"]["names"] = {"plural": "others", "kind": "Other"}
+    definition = other_definition()
     schema: dict[str, Any] = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^(a+)+$"}}}
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema
     assert (await served.http.post(DEFINITIONS, json=definition)).status_code == 201

@@ -2,11 +2,9 @@
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import cast
 
 import httpx
 import pytest
-import yaml
 
 from deploy.kube.client import ApiClient, ApiError
 from deploy.kube.events import EventRecorder
@@ -26,6 +24,7 @@ from protocol.names import ANNOTATION_USAGE
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.fake_clock import FakeClock
 from tests.neonvm.runner.test_resizer import ObedientGuest
+from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import WANTED, virtual_machine
 
 CRDS_HERE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds"
@@ -125,9 +124,7 @@ async def site() -> AsyncIterator[Site]:
     )
     async with ApiClient(http) as client:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
-            await client.create(
-                CUSTOM_RESOURCE_DEFINITIONS, "", cast("Json", yaml.safe_load((CRDS_HERE / name).read_text()))
-            )
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         made = virtual_machine()
         await client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": {"name": "db", "labels": {"a": "b"}}})
         yield Site(client)
