@@ -34,15 +34,15 @@ class ApiServerHandle:
 async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     """Serves ``tmp_path/apiserver`` until the block ends; serving the same path again finds the same objects."""
     data_dir = tmp_path / "apiserver"
-    world = system_environment()
-    api_server = build(data_dir, admin_tokens(TOKEN), world, ApiServerSettings())
-    signer = authority(data_dir, world.now())
+    environment = system_environment()
+    api_server = build(data_dir, admin_tokens(TOKEN), environment, ApiServerSettings())
+    signer = authority(data_dir, environment.now())
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig = data_dir / "kubeconfig"
     write_kubeconfig(kubeconfig, f"https://127.0.0.1:{secure.getsockname()[1]}", TOKEN, signer.certificate_pem)
     servers = (
         (Server(api_server.app, api_server.stop_watches, None), plain),
-        (Server(api_server.app, api_server.stop_watches, server_context(signer, (), world.now())), secure),
+        (Server(api_server.app, api_server.stop_watches, server_context(signer, (), environment.now())), secure),
     )
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -113,12 +113,12 @@ async def test_waiting_ends_with_a_change_a_call_or_the_time() -> None:
     filled.wake_all()
 
 
-@settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["put", "delete"])), max_size=30))
+@settings(max_examples=25, deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["put", "delete"])), max_size=15))
 def test_a_restart_finds_exactly_what_was_there(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str]]
 ) -> None:
-    path: Path = tmp_path_factory.mktemp("journal") / "state.db"
+    path: Path = tmp_path_factory.mktemp("store") / "state.db"
     filled = Store(Database(path), 10)
     for number, (name, what) in enumerate(steps):
         there = filled.get(key(name))

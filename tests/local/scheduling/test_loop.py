@@ -29,7 +29,7 @@ def node(name: str, annotations: dict[str, str] | None = None) -> Json:
     return {"metadata": {"name": name, "annotations": annotations or {}}, "spec": {}, "status": READY}
 
 
-class World:
+class FakeCluster:
     """An API that only lists, and an extender with room for so many pods; everything asked is written down."""
 
     def __init__(self, nodes: list[str]) -> None:
@@ -86,14 +86,14 @@ class World:
         return httpx.Response(200, json={"Error": ""})
 
 
-class Stage:
+class RunningLoop:
     """A running loop, and the watches that a test drives by hand."""
 
-    def __init__(self, world: World, pods: Informer, nodes: Informer) -> None:
-        self.world = world
+    def __init__(self, cluster: FakeCluster, pods: Informer, nodes: Informer) -> None:
+        self.cluster = cluster
         self._informers = (pods, nodes)
 
-    async def look(self) -> None:
+    async def bring_changes(self) -> None:
         """The watches bring what has changed."""
         for informer in self._informers:
             await informer.refresh()
@@ -101,136 +101,136 @@ class Stage:
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[Stage]:
-    transport = httpx.MockTransport(world.api)
-    extending = httpx.MockTransport(world.extend)
+async def running(cluster: FakeCluster) -> AsyncIterator[RunningLoop]:
+    transport = httpx.MockTransport(cluster.api)
+    extending = httpx.MockTransport(cluster.extend)
     async with (
         ApiClient(httpx.AsyncClient(transport=transport, base_url="http://api")) as client,
         httpx.AsyncClient(transport=extending, base_url="http://extender") as http,
     ):
-        pods, nodes = Informer(client, PODS, world.clock), Informer(client, NODES, world.clock)
-        randomness = Randomness(world.clock, lambda: 0.0, lambda best: best[0])
-        events = EventRecorder(client, "test", world.clock)
-        loop = SchedulingLoop(client, SchedulerInformers(pods, nodes), Extender(http), events, randomness)
-        task = asyncio.ensure_future(loop.run())
+        pods, nodes = Informer(client, PODS, cluster.clock), Informer(client, NODES, cluster.clock)
+        randomness = Randomness(cluster.clock, lambda: 0.0, lambda best: best[0])
+        events = EventRecorder(client, "test", cluster.clock)
+        scheduling = SchedulingLoop(client, SchedulerInformers(pods, nodes), Extender(http), events, randomness)
+        task = asyncio.ensure_future(scheduling.run())
         try:
-            stage = Stage(world, pods, nodes)
-            await stage.look()
-            yield stage
+            loop = RunningLoop(cluster, pods, nodes)
+            await loop.bring_changes()
+            yield loop
         finally:
             task.cancel()
             await asyncio.wait((task,))
 
 
 async def test_the_extender_is_asked_to_filter_prioritize_and_bind_and_the_pod_hears_of_it() -> None:
-    world = World(["n1", "n22"])
-    world.pods["a"] = pending("a")
-    async with running(world):
-        assert world.asked == ["/filter a n1,n22", "/prioritize a n1,n22", "/bind a uid-a n22"]
-        assert world.said == [("Scheduled", "Successfully assigned default/a to n22")]
+    cluster = FakeCluster(["n1", "n22"])
+    cluster.pods["a"] = pending("a")
+    async with running(cluster):
+        assert cluster.asked == ["/filter a n1,n22", "/prioritize a n1,n22", "/bind a uid-a n22"]
+        assert cluster.said == [("Scheduled", "Successfully assigned default/a to n22")]
 
 
-async def test_with_one_node_nobody_is_asked_for_scores() -> None:
-    world = World(["n1"])
-    world.pods["a"] = pending("a")
-    async with running(world):
-        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
+async def test_with_one_node_no_scores_are_asked_for() -> None:
+    cluster = FakeCluster(["n1"])
+    cluster.pods["a"] = pending("a")
+    async with running(cluster):
+        assert cluster.asked == ["/filter a n1", "/bind a uid-a n1"]
 
 
 async def test_the_next_filter_does_not_wait_for_the_last_bind() -> None:
-    world = World(["n1"])
-    world.hold_binds = asyncio.Event()
-    world.pods = {"a": pending("a"), "b": pending("b")}
-    async with running(world):
-        assert sorted(world.asked) == ["/bind a uid-a n1", "/bind b uid-b n1", "/filter a n1", "/filter b n1"]
-        assert world.said == []
-        world.hold_binds.set()
+    cluster = FakeCluster(["n1"])
+    cluster.hold_binds = asyncio.Event()
+    cluster.pods = {"a": pending("a"), "b": pending("b")}
+    async with running(cluster):
+        assert sorted(cluster.asked) == ["/bind a uid-a n1", "/bind b uid-b n1", "/filter a n1", "/filter b n1"]
+        assert cluster.said == []
+        cluster.hold_binds.set()
         await settle()
-        assert [reason for reason, _ in world.said] == ["Scheduled", "Scheduled"]
+        assert [reason for reason, _ in cluster.said] == ["Scheduled", "Scheduled"]
 
 
 async def test_a_pod_without_room_is_tried_again_when_a_node_is_touched_and_not_before() -> None:
-    world = World(["n1"])
-    world.room = 0
-    world.pods["a"] = pending("a")
-    async with running(world) as stage:
-        assert world.said == [("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")]
-        await world.clock.advance(60)
-        assert world.asked == ["/filter a n1"]
-        world.room = 1
-        world.nodes["n1"] = node("n1", {"autoscaling.neon.tech/room-freed": "1"})
-        await stage.look()
-        assert world.asked == ["/filter a n1", "/filter a n1", "/bind a uid-a n1"]
+    cluster = FakeCluster(["n1"])
+    cluster.room = 0
+    cluster.pods["a"] = pending("a")
+    async with running(cluster) as loop:
+        assert cluster.said == [("FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")]
+        await cluster.clock.advance(60)
+        assert cluster.asked == ["/filter a n1"]
+        cluster.room = 1
+        cluster.nodes["n1"] = node("n1", {"autoscaling.neon.tech/room-freed": "1"})
+        await loop.bring_changes()
+        assert cluster.asked == ["/filter a n1", "/filter a n1", "/bind a uid-a n1"]
 
 
 async def test_a_refused_bind_is_retried_after_a_second() -> None:
-    world = World(["n1"])
-    world.refuse_binds = 1
-    world.pods["a"] = pending("a")
-    async with running(world):
-        assert world.said == [("FailedScheduling", "binding rejected: no room any more")]
-        await world.clock.advance(0.9)
-        assert world.asked.count("/filter a n1") == 1
-        await world.clock.advance(0.2)
-        assert world.asked[-1] == "/bind a uid-a n1"
-        assert world.said[-1][0] == "Scheduled"
+    cluster = FakeCluster(["n1"])
+    cluster.refuse_binds = 1
+    cluster.pods["a"] = pending("a")
+    async with running(cluster):
+        assert cluster.said == [("FailedScheduling", "binding rejected: no room any more")]
+        await cluster.clock.advance(0.9)
+        assert cluster.asked.count("/filter a n1") == 1
+        await cluster.clock.advance(0.2)
+        assert cluster.asked[-1] == "/bind a uid-a n1"
+        assert cluster.said[-1][0] == "Scheduled"
 
 
 async def test_pods_of_others_bound_pods_and_leaving_pods_are_left_alone() -> None:
-    world = World(["n1"])
+    cluster = FakeCluster(["n1"])
     foreign = pending("foreign")
     foreign["spec"] = {"schedulerName": "default-scheduler"}
     bound = pending("bound")
     bound["spec"] = {"schedulerName": "autoscale-scheduler", "nodeName": "n1"}
-    world.pods = {
+    cluster.pods = {
         "foreign": foreign,
         "bound": bound,
         "leaving": pending("leaving", deletionTimestamp="2026-01-01T00:00:00Z"),
     }
-    async with running(world):
-        assert world.asked == []
+    async with running(cluster):
+        assert cluster.asked == []
 
 
 async def test_a_pod_that_ends_makes_room_for_one_that_waits() -> None:
-    world = World(["n1"])
-    world.room = 0
+    cluster = FakeCluster(["n1"])
+    cluster.room = 0
     ended = pending("old")
     ended["spec"] = {"schedulerName": "autoscale-scheduler", "nodeName": "n1"}
-    world.pods = {"old": ended, "a": pending("a")}
-    async with running(world) as stage:
-        await world.clock.advance(2)
-        world.room = 1
-        del world.pods["old"]
-        await stage.look()
-        assert world.asked[-1] == "/bind a uid-a n1"
+    cluster.pods = {"old": ended, "a": pending("a")}
+    async with running(cluster) as loop:
+        await cluster.clock.advance(2)
+        cluster.room = 1
+        del cluster.pods["old"]
+        await loop.bring_changes()
+        assert cluster.asked[-1] == "/bind a uid-a n1"
 
 
 async def test_an_extender_that_is_away_is_an_error_and_not_the_end() -> None:
-    world = World(["n1"])
-    world.pods["a"] = pending("a")
+    cluster = FakeCluster(["n1"])
+    cluster.pods["a"] = pending("a")
     answers = iter([httpx.Response(500, text="not ready"), httpx.Response(200, text="nonsense")])
-    real = world.extend
+    real = cluster.extend
 
     async def flaky(request: httpx.Request) -> httpx.Response:
         answer = next(answers, None)
         return answer if answer is not None else await real(request)
 
-    world.extend = flaky  # type: ignore[method-assign]
-    async with running(world):
-        await world.clock.advance(1)
-        await world.clock.advance(2)
-        assert [reason for reason, _ in world.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]
+    cluster.extend = flaky  # type: ignore[method-assign]
+    async with running(cluster):
+        await cluster.clock.advance(1)
+        await cluster.clock.advance(2)
+        assert [reason for reason, _ in cluster.said] == ["FailedScheduling", "FailedScheduling", "Scheduled"]
 
 
 async def test_a_pod_that_fits_nowhere_is_unschedulable_in_its_status() -> None:
-    world = World(["n1"])
-    world.nodes["n2"] = {**node("n2"), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}
-    world.room = 0
-    world.pods["a"] = pending("a")
-    async with running(world):
+    cluster = FakeCluster(["n1"])
+    cluster.nodes["n2"] = {**node("n2"), "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}
+    cluster.room = 0
+    cluster.pods["a"] = pending("a")
+    async with running(cluster):
         message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {gpu: yes}."
-        assert world.conditions == {"a": [("PodScheduled", "False", "Unschedulable", message)]}
-        assert world.said == [("FailedScheduling", message)]
+        assert cluster.conditions == {"a": [("PodScheduled", "False", "Unschedulable", message)]}
+        assert cluster.said == [("FailedScheduling", message)]
 
 
 APART = {
@@ -248,63 +248,63 @@ def apart(name: str) -> Json:
 
 
 async def test_a_pod_that_is_being_bound_keeps_another_away_as_if_it_were_there() -> None:
-    world = World(["n1"])
-    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
-    world.hold_binds = asyncio.Event()
-    world.pods = {"a": apart("a"), "b": apart("b")}
-    async with running(world):
+    cluster = FakeCluster(["n1"])
+    cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    cluster.hold_binds = asyncio.Event()
+    cluster.pods = {"a": apart("a"), "b": apart("b")}
+    async with running(cluster):
         message = "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
-        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
-        assert world.said == [("FailedScheduling", message)]
-        world.hold_binds.set()
+        assert cluster.asked == ["/filter a n1", "/bind a uid-a n1"]
+        assert cluster.said == [("FailedScheduling", message)]
+        cluster.hold_binds.set()
         await settle()
 
 
-async def test_a_pod_whose_bind_fails_keeps_nobody_away() -> None:
-    world = World(["n1"])
-    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
-    world.refuse_binds = 1
-    world.pods = {"a": apart("a")}
-    async with running(world) as stage:
-        del world.pods["a"]
-        world.pods["b"] = apart("b")
-        await stage.look()
-        assert world.asked[-1] == "/bind b uid-b n1"
+async def test_a_pod_whose_bind_fails_keeps_no_other_away() -> None:
+    cluster = FakeCluster(["n1"])
+    cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    cluster.refuse_binds = 1
+    cluster.pods = {"a": apart("a")}
+    async with running(cluster) as loop:
+        del cluster.pods["a"]
+        cluster.pods["b"] = apart("b")
+        await loop.bring_changes()
+        assert cluster.asked[-1] == "/bind b uid-b n1"
 
 
 async def test_a_pod_that_wants_company_is_tried_again_when_its_company_is_placed() -> None:
-    world = World(["n1"])
-    world.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
+    cluster = FakeCluster(["n1"])
+    cluster.nodes["n1"] = {**node("n1"), "metadata": {"name": "n1", "labels": {"host": "n1"}}}
     together = {"podAffinity": APART["podAntiAffinity"]}
-    world.pods["a"] = {**pending("a"), "spec": {"schedulerName": "autoscale-scheduler", "affinity": together}}
-    async with running(world) as stage:
-        assert world.asked == []
-        await world.clock.advance(30)
-        assert world.asked == []
+    cluster.pods["a"] = {**pending("a"), "spec": {"schedulerName": "autoscale-scheduler", "affinity": together}}
+    async with running(cluster) as loop:
+        assert cluster.asked == []
+        await cluster.clock.advance(30)
+        assert cluster.asked == []
         other = pending("other", labels={"app": "db"})
-        world.pods["other"] = {**other, "spec": {"schedulerName": "someone", "nodeName": "n1"}}
-        await stage.look()
-        assert world.asked == ["/filter a n1", "/bind a uid-a n1"]
+        cluster.pods["other"] = {**other, "spec": {"schedulerName": "someone", "nodeName": "n1"}}
+        await loop.bring_changes()
+        assert cluster.asked == ["/filter a n1", "/bind a uid-a n1"]
 
 
 async def test_a_pod_that_breaks_the_loop_is_tried_again_while_the_others_are_placed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(["n1"])
-    world.pods = {"a": pending("a"), "b": pending("b")}
-    real, broken = world.extend, [True]
+    cluster = FakeCluster(["n1"])
+    cluster.pods = {"a": pending("a"), "b": pending("b")}
+    real, broken = cluster.extend, [True]
 
     async def breaking(request: httpx.Request) -> httpx.Response:
         if b'"a"' in request.content and broken:
             raise ArithmeticError("a size with a thousand digits")
         return await real(request)
 
-    world.extend = breaking  # type: ignore[method-assign]
-    async with running(world):
-        assert world.asked == ["/filter b n1", "/bind b uid-b n1"]
+    cluster.extend = breaking  # type: ignore[method-assign]
+    async with running(cluster):
+        assert cluster.asked == ["/filter b n1", "/bind b uid-b n1"]
         why = "an error of the scheduling loop: ArithmeticError('a size with a thousand digits')"
-        assert world.said == [("FailedScheduling", why), ("Scheduled", "Successfully assigned default/b to n1")]
+        assert cluster.said == [("FailedScheduling", why), ("Scheduled", "Successfully assigned default/b to n1")]
         assert [vars(record)["pod"] for record in caplog.records] == ["default/a"]
         broken.clear()
-        await world.clock.advance(1.5)
-        assert world.asked[-1] == "/bind a uid-a n1"
+        await cluster.clock.advance(1.5)
+        assert cluster.asked[-1] == "/bind a uid-a n1"
