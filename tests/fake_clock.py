@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count
+from math import inf, nextafter
 
 from protocol.units import Instant, Seconds
 
@@ -55,7 +56,9 @@ class FakeClock:
         return self.fraction
 
     async def sleep(self, duration: Seconds) -> None:
-        with self._due(self._now + duration) as due:
+        # A pause that is lost in rounding is over only when time passes, as with any other clock.
+        at = self._now + duration
+        with self._due(nextafter(at, inf) if at == self._now and duration > 0 else at) as due:
             await due
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
@@ -71,14 +74,18 @@ class FakeClock:
         end = self._now + duration
         await settle()
         while self._sleepers and self._sleepers[0][0] <= end:
-            self._now = max(self._now, self._sleepers[0][0])
-            while self._sleepers and self._sleepers[0][0] <= self._now:
-                due = heapq.heappop(self._sleepers)[2]
-                if not due.done():
-                    due.set_result(None)
+            self.jump(max(0.0, self._sleepers[0][0] - self._now))
             await settle()
         self._now = end
         await settle()
+
+    def jump(self, duration: float) -> None:
+        """Passes time at once: whoever would have woken in between wakes late."""
+        self._now += duration
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            due = heapq.heappop(self._sleepers)[2]
+            if not due.done():
+                due.set_result(None)
 
     @property
     def sleepers(self) -> int:

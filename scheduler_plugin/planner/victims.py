@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from protocol.backoff import Backoff
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Resources, Seconds
 from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase
@@ -99,7 +100,7 @@ class Rest:
 
     def after(self, failures: int) -> Seconds:
         """How long to wait after so many failures in a row."""
-        return Seconds(min(self.backoff * 2.0 ** min(failures - 1, 32), self.backoff_most))
+        return Backoff(self.backoff, self.backoff_most, spread=0.0).delay(failures, 0.0)
 
     def forgotten(self, migrations: Sequence[Migration], wall: float) -> list[ObjectName]:
         """Which of a VM's ended migrations have nothing to say any more.

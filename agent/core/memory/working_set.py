@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from agent.core.memory.rereading import Cost
 from agent.core.policy import CachePolicy
+from protocol.backoff import Backoff
 from protocol.units import Bytes, Instant, Seconds
 
 
@@ -50,7 +51,7 @@ class Fruitless:
 
 def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
     """When something that failed ``tries`` (>= 1) times in a row may be tried again."""
-    return Instant(now + min(policy.longest, policy.retry * 2.0 ** min(tries - 1, 32)))
+    return Instant(now + Backoff(policy.retry, policy.longest, spread=0.0).delay(tries, 0.0))
 
 
 def tries_before(learned: Floor | Fruitless | None, now: Instant, remember: Seconds) -> int:

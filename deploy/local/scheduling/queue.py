@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 
-FIRST_BACKOFF: Final = Seconds(1.0)
-LONGEST_BACKOFF: Final = Seconds(10.0)
+BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
 LONGEST_WAIT: Final = Seconds(300.0)
 
 
@@ -41,11 +41,6 @@ class _Waiting:
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     events_before: int
-
-
-def backoff(attempts: int, jitter: float) -> Seconds:
-    """The pause after so many failed attempts (>= 1); ``jitter`` in 0..1 lengthens it by up to half."""
-    return Seconds(min(FIRST_BACKOFF * 2.0 ** min(attempts - 1, 10), LONGEST_BACKOFF) * (1 + jitter / 2))
 
 
 class SchedulingQueue:
@@ -83,7 +78,7 @@ class SchedulingQueue:
         if attempt is None:
             return
         self._attempts[pod] = attempts = self._attempts.get(pod, 0) + 1
-        over = Instant(now + backoff(attempts, jitter))
+        over = Instant(now + BACKOFF.delay(attempts, jitter))
         needs_event = failure is Failure.NO_NODE and attempt.events_before == self._events
         self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over)
 

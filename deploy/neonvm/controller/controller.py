@@ -23,6 +23,7 @@ from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.work_queue import WorkQueue
+from protocol.backoff import Backoff
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
@@ -37,8 +38,7 @@ _PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, R
 
 _WORKERS: Final = 4
 _SOON: Final = Seconds(0.25)
-_FIRST_RESTART: Final = 1.0
-_LONGEST_RESTART: Final = 30.0
+_RESTART_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=0.0)
 _STEADY: Final = Seconds(60.0)
 """A guest that ran for so long is restarted without a pause when it ends."""
 
@@ -148,8 +148,8 @@ class NeonVmController:
             restarts.ran_since = restarts.ran_since or now
         elif restarts.ran_since is not None:
             restarts.failures = 0 if now - restarts.ran_since >= _STEADY else restarts.failures + 1
-            pause = min(_FIRST_RESTART * 2.0 ** min(restarts.failures - 1, 10), _LONGEST_RESTART)
-            restarts.not_before = Instant(now + (pause if restarts.failures else 0.0))
+            pause = _RESTART_BACKOFF.delay(restarts.failures, 0.0) if restarts.failures else 0.0
+            restarts.not_before = Instant(now + pause)
             restarts.ran_since = None
         return now >= restarts.not_before
 

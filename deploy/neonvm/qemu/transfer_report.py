@@ -25,7 +25,7 @@ class _Ram(msgspec.Struct, rename="kebab"):
     normal: Count = 0
     dirty_pages_rate: Count = 0
     dirty_sync_count: Count = 0
-    page_size: int = 4096
+    page_size: Count = 4096
 
 
 class Report(msgspec.Struct, rename="kebab"):

@@ -87,9 +87,12 @@ def parse_recording(text: str, *, repeat: bool) -> Load:
     last. Raises ``LoadError`` that names the line.
     """
     rows = csv.DictReader(io.StringIO(text))
-    if not {"seconds", "cpu", "mem"} <= set(rows.fieldnames or ()):
-        raise LoadError(f"a recording has the columns seconds, cpu and mem, not {', '.join(rows.fieldnames or ())}")
-    steps = [_step(rows.line_num, row) for row in rows]
+    try:
+        if not {"seconds", "cpu", "mem"} <= set(rows.fieldnames or ()):
+            raise LoadError(f"a recording has the columns seconds, cpu and mem, not {', '.join(rows.fieldnames or ())}")
+        steps = [_step(rows.line_num, row) for row in rows]
+    except csv.Error as error:
+        raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
     if not repeat or len(steps) < 2:
         return Load(steps)
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))

@@ -25,9 +25,10 @@ from deploy.local.kubelet.tokens import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
-from protocol.units import Bytes, Instant, Seconds
+from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
@@ -36,6 +37,7 @@ from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app
 from tests.agent.core.story import POLICY
+from tests.fake_clock import FakeClock
 from tests.neonvm.fake_guests import FakeGuests
 from tests.neonvm.in_process import InProcess
 
@@ -45,58 +47,17 @@ nodeDefaults:
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
 """
-BEGAN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 DEADLINE = Seconds(5.0)
 
 
-class OneClock:
-    """The time of the runtime, the scheduler, the API server and the agents; only ``advance`` moves it."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-        self._sleepers: list[tuple[float, asyncio.Event]] = []
-
-    def now(self) -> Instant:
-        return Instant(self._now)
-
-    def wall(self) -> float:
-        return BEGAN + self._now
+class OneClock(FakeClock):
+    """The time of the runtime, the scheduler, the API server and the agents; only ``jump`` moves it."""
 
     def date(self) -> datetime:
         return datetime.fromtimestamp(self.wall(), UTC)
 
     def timestamp(self) -> str:
-        return self.date().strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def jitter(self) -> float:
-        return 0.5
-
-    async def sleep(self, span: Seconds) -> None:
-        wake = asyncio.Event()
-        self._sleepers.append((self._now + span, wake))
-        await wake.wait()
-
-    async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        """As an agent waits: for ``event``, or until then."""
-        waits: list[asyncio.Future[object]] = [asyncio.ensure_future(event.wait())]
-        if until is not None:
-            waits.append(asyncio.ensure_future(self._until(until)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
-
-    async def _until(self, until: Instant) -> None:
-        if until > self._now:
-            await self.sleep(Seconds(until - self._now))
-
-    def advance(self, span: float) -> None:
-        self._now += span
-        due = [wake for at, wake in self._sleepers if at <= self._now]
-        self._sleepers = [(at, wake) for at, wake in self._sleepers if at > self._now]
-        for wake in due:
-            wake.set()
+        return timestamp(self.wall())
 
 
 class Line(httpx.AsyncBaseTransport):

@@ -123,7 +123,7 @@ class World:
         """Time passes, and everybody does what there is to do."""
         await self.settle()
         while span > 0:
-            self.clock.advance(min(step, span))
+            self.clock.jump(min(step, span))
             await self.settle()
             span -= step
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.local.scheduling.queue import Failure, SchedulingQueue, backoff
+from deploy.local.scheduling.queue import BACKOFF, Failure, SchedulingQueue
 from protocol.messages import ObjectName
 from protocol.units import Instant
 
@@ -21,7 +21,7 @@ def at(seconds: float) -> Instant:
 def test_backoff_doubles_up_to_ten_seconds_and_jitter_only_lengthens_it(
     attempts: int, jitter: float, seconds: float
 ) -> None:
-    assert backoff(attempts, jitter) == seconds
+    assert BACKOFF.delay(attempts, jitter) == seconds
 
 
 def test_pods_are_tried_in_the_order_in_which_they_came() -> None:
