@@ -1,0 +1,64 @@
+"""A VM holds still from when its target pod has a node until it has moved, and only then, whatever its agent does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant
+from scheduler_plugin.ledger import Decision
+from scheduler_plugin.placement import FITS
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
+from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reserved_move, target_pod
+
+
+def asked(fleet: Fleet, cpus: float, number: int) -> tuple[bool, float]:
+    """Whether the agent of the source is told to hold still, and what it is permitted."""
+    decision: Decision = fleet.ask("a", amount(cpus), number=number)
+    fleet.store(decision)
+    return decision.migrate, decision.permit.cpu.as_cores
+
+
+def placed() -> Fleet:
+    """The VM with 2 CPUs was permitted 4, then its target pod got a node."""
+    fleet = reserved_move()
+    assert asked(fleet, 4, 1) == (False, 4)
+    assert fleet.ledger.reserve(target_pod(), "n2").verdict is FITS
+    return fleet
+
+
+def test_until_the_target_has_a_node_the_vm_grows_on_both_books() -> None:
+    fleet = reserved_move()
+    assert (asked(fleet, 4, 1), on_both(fleet)) == ((False, 4), (4, 4))
+
+
+def test_once_the_target_has_a_node_no_agent_gets_more_than_the_vm_has() -> None:
+    fleet = placed()
+    assert [asked(fleet, cpus, number) for number, cpus in enumerate((4, 8, 3, 1), start=2)] == [
+        (True, 2),
+        (True, 2),
+        (True, 2),
+        (True, 1),
+    ]
+    assert fleet.ledger.explain("uid-a", LATER).holds_still
+
+
+def test_a_late_message_gets_no_more_either() -> None:
+    fleet = placed()
+    late = AgentRequest(name("a-pod"), amount(4), sequence=0)
+    decision = fleet.ledger.decide("uid-a", late, Instant(LATER + 1))
+    assert (decision.migrate, decision.permit) == (True, amount(2))
+
+
+def test_a_target_that_loses_its_node_lets_the_vm_grow_again() -> None:
+    fleet = placed()
+    fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
+    assert asked(fleet, 4, 2) == (False, 4)
+
+
+def test_a_migration_that_runs_holds_the_vm_although_its_target_pod_was_never_seen() -> None:
+    fleet = reserved_move()
+    fleet.did(fleet.ledger.see_migration(migration("a", RUNNING), LATER))
+    assert asked(fleet, 4, 1) == (True, 2)
+    fleet.did(fleet.ledger.see_migration(replace(migration("a", FAILED), version=9), LATER))
+    assert asked(fleet, 4, 2) == (False, 4)

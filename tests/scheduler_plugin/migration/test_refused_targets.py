@@ -1,0 +1,48 @@
+"""What people see of a target that kube-scheduler refuses, and where the VM goes instead."""
+
+from __future__ import annotations
+
+import copy
+
+from tests.scheduler_plugin.fake_cluster import NODES, PODS
+from tests.scheduler_plugin.migration.moving_cluster import POD, MovingCluster, full_cluster, moving_cluster
+from tests.scheduler_plugin.objects import node
+
+WHY = "0/3 nodes are available: 3 Insufficient vendor.example/disk."
+
+
+def refuse(s: MovingCluster) -> None:
+    """kube-scheduler finds no node for the target pod."""
+    pod = copy.deepcopy(s.controller.target)
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": WHY}
+    pod["status"] = {"phase": "Pending", "conditions": [said]}
+    s.cluster.put(PODS, pod)
+
+
+async def test_a_refused_target_is_called_off_within_seconds_told_and_not_tried_again() -> None:
+    cluster = full_cluster()
+    cluster.put(NODES, node("n3"))
+    async with moving_cluster(cluster) as s:
+        await s.started()
+        ((_, first, _),) = s.migrations
+        refuse(s)
+        await s.passes(4)
+        s.controller.obey_deletion()
+        await s.passes(1)
+        assert s.migrations == []
+        why = f"called off: kube-scheduler does not place it on node {first}: {WHY}"
+        assert s.events[-1] == ("db", "MigrationFailed", f"did not move from n1 to {first}: {why}")
+        assert "autoscale_scheduler_migration_refused_targets 1.0" in await s.metrics()
+        refused = (await s.view("explain/default/db"))["refusedTargets"]
+        assert {name: each["why"] for name, each in refused.items()} == {first: WHY}
+        await s.passes(13)
+        assert [target for _, target, _ in s.migrations] == [({"n2", "n3"} - {first}).pop()]
+
+
+async def test_the_vm_may_grow_while_its_target_is_refused() -> None:
+    async with moving_cluster() as s:
+        await s.started()
+        refuse(s)
+        await s.passes(1)
+        s.relieve()
+        assert await s.told(POD, 4) == (200, False, 4)
