@@ -205,7 +205,7 @@ class Probing:
 
     def _lowered(self, floor: Floor, size: Bytes, now: Instant, policy: CachePolicy) -> Floor:
         """Less is enough. Where the next step would come to what once hurt, it waits as long as after that."""
-        is_near = size.scaled(1 - policy.step) <= floor.hurt
+        is_near = _part(size, 1 - policy.step) <= floor.hurt
         return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
 
     def _judge_growth(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
@@ -313,13 +313,13 @@ class Probing:
             return view.use - unused
         share = policy.step if self.idle_since is None else policy.idle_step
         cached = view.cached if view.free is not None else view.use
-        step = max(cached.scaled(share), view.use.scaled(LEAST_STEP))
+        step = max(_part(cached, share), _part(view.use, LEAST_STEP))
         return min(view.use.minus_or_zero(step).up_to(view.step), view.use.minus_or_zero(view.step))
 
     def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """Whole steps that hold nothing, are not kept free by the kernel, and are not about to be filled."""
-        fills = view.use.scaled(min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
-        reserve = view.use.scaled(RESERVE)
+        fills = _part(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
+        reserve = _part(view.use, RESERVE)
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
@@ -330,7 +330,12 @@ class Probing:
         known = self.floor.size if self.floor is not None else NONE
         if known > view.use:
             return min(view.most, known)
-        grown = view.use + view.use.scaled(policy.step if known == view.use else policy.growth)
+        grown = view.use + _part(view.use, policy.step if known == view.use else policy.growth)
         if self.fruitless is not None:
-            grown = max(grown, view.use + view.most.minus_or_zero(view.use).scaled(REPEATED))
+            grown = max(grown, view.use + _part(view.most.minus_or_zero(view.use), REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
+
+
+def _part(amount: Bytes, share: float) -> Bytes:
+    """``amount`` times ``share`` (>= 0), to the byte or so: exact shares cost more than the rest of a look."""
+    return Bytes(int(amount.value * share))
