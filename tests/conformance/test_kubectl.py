@@ -189,3 +189,36 @@ def test_custom_resources_are_like_any_other(kubectl: Kubectl, crd: Json) -> Non
     explained = kubectl("explain", f"{name}.spec")
     assert "what a thing shall be" in explained
     assert "how large it is" in explained
+
+
+@pytest.fixture
+def node(kubectl: Kubectl) -> Iterator[str]:
+    """A node of this test, which no kubelet has."""
+    name = f"conformance-{os.getpid()}"
+    kubectl("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}))
+    yield name
+    kubectl("delete", "node", name)
+
+
+def taints_of(kubectl: Kubectl, node: str) -> set[str]:
+    """The taints of a person's own; a cluster may add others to a node without a kubelet."""
+    found = json.loads(kubectl("get", "node", node, "-o", "json"))["spec"].get("taints") or []
+    return {
+        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
+        for taint in found
+        if not taint["key"].startswith("node.kubernetes.io/")
+    }
+
+
+def test_nodes_are_tainted_labelled_and_cordoned(kubectl: Kubectl, node: str) -> None:
+    kubectl("taint", "node", node, "gpu=yes:NoSchedule", "old:NoExecute")
+    assert taints_of(kubectl, node) == {"gpu=yes:NoSchedule", "old=:NoExecute"}
+    kubectl("taint", "node", node, "gpu=no:NoSchedule", "--overwrite")
+    kubectl("taint", "node", node, "old-")
+    assert taints_of(kubectl, node) == {"gpu=no:NoSchedule"}
+    kubectl("label", "node", node, "zone=b")
+    assert node in kubectl("get", "nodes", "-l", "zone=b", "-o", "name")
+    kubectl("cordon", node)
+    assert "SchedulingDisabled" in kubectl("get", "node", node, "--no-headers")
+    kubectl("uncordon", node)
+    assert "SchedulingDisabled" not in kubectl("get", "node", node, "--no-headers")

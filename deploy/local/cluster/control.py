@@ -76,7 +76,7 @@ async def control_endpoint(
             line = await reader.readline()
             writer.write(msgspec.json.encode(await _answer(line, token, network, status, actions)) + b"\n")
             await writer.drain()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a line that does not end
             return  # the client has gone
         finally:
             writer.close()
@@ -96,9 +96,9 @@ async def _answer(
 ) -> ControlResponse:
     try:
         ask = msgspec.json.decode(line, type=ControlRequest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ControlResponse(error=str(error))
-    if not hmac.compare_digest(ask.token, token):
+    if not hmac.compare_digest(ask.token.encode(), token.encode()):
         return ControlResponse(error="wrong token")
     if ask.ask == "status":
         return status()

@@ -1,0 +1,69 @@
+"""The endpoint through which the command line speaks to a running cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster.control import ControlResponse, NoAnswerError, ask_cluster, control_endpoint
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.neonvm.network.loopback import LoopbackNetwork
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
+    opened = ClusterFolder("test", tmp_path)
+    network = LoopbackNetwork("test-control", "a test")
+    stopped: list[str] = []
+
+    def stop(node: str) -> None:
+        if node != "node-1":
+            raise LookupError(f"no node {node!r}")
+        stopped.append(node)
+
+    def status() -> ControlResponse:
+        return ControlResponse(host=",".join(stopped))
+
+    async with control_endpoint(opened, network, status, {"stop-kubelet": stop}):
+        yield opened
+
+
+async def send(folder: ClusterFolder, line: bytes) -> bytes:
+    """What the endpoint answers to a line."""
+    port = json.loads(folder.control.read_text())["port"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(line)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_an_action_is_carried_out_and_what_cannot_be_done_is_said(folder: ClusterFolder) -> None:
+    await ask_cluster(folder, "stop-kubelet", "node-1")
+    assert (await ask_cluster(folder, "status")).host == "node-1"
+    with pytest.raises(NoAnswerError, match="no node 'node-9'"):
+        await ask_cluster(folder, "stop-kubelet", "node-9")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"[]\n",
+        b"\xff\n",
+        b'{"token":"\xc3\xa9","ask":"status"}\n',
+        b'{"token":"wrong","ask":"stop-kubelet","target":"node-1"}\n',
+        b'{"a":' * 9000 + b"\n",
+        b"x" * 100_000,
+    ],
+)
+async def test_what_is_no_request_or_shows_no_token_changes_nothing(folder: ClusterFolder, line: bytes) -> None:
+    answer = await send(folder, line)
+    assert answer == b"" or json.loads(answer)["error"]
+    assert (await ask_cluster(folder, "status")).host == ""
