@@ -1,4 +1,4 @@
-"""``vm_image/build.sh``: builds the guest image and says where it is."""
+"""``vm_image/build.sh``: builds the guest image and prints where it is."""
 
 from __future__ import annotations
 

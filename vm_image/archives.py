@@ -1,6 +1,6 @@
-"""The two archive forms of a guest image, written so that equal inputs give equal bytes: root owns all, no times.
+"""The two archive formats of a guest image: tar and cpio (pure).
 
-Pure: bytes in, bytes out.
+Equal inputs give equal bytes: all files belong to root and have no times.
 """
 
 from __future__ import annotations

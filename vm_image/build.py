@@ -1,4 +1,4 @@
-"""Builds the guest image: kernel, initrd and root disk, each step told as it happens (S4.11)."""
+"""Builds the guest image: kernel, initrd and root disk (S4.11). Each step is reported as it begins."""
 
 from __future__ import annotations
 

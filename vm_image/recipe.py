@@ -1,8 +1,8 @@
 """What the guest image is made of, and the name under which the result is kept.
 
-Rules: the name of a layer is a hash of everything that goes into it, so a changed input builds anew and an unchanged
-one never does. The base layer (packages, kernel, empty database) takes a minute and changes rarely; the image puts
-our own scripts on top of it in seconds.
+- The name of a layer is a hash of everything that goes into it: a changed input is built anew, an unchanged one never.
+- The base layer (packages, kernel, empty database) takes a minute and changes rarely. The image adds the files of this
+  folder to it in seconds.
 """
 
 from __future__ import annotations

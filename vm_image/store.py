@@ -1,7 +1,8 @@
-"""Where finished images are kept, and how they get there whole.
+"""Where finished images are kept.
 
-Rules: a folder under its final name is complete, because it is renamed to it last. One build of a name runs at a
-time; others wait for it and take its result. What an interrupted build leaves is removed by the next one.
+- A folder under its final name is complete: it is renamed to that name last.
+- One build of a name runs at a time; others wait for it and take its result.
+- What an interrupted build leaves is removed by the next one.
 """
 
 from __future__ import annotations

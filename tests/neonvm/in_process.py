@@ -1,4 +1,4 @@
-"""The API server in the test's own event loop, watches included, without a socket; it can be away."""
+"""The API server in the test's own event loop, watches included, without a socket. It can be made unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole runtime in one process: API server, scheduling loop, controllers and kubelets, over guests on strings."""
+"""The whole runtime in one process: API server, scheduling loop, controllers and kubelets, over fake guests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real guest on a real network, and the tools that a person would use on it."""
+"""A booted real guest on a real network, and the tools that look at it from outside."""
 
 from __future__ import annotations
 

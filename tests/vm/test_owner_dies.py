@@ -1,4 +1,4 @@
-"""A guest never outlives the process that owns it, and a later run finds the way clear."""
+"""A guest never outlives the process that owns it, and leaves nothing in the way of the next one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The demonstration: a VM follows its load, is watched while it does, and judged afterwards."""
+"""The demonstration: a VM follows its load, is watched while it does, and is judged afterwards."""

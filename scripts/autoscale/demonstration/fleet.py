@@ -1,4 +1,4 @@
-"""Nodes as bars with their watermark, and VMs on their way between them (pure)."""
+"""Nodes as bars with their watermark, and the migrations between them (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What puts load on the demonstration's VM: pgbench on a real one, a demand on a simulated one."""
+"""Loads for the demonstration's VM: pgbench on a real one, a demand on a simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every live migration of a cluster, as it is seen from outside: who went where, how long it took, how it ended."""
+"""The live migrations of a cluster as their objects show them: from where to where, how long, with what outcome."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""pgbench as a child process, and what its lines say.
+"""pgbench as a child process, and how its output is read.
 
-The functions that read lines are pure. Every client that gives up counts as a failed transaction: its connection broke.
+The functions that read lines are pure. A client that gives up counts as a failed transaction: its connection broke.
 """
 
 from __future__ import annotations

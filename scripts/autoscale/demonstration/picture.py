@@ -1,10 +1,8 @@
-"""The picture of a demonstration: what the VM had, second by second, above the transactions that it did.
+"""Draws a demonstration: the VM's size over time, above the transactions that it did.
 
-Rules that hold here:
-
-- Only what the report says is drawn; nothing between two sizes is made up: the VM has a size until it has another.
-- Zero on the axis is the moment in which the load began.
-- Equal reports make equal files: no date, no random names.
+- Only what the report says is drawn. A VM has one size until it has another: there is no line between two sizes.
+- Zero on the axis is the start of the load.
+- Equal reports make equal files: there is no date and no random name in them.
 """
 
 from __future__ import annotations

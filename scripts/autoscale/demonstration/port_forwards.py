@@ -1,4 +1,4 @@
-"""Ways into the VMs of a demonstration's cluster, for its loads and clients."""
+"""Loopback ports that lead into the VMs of a demonstration's cluster, for its loads and clients."""
 
 from __future__ import annotations
 

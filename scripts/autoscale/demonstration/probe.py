@@ -1,10 +1,7 @@
-"""A client that asks a database something small every 20 ms, and what it noticed: how long each answer took.
+"""A client that sends a small query to a database every 20 ms and measures how long each answer takes.
 
-Rules that hold here:
-
-- One connection, one question at a time: an answer that does not come delays the next question, so a stall is seen as
-  one long answer and never hidden among many short ones.
-- Reading the log is pure. Times are the caller's: seconds of the clock that was running when the probe began.
+- It has one connection and sends one query at a time: a stall is one long answer, not hidden among short ones.
+- Reading the log is pure. Times are seconds of the caller's clock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What a demonstration showed, and whether it is a success (pure).
 
-Rules that hold here:
-
 - Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
-- Success is: it grew under load, it shrank afterwards, a neighbour moved when their node was full (unless that was left
-  out: ``migrations`` is None then), and no transaction failed. Simulated guests run none and none are claimed.
+- Success means: the VM grew under load, it shrank afterwards, a neighbour moved when the node was full (unless that
+  part was left out: ``migrations`` is None then), and no transaction failed. Simulated guests run no transactions.
 """
 
 from __future__ import annotations

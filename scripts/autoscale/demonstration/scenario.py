@@ -1,4 +1,4 @@
-"""The demonstration's acts, one after the other, each with an end in sight."""
+"""The demonstration's steps, one after the other, each with a limit of its own."""
 
 from __future__ import annotations
 

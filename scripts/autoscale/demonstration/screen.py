@@ -1,4 +1,4 @@
-"""How a demonstration looks: a live picture in a terminal, a line whenever something changed elsewhere.
+"""How a demonstration looks: a live picture in a terminal, lines of text elsewhere.
 
 Everything that makes text of numbers is pure.
 """

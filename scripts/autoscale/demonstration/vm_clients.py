@@ -1,4 +1,4 @@
-"""The clients of a VM that is going to move: some transactions, and a probe that notices every stall."""
+"""The clients of a VM that may move: some transactions, and a probe that measures every stall."""
 
 from __future__ import annotations
 

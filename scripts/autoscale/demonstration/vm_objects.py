@@ -1,4 +1,4 @@
-"""The VirtualMachine objects that demonstration and measurements make (pure)."""
+"""The VirtualMachine objects of the demonstration and the benchmarks (pure)."""
 
 from __future__ import annotations
 

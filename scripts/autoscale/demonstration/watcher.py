@@ -1,4 +1,4 @@
-"""Watches one VM: its size from the API as it changes, its agent's account once a second and with every size."""
+"""Watches one VM: its size as soon as it changes, and its agent's explanation once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller's judgement: for every situation of a VM, the whole plan."""
+"""The controller's plan: for every situation of a VM, all of it."""
 
 from dataclasses import replace
 

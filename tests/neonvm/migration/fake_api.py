@@ -1,6 +1,6 @@
-"""An API as small as it can be: VMs, migrations and pods by name, their versions, and what finalizers hold back.
+"""A small API: VMs, migrations and pods by name, their versions, and what finalizers hold back.
 
-Objects are replaced and never altered, so whoever keeps an old one sees what was.
+Objects are replaced and never altered, so an old copy stays as it was.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A cluster as small as it can be: one VM, its migrations and pods, guests, and watches that lag as they please.
+"""A model of a cluster: one VM, its migrations and pods, guests, and watches that lag.
 
-Both plans are carried out here as their shells do it: a phase is written only over the object that was looked at, and
-what is refused ends the look. A watch that lags just keeps the old objects.
-No clock, no tasks: whatever can happen is a method, and a test calls them in any order.
+- Both plans are carried out as their controllers do it: a phase is written only over the version that was judged, and a
+  refusal ends the round. A watch that lags keeps the old objects.
+- There is no clock and no task: everything that can happen is a method, and a test calls them in any order.
 """
 
 from __future__ import annotations

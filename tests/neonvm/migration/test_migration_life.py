@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, and however late anybody hears of it: one guest runs in the end."""
+"""Whatever happens, in any order and however late it is seen: one guest runs in the end."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The judgement about moving a VM: for every situation, the whole plan."""
+"""The migration's plan: for every situation, all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VM is moved by the whole runtime: what everybody sees of it, what waits for it, and what is left of it."""
+"""A VM is moved by the whole runtime: what its objects show, what waits for it, and what is left."""
 
 import asyncio
 
