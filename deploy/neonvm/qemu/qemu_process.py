@@ -20,6 +20,7 @@ from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.monitor import Monitor
 
 _QUIT_SECONDS: Final = 5.0
+_FAILED_QUIT_SECONDS: Final = 0.5
 _LAST_EVENT_SECONDS: Final = 0.2
 """How long an event that explains the end of the process may arrive after that end."""
 
@@ -163,9 +164,11 @@ class QemuProcess:
             await self.kill()
 
     async def _quit(self) -> None:
+        """Asks QEMU to quit. One whose guest has failed gets little time: what waits for its end is to know soon."""
         try:
-            await self._monitor.call("quit")
-            async with asyncio.timeout(_QUIT_SECONDS):
-                await self._process.wait()
+            async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else None):
+                await self._monitor.call("quit")
+                async with asyncio.timeout(_QUIT_SECONDS):
+                    await self._process.wait()
         except (GuestError, TimeoutError):
             return  # the kill that follows always works

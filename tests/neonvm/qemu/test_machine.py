@@ -118,6 +118,16 @@ async def test_the_reason_for_which_a_guest_cannot_go_on_is_known_while_qemu_sti
     assert await machine.failed() == reason
 
 
+async def test_a_failed_machine_that_does_not_quit_is_ended_soon_all_the_same(tmp_path: Path) -> None:
+    deaf = _PLAYED.replace('order["execute"] == "quit"', "False")
+    machine = await QemuProcess.launch("db", program(deaf, "internal-error"), tmp_path / "log")
+    await machine.call("happen", {"events": [{"event": "STOP"}]})
+    assert (await machine.failed()).startswith("internal-error")
+    async with asyncio.timeout(3):
+        await machine.end()
+    assert not machine.alive
+
+
 async def test_a_guest_that_stands_still_because_it_is_moved_has_not_failed(tmp_path: Path) -> None:
     machine = await QemuProcess.launch("db", program(_PLAYED, "postmigrate"), tmp_path / "log")
     await machine.call("happen", {"events": [{"event": "STOP"}, {"event": "RESUME"}]})
