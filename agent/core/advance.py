@@ -81,10 +81,19 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
     if side.seen is not None and not side.seen.actual.within(vm.actual):
         side.fell_at = now
     side.seen = vm
+    if not vm.enabled:
+        _forget_permit(state)
     if side.unsettled is not None and vm.follows(side.unsettled.base):
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
         side.stale_at = None
+
+
+def _forget_permit(state: State) -> None:
+    """A VM that is opted out has no permit: what it may use again, the scheduler says once it is opted in."""
+    side = state.scheduler
+    side.permit = side.ceiling = None
+    side.is_void = side.asking is not None
 
 
 def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
@@ -147,6 +156,7 @@ def _started(state: State, action: Action, now: Instant, jitter: float) -> None:
 def _sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
+    side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
     side.sequence += 1
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
@@ -171,7 +181,7 @@ def _answered(state: State, response: Response, now: Instant, jitter: float) -> 
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
-    side.permit = side.ceiling = response.permit
+    side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
     side.answered_at = now

@@ -80,6 +80,8 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
     """When ``report`` is worth a request: at once where it is news, otherwise when the next one is promised."""
     side = state.scheduler
+    if state.vm.seen is not None and not state.vm.seen.enabled:
+        return side.next_at
     if side.ceiling is None or side.failure is not None:
         return now
     if not wanted.within(side.ceiling):

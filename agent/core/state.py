@@ -52,6 +52,7 @@ class SchedulerSide:
     """What is known of and from the scheduler. ``next_at`` is when it must be asked again at the latest.
 
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
+    ``is_void``: the VM was opted out while the request was in flight, so a permit in its answer does not count.
     ``knows_load`` says that it was ever told the VM's load: without it, it cannot tell an idle VM from a busy one.
     """
 
@@ -61,6 +62,7 @@ class SchedulerSide:
     permit: Resources | None = None
     ceiling: Resources | None = None
     asking: AskScheduler | None = None
+    is_void: bool = False
     retry_at: Instant | None = None
     denial: Denial | None = None
     migrate: bool = False

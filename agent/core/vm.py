@@ -24,6 +24,7 @@ RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 class Vm:
     """One view of a VM. ``recorded_permit`` is the permit that a scheduler wrote on the object, if any.
 
+    ``enabled`` is the opt-in label: a scheduler counts no permits of a VM without it.
     ``resizable`` is False while its phase forbids a resize, and without the opt-in label. ``ours`` is True while the VM
     names this agent's pod as the one that it runs in: of the two pods of a migration always exactly one, or none.
     """
@@ -36,6 +37,7 @@ class Vm:
     resizable: bool = True
     recorded_permit: Resources | None = None
     ours: bool = True
+    enabled: bool = True
 
     @property
     def holds(self) -> Resources:
@@ -66,4 +68,5 @@ def view(found: VirtualMachine, pod: str) -> Vm:
         resizable=found.enabled and found.phase in RESIZABLE_PHASES,
         recorded_permit=found.permit,
         ours=found.pod_name == pod,
+        enabled=found.enabled,
     )

@@ -271,6 +271,28 @@ def test_a_vm_that_cannot_be_resized_now_is_left_alone() -> None:
     assert story.answers(cu(1)).plans() == planned((), 8.0, frozen)
 
 
+def test_a_vm_that_is_opted_out_and_in_again_asks_before_it_grows() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    assert story.answers(cu(2)).plans().actions == (patches(cu(2), 1),)
+    story.sees(replace(vm(cu(1), version=2), resizable=False, enabled=False))
+    assert (story.state.scheduler.permit, story.state.scheduler.ceiling) == (None, None)
+    assert story.plans().actions == (), "what is not counted need not be asked for before its time"
+    story.sees(vm(cu(1), version=3))
+    assert [type(action) for action in story.acts()] == [AskScheduler], "and no patch"
+    assert story.answers(cu(2)).plans().actions == (patches(cu(2), 3),)
+
+
+def test_an_answer_that_was_on_its_way_while_the_vm_was_opted_out_permits_nothing() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.sees(replace(vm(cu(1), version=2), resizable=False, enabled=False)).sees(vm(cu(1), version=3))
+    story.answers(cu(2))
+    assert story.state.scheduler.ceiling is None
+    assert [type(action) for action in story.acts()] == [AskScheduler], "it asks at once"
+    assert story.answers(cu(2)).state.scheduler.ceiling == cu(2)
+
+
 def test_losing_sight_of_the_vm_is_remembered_until_it_is_seen_again() -> None:
     story = settled(1).happens(VmLost(Fault.VM_API, "gone")).at(2.0).happens(VmLost(Fault.VM_API, "gone"))
     lost = story.state.vm.lost
