@@ -62,6 +62,7 @@ class _Cache(_Section):
     growth: Annotated[float, msgspec.Meta(ge=0.05, le=4)] | None = None
     gain: Share | None = None
     trickle: str | int | None = None
+    idle_share: Fraction | None = None
 
 
 class _Memory(_Section):

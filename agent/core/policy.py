@@ -44,7 +44,8 @@ class CachePolicy:
     has been idle for ``idle_after`` seconds. What was learned is remembered for ``remember`` seconds. Growth for the
     cache comes in steps of ``growth`` of the memory, and goes on where it brings at least the share ``gain`` (0..1] of
     what would be needed to end the rereading with all the memory that the VM may have.
-    Rereading of fewer bytes a second than ``trickle`` is normal.
+    Rereading of fewer bytes a second than ``trickle`` is normal. A guest is idle whose programs do less than
+    ``idle_share`` (0..1) of what they did when something was learned.
     """
 
     enabled: bool = True
@@ -60,6 +61,7 @@ class CachePolicy:
     growth: float = 0.5
     gain: float = 0.5
     trickle: Bytes = Bytes(256 * 1024)
+    idle_share: float = 0.1
 
     @property
     def recent(self) -> Seconds:

@@ -42,14 +42,14 @@ def test_a_document_changes_what_it_names() -> None:
 
 CACHE = """memory:
   cache: {enabled: false, stall: 0.2, turnover: 0.5, step: 0.05, idleStep: 0.5, watch: 30s, retry: 10m, longest: 1h,
-    idleAfter: 1m, remember: 2h, growth: 1, gain: 0.25, trickle: 64Ki}
+    idleAfter: 1m, remember: 2h, growth: 1, gain: 0.25, trickle: 64Ki, idleShare: 0.2}
 """
 
 
 def test_what_the_page_cache_counts_for_is_a_policy_too() -> None:
     spans = Seconds(30.0), Seconds(600.0), Seconds(3600.0), Seconds(60.0), Seconds(7200.0)
     assert read_policy(CACHE, Policy()).memory == MemoryPolicy(
-        cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25, Bytes(65_536))
+        cache=CachePolicy(False, 0.2, 0.5, 0.05, 0.5, *spans, 1.0, 0.25, Bytes(65_536), 0.2)
     )
     assert read_policy("memory: {cache: {step: 0.2}, target: 0.5}", Policy()).memory == MemoryPolicy(
         target=0.5, cache=CachePolicy(step=0.2)

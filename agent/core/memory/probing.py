@@ -38,9 +38,6 @@ STEADY: Final = 0.9
 NEARLY: Final = 0.85
 """A growth that comes so near to the maximum goes to it."""
 
-IDLE_SHARE: Final = 0.1
-"""A guest whose programs do less than this share of what they did when its floor was learned is idle."""
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
@@ -162,7 +159,7 @@ class Probing:
         elif isinstance(self.trial, Growth) and view.free is not None:
             self.trial.sees(cost, view.free, policy)
         busy_once = self.floor.cores if self.floor is not None else 0.0
-        is_idle = self.recent.cores < max(IDLE_CORES, IDLE_SHARE * busy_once)
+        is_idle = self.recent.cores < max(IDLE_CORES, policy.idle_share * busy_once)
         self.idle_since = (self.idle_since or now) if is_idle else None
         if self.floor is not None and now - self.floor.at > policy.remember:
             self.floor = None

@@ -24,7 +24,10 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
-_POLICY: Final = '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}}'
+_POLICY: Final = (
+    '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}, '
+    '"memory": {"cache": {"watch": "5s"}}}'
+)
 """A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
 _BOOT: Final = Seconds(240.0)
 """An emulated guest on a busy machine; one that has ended is not waited for."""
