@@ -12,8 +12,9 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "vm_image" / "start-local-registry.sh"
 _TAKEN = """
-import socket, subprocess, sys
-with socket.create_server(("0.0.0.0", 5001)):
+import socket, subprocess, sys, threading
+with socket.create_server(("0.0.0.0", 5001)) as taken:
+    threading.Thread(target=lambda: [taken.accept()[0].close() for _ in range(9)], daemon=True).start()
     run = subprocess.run(["bash", sys.argv[1]], capture_output=True, text=True)
 print(run.returncode, run.stderr)
 """
