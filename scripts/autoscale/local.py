@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
@@ -192,6 +193,8 @@ def _print_status(console: Console, folder: ClusterFolder, answer: ControlRespon
     for part in answer.parts:
         table.add_row(part.name, str(part.pid or "-"), str(part.restarts))
     console.print(table)
+    for line in answer.unreadable:
+        console.print(f"  [yellow]cannot be read and is left as it was:[/yellow] {escape(line)}", soft_wrap=True)
 
 
 def address(

@@ -32,6 +32,9 @@ class _Lines(httpx.AsyncByteStream):
             yield each
 
 
+_DEEP = b'{"a":' * 3000 + b"1" + b"}" * 3000
+
+
 class InProcess(httpx.AsyncBaseTransport):
     """A transport to one API server. ``busy`` counts requests that have not been answered.
 
@@ -52,7 +55,12 @@ class InProcess(httpx.AsyncBaseTransport):
         self.lost = ""
         self.failing = ""
         self.refused = ""
+        self._garbled = b""
         self.fault = 503
+
+    def garble(self, name: str) -> None:
+        """From now on watches deliver objects of that name nested too deep for any decoder."""
+        self._garbled = name.encode()
 
     def hide_errors(self) -> None:
         """From now on an error of the server is a 500, as over a network, and does not fail the test."""
@@ -107,4 +115,6 @@ class InProcess(httpx.AsyncBaseTransport):
         options = WatchOptions(resource_version=request.url.params.get("resourceVersion", ""))
         watch = Watch(self.server.api.store, Target(resource), options, None)
         async for chunk in watch.lines(self._closing):
-            yield chunk
+            for line in chunk.splitlines(keepends=True):
+                garbled = self._garbled and b'"name":"%s"' % self._garbled in line
+                yield line.replace(b'"spec":{', b'"spec":{"deep":%s,' % _DEEP, 1) if garbled else line

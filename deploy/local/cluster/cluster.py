@@ -119,7 +119,12 @@ class Cluster:
             agents_text = f"agents run as {form}: {why}"
             parts = [*own, *by_node, *runtime.parts()]
             return ControlResponse(
-                network=network.description, guests=made.description, agents=agents_text, host=host, parts=parts
+                network=network.description,
+                guests=made.description,
+                agents=agents_text,
+                host=host,
+                parts=parts,
+                unreadable=runtime.unreadable(),
             )
 
         await stack.enter_async_context(control_endpoint(self._folder, network, status, actions))

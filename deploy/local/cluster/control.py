@@ -55,6 +55,8 @@ class ControlResponse(msgspec.Struct, frozen=True):
     agents: str = ""
     host: str = ""
     parts: list[ProcessStatus] = []
+    unreadable: list[str] = []
+    """Objects that the controllers cannot read and leave as they were, with the reason."""
 
 
 STOP_KUBELET: Final = "stop-kubelet"

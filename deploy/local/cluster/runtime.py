@@ -112,6 +112,10 @@ class Runtime:
         if node not in self._nodes:
             raise LookupError(f"this cluster has no node {node!r}: it has {', '.join(sorted(self._nodes))}")
 
+    def unreadable(self) -> list[str]:
+        """The objects that cannot be read, and why."""
+        return [f"{name}: {bad.reason}" for cache in self._caches for name, bad in sorted(cache.unreadable.items())]
+
     def parts(self) -> list[ProcessStatus]:
         """The agents that run in pods."""
         return [

@@ -67,3 +67,11 @@ async def test_no_object_keeps_the_cluster_from_running_a_vm(runtime: RuntimeFix
     status = await runtime.status()
     assert (status["phase"], text(status, "podName") in runtime.guests.running) == ("Running", True)
     assert runtime.is_up
+
+
+async def test_an_object_that_cannot_be_decoded_is_named_in_the_status_and_left_alone(runtime: RuntimeFixture) -> None:
+    runtime.api.garble("bad")
+    put(runtime, f"virtualmachines.{NEON}", "bad", seed_of("VirtualMachine"))
+    pod = await runtime.run_vm("Never")
+    assert [line.partition(":")[0] for line in runtime.controllers.unreadable()] == ["default/bad"]
+    assert (runtime.guests.running, runtime.is_up) == ([pod], True)
