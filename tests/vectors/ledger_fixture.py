@@ -12,7 +12,16 @@ from fractions import Fraction
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu, Resources
-from scheduler_plugin.ledger import Level, MigrationFacts, NodeFacts, NodePolicy, PodFacts, VmFacts, violations
+from scheduler_plugin.ledger import (
+    Level,
+    MigrationFacts,
+    MigrationPhase,
+    NodeFacts,
+    NodePolicy,
+    PodFacts,
+    VmFacts,
+    violations,
+)
 from scheduler_plugin.ledger.ledger import Ledger
 
 NODE = "n1"
@@ -93,9 +102,10 @@ class LedgerFixture:
         return _both(decision.permit)
 
     def migrate(self, name: str) -> None:
-        """The VM is told to leave the node."""
+        """The VM leaves the node: its target pod has a place, so it holds still from now on."""
         move = vm_name(f"move-{name}")
-        order = MigrationFacts(move, f"uid-move-{name}", 1, vm_name(name), source_pod=vm_name(name))
+        begun = MigrationPhase.RUNNING
+        order = MigrationFacts(move, f"uid-move-{name}", 1, vm_name(name), begun, source_pod=vm_name(name))
         self.ledger.see_migration(order, Instant(self.now))
         self._check()
 
