@@ -64,7 +64,12 @@ class WireRequest:
 
 
 def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireRequest:
-    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedRequestError``."""
+    """Reads an agent's request of any ``accepted`` version. Raises ``MalformedRequestError``.
+
+    >>> body = b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"resources":{"vCPUs":"500m","mem":2}}'
+    >>> str(decode_request(body).resolve(Bytes.parse("1Gi")).resources)
+    '500m cpu, 2Gi'
+    """
     try:
         version = _HEAD.decode(body).protoVersion
         if version not in accepted or version not in EVERY_VERSION:
@@ -80,6 +85,10 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     """An agent's request as ``version`` writes it, each amount up to what that version can say.
 
     Raises ``ValueError`` where the version requires metrics or a compute unit and ``request`` has none.
+
+    >>> request = AgentRequest(ObjectName("a", "p"), Resources.parse(1, "2Gi"))
+    >>> encode_request(ProtocolVersion.V2_1, request, Bytes.parse("1Gi"))[:57]
+    b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"res'
     """
     dialect = DIALECTS[version]
     wire: dict[str, object] = {"protoVersion": int(version)} if version else {}
@@ -101,7 +110,12 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
 
 
 def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
-    """A scheduler's response as ``version`` writes it, the permit down to what that version can say."""
+    """A scheduler's response as ``version`` writes it, the permit down to what that version can say.
+
+    >>> unit = ComputeUnit.parse("250m", "1Gi")
+    >>> encode_response(ProtocolVersion.V5_0, PluginResponse(Resources.parse(1, "2Gi"), unit), Bytes.parse("1Gi"))
+    b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
+    """
     dialect = DIALECTS[version]
     wire: dict[str, object] = {"permit": dialect.write_down(response.permit, slot_size)}
     if response.migrate or version:
@@ -112,7 +126,12 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
 
 
 def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> PluginResponseView:
-    """Reads the answer to a request of ``version``. Raises ``MalformedResponseError``."""
+    """Reads the answer to a request of ``version``. Raises ``MalformedResponseError``.
+
+    >>> body = b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
+    >>> str(decode_response(ProtocolVersion.V5_0, body, Bytes.parse("1Gi")).permit)
+    '1 cpu, 2Gi'
+    """
     dialect = DIALECTS[version]
     try:
         found = _decoded(_RESPONSE, body)

@@ -39,7 +39,13 @@ def shown(value: object) -> str:
 
 
 def field_message(error: Exception) -> str:
-    """What a decoder, or a check of ours, complained of, in the one spelling of this project."""
+    """What a decoder, or a check of ours, complained of, in the one spelling of this project.
+
+    >>> field_message(ValueError("resources.vCPUs: expected more than zero"))
+    'resources.vCPUs: expected more than zero'
+    >>> field_message(RecursionError())
+    'document: expected fewer levels of nesting'
+    """
     if isinstance(error, RecursionError):
         return "document: expected fewer levels of nesting"
     if isinstance(error, UnicodeDecodeError):

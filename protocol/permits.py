@@ -22,12 +22,20 @@ _DECODER = msgspec.json.Decoder(_Permit)
 
 
 def encode_permit(permit: Resources) -> str:
-    """The annotation's text. Equal permits give equal texts."""
+    """The annotation's text. Equal permits give equal texts.
+
+    >>> encode_permit(Resources.parse("750m", "3Gi"))
+    '{"vCPUs":"750m","mem":"3Gi"}'
+    """
     return msgspec.json.encode(_Permit(cpu_to_wire(permit.cpu), mem_to_wire(permit.mem))).decode()
 
 
 def decode_permit(text: str) -> Resources:
-    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field."""
+    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field.
+
+    >>> str(decode_permit('{"vCPUs":"750m","mem":"3Gi"}'))
+    '750m cpu, 3Gi'
+    """
     try:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:

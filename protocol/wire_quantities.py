@@ -26,27 +26,47 @@ A = TypeVar("A", bound=Amount)
 
 
 def cpu_to_wire(cpu: MilliCpu) -> int | str:
-    """Whole vCPUs as an integer, otherwise ``"1250m"``."""
+    """Whole vCPUs as an integer, otherwise ``"1250m"``.
+
+    >>> cpu_to_wire(MilliCpu(2000)), cpu_to_wire(MilliCpu(250))
+    (2, '250m')
+    """
     return cpu.value // 1000 if cpu.value % 1000 == 0 else f"{cpu.value}m"
 
 
 def mem_to_wire(mem: Bytes) -> int | str:
-    """Fewer than 1024 bytes as an integer, otherwise a binary-suffix text such as ``"1536Mi"``."""
+    """Fewer than 1024 bytes as an integer, otherwise a binary-suffix text such as ``"1536Mi"``.
+
+    >>> mem_to_wire(Bytes(1000)), mem_to_wire(Bytes(1024))
+    (1000, '1Ki')
+    """
     return mem.value if mem.value < 1024 else mem.quantity()
 
 
 def cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
-    """Reads vCPUs. Raises ``ValueError`` naming ``path``."""
+    """Reads vCPUs. Raises ``ValueError`` naming ``path``.
+
+    >>> str(cpu_from_wire("resources.vCPUs", 0.25))
+    '250m'
+    """
     return _checked(MilliCpu.parse, path, quantity)
 
 
 def mem_from_wire(path: str, quantity: WireQuantity) -> Bytes:
-    """Reads memory in bytes. Raises ``ValueError`` naming ``path``."""
+    """Reads memory in bytes. Raises ``ValueError`` naming ``path``.
+
+    >>> str(mem_from_wire("resources.mem", "1.5Gi"))
+    '1536Mi'
+    """
     return _checked(Bytes.parse, path, quantity)
 
 
 def whole_cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
-    """Reads vCPUs that must be whole, as before v2.0. Raises ``ValueError`` naming ``path``."""
+    """Reads vCPUs that must be whole, as before v2.0. Raises ``ValueError`` naming ``path``.
+
+    >>> str(whole_cpu_from_wire("resources.vCPUs", 2))
+    '2'
+    """
     cpu = _checked(MilliCpu.parse, path, quantity)
     if cpu.value % 1000:
         raise ValueError(f"{path}: expected a whole number of vCPUs in this version, got {shown(quantity)}")
@@ -54,7 +74,11 @@ def whole_cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
 
 
 def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
-    """Reads a number of memory slots, as before v4.0: whole, at most 65535. Raises ``ValueError`` naming ``path``."""
+    """Reads a number of memory slots, as before v4.0: whole, at most 65535. Raises ``ValueError`` naming ``path``.
+
+    >>> slot_count_from_wire("resources.mem", 4)
+    4
+    """
     count = _whole_number(quantity)
     if count is None or not 0 <= count <= LARGEST_SLOT_COUNT:
         raise ValueError(

@@ -106,7 +106,11 @@ class RankingConfig(Section, frozen=True):
 
 
 def parse_ranking(document: object) -> RankingConfig:
-    """Reads a ranking section; None is the defaults. Raises ``RankingConfigError``."""
+    """Reads a ranking section; None is the defaults. Raises ``RankingConfigError``.
+
+    >>> parse_ranking({"newGroupFactor": 3}).new_group_factor
+    3.0
+    """
     try:
         return msgspec.convert({} if document is None else document, RankingConfig)
     except msgspec.ValidationError as error:

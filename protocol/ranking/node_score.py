@@ -28,6 +28,9 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
     """The score (0..1) of one resource of a node, which has ``total`` of it.
 
     Plain numbers of one unit: this runs for every node of every pending pod.
+
+    >>> fraction(400, 900, 1000, ScoreCurve()), fraction(1001, 900, 1000, ScoreCurve())
+    (0.75, 0.0)
     """
     if total <= 0 or used > total:
         return 0.0
@@ -41,12 +44,20 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
 
 
 def percent(cpu: float, mem: float) -> int:
-    """The score of a node, 0..100, from those of its resources."""
+    """The score of a node, 0..100, from those of its resources.
+
+    >>> percent(0.75, 1.0)
+    75
+    """
     return int(100 * (min(mem, cpu)) + 1e-9)
 
 
 def extender_score(score: int) -> int:
-    """A score of 0..100 as kube-scheduler takes it from an extender: 0 stays 0, everything else is 1..10."""
+    """A score of 0..100 as kube-scheduler takes it from an extender: 0 stays 0, everything else is 1..10.
+
+    >>> extender_score(75), extender_score(1), extender_score(0)
+    (8, 1, 0)
+    """
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 
@@ -55,6 +66,9 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
 
     Of those that share an extender score only the best keeps it; the others get one less, but never 0. Nodes that end
     up equal are kube-scheduler's to choose from: it does so at random.
+
+    >>> extender_scores([(-100, 1.0, 1.0), (-100, 2.0, 1.0)])
+    {(-100, 1.0, 1.0): 10, (-100, 2.0, 1.0): 9}
     """
     scores: dict[Standing, int] = {}
     above = 0
@@ -66,7 +80,11 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
 
 
 def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
-    """Where a VM should move: the best score, then price, then unfitness, then chance. None where there is no node."""
+    """Where a VM should move: the best score, then price, then unfitness, then chance. None where there is no node.
+
+    >>> choose_target({"cheap": (-90, 1.0, 1.0), "dear": (-90, 2.0, 1.0)}, lambda low, high: low)
+    'cheap'
+    """
     if not standings:
         return None
     best = min(standings.values())

@@ -20,7 +20,11 @@ class Needs:
 
 
 def perfect_price(needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a machine that offers exactly this."""
+    """The price per hour of a machine that offers exactly this.
+
+    >>> round(perfect_price(Needs(Resources.parse(2, "8Gi")), RankingConfig()), 6)
+    0.101916
+    """
     prices = config.prices
     return (
         needs.resources.cpu.as_cores * prices.cpu
@@ -31,13 +35,22 @@ def perfect_price(needs: Needs, config: RankingConfig) -> float:
 
 
 def damper_price(config: RankingConfig) -> float:
-    """X of the rank: the price per hour of the damper's pod (S2.5)."""
+    """X of the rank: the price per hour of the damper's pod (S2.5).
+
+    >>> damper_price(RankingConfig()) > 0
+    True
+    """
     pod = Resources(MilliCpu.parse(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
     return perfect_price(Needs(pod), config)
 
 
 def node_price(names: tuple[str, ...], needs: Needs, config: RankingConfig) -> float:
-    """The price per hour of a node: the table's for the first known of ``names`` (group, type), else of its parts."""
+    """The price per hour of a node: the table's for the first known of ``names`` (group, type), else of its parts.
+
+    >>> config = RankingConfig(node_prices={"m5": 0.5})
+    >>> node_price(("group", "m5"), Needs(Resources.parse(2, "8Gi")), config)
+    0.5
+    """
     for name in names:
         if name in config.node_prices:
             return config.node_prices[name]

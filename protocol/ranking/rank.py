@@ -38,24 +38,42 @@ class Ranked:
 
 
 def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
-    """The vCPUs of a node that suits a cluster of so many nodes (S2.6)."""
+    """The vCPUs of a node that suits a cluster of so many nodes (S2.6).
+
+    >>> preferred_vcpus(2, RankingConfig()), preferred_vcpus(1000, RankingConfig())
+    (1, 32)
+    """
     return next(
         size.vcpus for size in config.preferred_sizes if cluster_nodes <= (inf if size.nodes is None else size.nodes)
     )
 
 
 def unfitness(preferred_cpu: float, node_cpu: float) -> float:
-    """How far a node's vCPUs are from the preferred, as a ratio of 1 or more (S2.3). Both are above zero."""
+    """How far a node's vCPUs are from the preferred, as a ratio of 1 or more (S2.3). Both are above zero.
+
+    >>> unfitness(4, 8), unfitness(4, 4)
+    (2.0, 1.0)
+    """
     return max(preferred_cpu / node_cpu, node_cpu / preferred_cpu)
 
 
 def suppress(unfit: float, count: int, over: float) -> float:
-    """Unfitness, mattering less the more nodes are added at once (S2.4)."""
+    """Unfitness, mattering less the more nodes are added at once (S2.4).
+
+    >>> suppress(3.0, 1, 15.0), suppress(3.0, 1000, 15.0)
+    (3.0, 1.0)
+    """
     return (unfit - 1) * (1 - tanh((max(1, count) - 1) / over)) + 1
 
 
 def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | None:
-    """``unfit * (C + X) / (T + X)`` (S2.5); None where that is no finite number."""
+    """``unfit * (C + X) / (T + X)`` (S2.5); None where that is no finite number.
+
+    >>> rank(paid=2.0, perfect=1.0, damper=1.0, unfit=2.0)
+    3.0
+    >>> rank(paid=1.0, perfect=0.0, damper=0.0, unfit=1.0) is None
+    True
+    """
     if not perfect + damper > 0:
         return None
     value = unfit * (paid + damper) / (perfect + damper)
@@ -66,6 +84,12 @@ def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: R
     """The usable options, best first; equal ranks keep their order. No size is preferred in a cluster of unknown size.
 
     A pod that occurs in many options as the same object is priced once.
+
+    >>> from protocol.units import Resources
+    >>> node, pod = Needs(Resources.parse(4, "16Gi")), Needs(Resources.parse(3, "12Gi"))
+    >>> options = [Option("dear", 1, node, 2.0, (pod,)), Option("cheap", 1, node, 1.0, (pod,))]
+    >>> [ranked.option.group for ranked in rank_options(options, 3, RankingConfig())]
+    ['cheap', 'dear']
     """
     preferred = None if cluster_nodes is None else preferred_vcpus(cluster_nodes, config)
     pods = {id(pod): pod for option in options for pod in option.pods}
@@ -79,7 +103,14 @@ def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: R
 
 
 def best_options(ranked: Sequence[Ranked]) -> list[Option]:
-    """The options that share the lowest rank; a further choice among them is the caller's."""
+    """The options that share the lowest rank; a further choice among them is the caller's.
+
+    >>> from protocol.units import Resources
+    >>> node = Needs(Resources.parse(4, "16Gi"))
+    >>> options = [Option(group, 1, node, 1.0, (node,)) for group in ("a", "b")]
+    >>> [option.group for option in best_options(rank_options(options, 3, RankingConfig()))]
+    ['a', 'b']
+    """
     return [one.option for one in ranked if one.rank == ranked[0].rank]
 
 

@@ -27,7 +27,11 @@ ENOUGH: Final = 3
 
 
 def percentile_index(count: int, fraction: float) -> int:
-    """The index of the percentile ``fraction`` (0..1) among ``count`` (> 0) ascending values."""
+    """The index of the percentile ``fraction`` (0..1) among ``count`` (> 0) ascending values.
+
+    >>> percentile_index(10, 0.5), percentile_index(10, 1.0)
+    (5, 9)
+    """
     return max(0, min(count - 1, int(count * fraction + 1e-9)))
 
 

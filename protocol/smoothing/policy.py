@@ -94,6 +94,9 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
 
     A mapping may say ``resource: cpu`` or ``memory`` itself; otherwise it is ``resource``. ``path`` is where the
     document stands in a larger one. Raises ``PolicyError``.
+
+    >>> parse_policy([{"hold": {"window": "5m"}}]).resource
+    'cpu'
     """
     if isinstance(document, Mapping):
         for key in document:

@@ -39,7 +39,11 @@ class Span(float):
 
 
 def read_level(raw: object) -> Level:
-    """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``."""
+    """A quantity such as 2, ``"250m"`` or ``"1Gi"``. Raises ``ValueError``.
+
+    >>> read_level("250m"), read_level("1Ki")
+    (0.25, 1024.0)
+    """
     if not isinstance(raw, (str, int, float)):
         raise ValueError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
     level = parse_quantity(raw)
@@ -72,7 +76,12 @@ class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="came
 
 
 def check(holds: bool, expected: str) -> None:
-    """Raises ``ValueError`` that says what was expected."""
+    """Raises ``ValueError`` that says what was expected.
+
+    >>> check(1 < 0, "a number above one")
+    Traceback (most recent call last):
+    ValueError: expected a number above one
+    """
     if not holds:
         raise ValueError(f"expected {expected}")
 
