@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scheduler_plugin.constraints.model import Labels, NodeTraits, PodTerm, PodTraits, Requirement, Selector
 from scheduler_plugin.constraints.selectors import with_keys
+from scheduler_plugin.constraints.taints import DISCOURAGING
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,10 @@ class Repulsion:
 
 
 class ClusterView:
-    """``namespaces`` are the labels of all namespaces, None where they are not known."""
+    """``namespaces`` are the labels of all namespaces, None where they are not known.
+
+    ``discourages``: some node has a taint that only makes it less welcome.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class ClusterView:
     ) -> None:
         self.nodes = nodes
         self.namespaces = namespaces
+        self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
         self._pods: list[PlacedPod] = []
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
         self._by_node: dict[str, list[PlacedPod]] | None = None

@@ -35,24 +35,30 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the constraints of one candidate mean for each node."""
+    """What the constraints of one candidate mean for each node.
+
+    ``known`` has what the pod and a node alone decide. ``is_alone``: no other pod matters. ``prefers``: it may like one
+    node better than another.
+    """
 
     candidate: Candidate
     affinity: PodAffinity
     spreads: tuple[SpreadLimit, ...]
     known: dict[str, str | None]
     view: ClusterView
+    is_alone: bool
+    prefers: bool
 
     def hindrance(self, name: str) -> str | None:
         """Why the pod cannot be placed on the node; None where it can, as far as is known."""
-        node = self.view.nodes.get(name)
-        if node is None:
-            return None
         if name not in self.known:
-            self.known[name] = hindrance_of_node(self.candidate, name, node)
-        why = self.known[name] or self.affinity.hindrance(node.labels)
-        why = why or next((found for limit in self.spreads if (found := limit.hindrance(node.labels))), None)
-        return why or self._port(name)
+            found = self.view.nodes.get(name)
+            self.known[name] = None if found is None else hindrance_of_node(self.candidate, name, found)
+        why = self.known[name]
+        if why is not None or self.is_alone:
+            return why
+        node = self.view.nodes.get(name)
+        return None if node is None else self._by_others(name, node)
 
     def preference(self, name: str) -> tuple[int, int]:
         """How much the node is preferred, the least first."""
@@ -62,6 +68,12 @@ class Judgement:
         constraints = self.candidate.constraints
         weight = preferred_weight(constraints.preferred_nodes, name, node) + self.affinity.weight(node.labels)
         return discouragements(node.taints, constraints.tolerations), -weight
+
+    def _by_others(self, name: str, node: NodeTraits) -> str | None:
+        """Why other pods keep it from the node."""
+        why = self.affinity.hindrance(node.labels)
+        why = why or next((found for limit in self.spreads if (found := limit.hindrance(node.labels))), None)
+        return why or self._port(name)
 
     def _port(self, name: str) -> str | None:
         wanted = self.candidate.traits.host_ports
@@ -95,12 +107,16 @@ class Judge:
     def judge(self, candidate: Candidate) -> Judgement:
         """Ask the judgement about nodes before pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
+        affinity = pod_affinity(constraints, namespace, labels, self._view)
+        spreads = spread_limits(constraints, namespace, labels, self._view)
         return Judgement(
             candidate,
-            pod_affinity(constraints, namespace, labels, self._view),
-            spread_limits(constraints, namespace, labels, self._view),
+            affinity,
+            spreads,
             self._known.setdefault((constraints, candidate.volumes), {}),
             self._view,
+            is_alone=not (affinity.binds or spreads or candidate.traits.host_ports),
+            prefers=bool(affinity.preferred or constraints.preferred_nodes) or self._view.discourages,
         )
 
     def place(self, candidate: Candidate, node: str) -> None:

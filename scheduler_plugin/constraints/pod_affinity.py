@@ -33,6 +33,11 @@ class PodAffinity:
     repelled_by_others: set[Domain] = field(default_factory=set)
     preferred: Counter[Domain] = field(default_factory=Counter)
 
+    @property
+    def binds(self) -> bool:
+        """Whether it rules any node out."""
+        return bool(self.affinity_keys or self.repelled or self.repelled_by_others)
+
     def hindrance(self, labels: Labels) -> str | None:
         """Why a node with these labels is out of question; None where it is not."""
         if not self._is_attracted(labels):

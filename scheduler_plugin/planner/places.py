@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from protocol.messages import ObjectName
@@ -30,25 +30,24 @@ class Places:
         self._judge = Judge(ClusterView(nodes, _placed(ledger), surroundings.namespace_labels))
         self._judgements: dict[ObjectName, Judgement] = {}
 
-    def hindrance(self, claim: Claim, vm: ObjectName, node: str) -> str | None:
-        """Why the VM of ``claim`` should not be sent to the node; None where it may be."""
-        why = self._judgement(claim, vm).hindrance(node)
-        return why or self._refused.why_not(self._ledger, vm, node, self._now)
-
-    def preference(self, claim: Claim, vm: ObjectName, node: str) -> tuple[int, int]:
-        """How much the VM prefers the node, the least first."""
-        return self._judgement(claim, vm).preference(node)
-
-    def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
-        """The VM is sent there: what is judged from now on sees it there."""
-        self._judge.place(self._judgement(claim, vm).candidate, node)
-        self._judgements.clear()
-
-    def _judgement(self, claim: Claim, vm: ObjectName) -> Judgement:
+    def judgement(self, claim: Claim, vm: ObjectName) -> Judgement:
+        """What the constraints of the VM of ``claim`` mean for each node."""
         known = self._judgements.get(vm)
         if known is None:
             known = self._judgements[vm] = self._judge.judge(self._candidate(claim))
         return known
+
+    def hindrances(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
+        """Says why the VM of ``claim`` should not be sent to a node, None where it may be: for many nodes at once."""
+        judged = self.judgement(claim, vm).hindrance
+        if not self._refused.of(vm):
+            return judged
+        return lambda node: judged(node) or self._refused.why_not(self._ledger, vm, node, self._now)
+
+    def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
+        """The VM is sent there: what is judged from now on sees it there."""
+        self._judge.place(self.judgement(claim, vm).candidate, node)
+        self._judgements.clear()
 
     def _candidate(self, claim: Claim) -> Candidate:
         """The target pod: the VM's demands, and what its present pod has beside them."""

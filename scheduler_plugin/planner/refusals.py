@@ -64,7 +64,7 @@ class RefusedTargets:
 
     def of(self, vm: ObjectName) -> dict[str, Refusal]:
         """The VM's refusals by node."""
-        return {node: refusal for (each, node), refusal in self._pairs.items() if each == vm}
+        return {node: refusal for (each, node), refusal in self._pairs.items() if each == vm} if self._pairs else {}
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Forgets what has been left in peace for the longest wait."""

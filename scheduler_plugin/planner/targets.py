@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from protocol.ranking.config import RankingConfig
@@ -79,12 +79,13 @@ class Targets:
 
     def has_place(self, victim: Victim) -> bool:
         """Whether some target would take the VM."""
-        if any(known.within(victim.size) for known in self._too_large):
+        size = victim.size
+        if any(known.within(size) for known in self._too_large):
             return False
-        if any(self._takes(victim, room) for room in self._rooms.values()):
+        if next(self._taking(victim, size), None) is not None:
             return True
-        if not any(stays_below_watermark(room, victim.size) for room in self._rooms.values()):
-            self._too_large.append(victim.size)
+        if not any(stays_below_watermark(room, size) for room in self._rooms.values()):
+            self._too_large.append(size)
         return False
 
     def take(self, source: str, victim: Victim) -> str | None:
@@ -92,18 +93,13 @@ class Targets:
 
         Of the nodes that take the VM it prefers some; of those the one that placement would choose.
         """
-        wished = {
-            name: self._places.preference(victim.claim, victim.vm, name)
-            for name, room in self._rooms.items()
-            if self._takes(victim, room)
-        }
-        most = min(wished.values(), default=None)
-        rooms = {name: self._rooms[name] for name, preference in wished.items() if preference == most}
-        name = best_target(rooms, victim.size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
+        size = victim.size
+        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
+        name = best_target(rooms, size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
         if name is None:
             return None
         room = self._rooms[name]
-        self._rooms[name] = replace(room, reserved=room.reserved + victim.size, free=room.free - victim.size)
+        self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
         self._places.send(victim.claim, victim.vm, name)
         self._traffic.add(source, name)
         if self._traffic.entering[name] >= self._most:
@@ -113,13 +109,26 @@ class Targets:
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
         """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns."""
         for victim in victims:
-            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, victim.size)]
+            size = victim.size
+            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
             if large:
-                found = (self._places.hindrance(victim.claim, victim.vm, name) for name in large)
+                hindrance = self._places.hindrances(victim.claim, victim.vm)
+                found = (hindrance(name) for name in large)
                 return Counter(f"{victim.vm.name}: {why}" for why in found if why is not None)
         return Counter()
 
-    def _takes(self, victim: Victim, room: Room) -> bool:
-        if not stays_below_watermark(room, victim.size):
-            return False
-        return self._places.hindrance(victim.claim, victim.vm, room.node) is None
+    def _taking(self, victim: Victim, size: Resources) -> Iterator[Room]:
+        """The nodes that take the VM, of that size."""
+        hindrance = self._places.hindrances(victim.claim, victim.vm)
+        for name, room in self._rooms.items():
+            if stays_below_watermark(room, size) and hindrance(name) is None:
+                yield room
+
+    def _preferred(self, victim: Victim, rooms: dict[str, Room]) -> dict[str, Room]:
+        """Those of ``rooms`` that the VM prefers most."""
+        judgement = self._places.judgement(victim.claim, victim.vm)
+        if not judgement.prefers:
+            return rooms
+        wished = {name: judgement.preference(name) for name in rooms}
+        most = min(wished.values(), default=None)
+        return {name: room for name, room in rooms.items() if wished[name] == most}
