@@ -132,7 +132,7 @@ def end_of(facts: MigrationFacts) -> float:
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     """Why the VM is never moved by the scheduler itself; None where it may be. ``opt_in``: it has to ask for it."""
     if facts.auto_migration is False:
-        return "kept from moving by their own settings"
+        return "kept in place by a label or annotation"
     if opt_in and facts.auto_migration is None:
         return "not opted in"
     return facts.stays_because

@@ -71,6 +71,7 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence
         yield "The scheduler knows no pod of it, or does not answer."
     else:
         yield from _of_problems(scheduler)
+        yield from _of_mobility(scheduler)
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
 
@@ -79,6 +80,18 @@ def _of_problems(scheduler: Json) -> Iterator[str]:
     problems = scheduler.get("problems")
     for problem in problems if isinstance(problems, list) else ():
         yield f"  Problem: {problem}"
+
+
+def _of_mobility(scheduler: Json) -> Iterator[str]:
+    """Why the scheduler does not move it by itself, and where it was not placed lately."""
+    if why := text(scheduler, "staysBecause"):
+        yield f"The scheduler does not move it by itself: {why}."
+    if unread := text(scheduler, "unreadableConstraints"):
+        yield f"What it demands of its node cannot be read, so that any node is tried: {unread}"
+    refused = child(scheduler, "refusedTargets")
+    for node in sorted(node for node in refused if child(refused, node).get("againInSeconds")):
+        why, again = text(refused, node, "why"), _ago(child(refused, node), "againInSeconds")
+        yield f"It is not sent to node {node} for {again}: {why}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:

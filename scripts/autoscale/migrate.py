@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from deploy.kube.client import ApiClient
-from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.objects import Json, flag, name_of, text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
@@ -40,10 +40,17 @@ def migrate(
 
 async def _migrate(vm: ObjectName, where: tuple[str, str], *, cancel: bool) -> int:
     async with open_site(*where) as site:
-        await site.client.get(VIRTUAL_MACHINES, vm)
+        found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console()
         if cancel:
             return await _cancel(site, vm)
-        return await move_and_watch(site.client, vm, Console(), SystemClock())
+        if not keeps_connections(found):
+            console.print(f"{vm} has no overlay address: its connections break when it moves", soft_wrap=True)
+        return await move_and_watch(site.client, vm, console, SystemClock())
+
+
+def keeps_connections(vm: Json) -> bool:
+    """Whether the VM has an address of its own, which it takes along (pure)."""
+    return flag(vm, "spec", "extraNetwork", "enable") or bool(text(vm, "status", "extraNetIP"))
 
 
 async def move_and_watch(client: ApiClient, vm: ObjectName, console: Console, clock: Clock) -> int:

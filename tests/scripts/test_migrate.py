@@ -14,7 +14,7 @@ from rich.console import Console
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS
 from protocol.messages import ObjectName
-from scripts.autoscale.migrate import migration_of, move_and_watch
+from scripts.autoscale.migrate import keeps_connections, migration_of, move_and_watch
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
@@ -98,3 +98,15 @@ async def test_one_that_is_gone_before_anybody_has_seen_it_was_cancelled(person:
     await person.orders()
     code, lines = await person.hears()
     assert (code, lines[-1]) == (1, "db: ? ⇢ ? Cancelled")
+
+
+@pytest.mark.parametrize(
+    ("vm", "keeps"),
+    [
+        ({"spec": {"extraNetwork": {"enable": True}}}, True),
+        ({"spec": {}, "status": {"extraNetIP": "10.0.0.7"}}, True),
+        ({"spec": {"extraNetwork": {"enable": False}}}, False),
+    ],
+)
+def test_a_person_is_warned_where_connections_break(vm: Json, keeps: bool) -> None:
+    assert keeps_connections(vm) is keeps

@@ -61,6 +61,22 @@ SCHEDULER: Json = {
 }
 
 
+def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
+    scheduler: Json = {
+        "staysBecause": "not opted in",
+        "unreadableConstraints": "spec: Expected `object`",
+        "refusedTargets": {
+            "n2": {"why": "0/3 nodes are available", "againInSeconds": 41.2},
+            "n3": {"why": "long ago", "againInSeconds": 0},
+        },
+    }
+    assert list(story(virtual_machine(STATUS), None, scheduler))[-3:] == [
+        "The scheduler does not move it by itself: not opted in.",
+        "What it demands of its node cannot be read, so that any node is tried: spec: Expected `object`",
+        "It is not sent to node n2 for 41 s: 0/3 nodes are available",
+    ]
+
+
 def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
     def event(at: str, message: str, uid: str, kind: str = "Warning", count: int = 1) -> Json:
         about: Json = {"involvedObject": {"uid": uid}, "type": kind, "count": count}

@@ -94,6 +94,7 @@ def simulated_vm(number: int) -> Json:
         "metadata": {"name": f"vm-{number}", "namespace": "default", "labels": {LABEL_ENABLED: "true"}},
         "spec": {
             "schedulerName": "autoscale-scheduler",
+            "extraNetwork": {"enable": True},
             "guest": {
                 "cpus": {"min": "500m", "max": 4, "use": "500m"},
                 "memorySlotSize": "128Mi",

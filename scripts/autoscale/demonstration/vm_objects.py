@@ -15,6 +15,7 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
         "metadata": {"name": name.name, "labels": {LABEL_ENABLED: "true"}},
         "spec": {
             "schedulerName": "autoscale-scheduler",
+            "extraNetwork": {"enable": True},
             "guest": {
                 "cpus": {"min": 1, "max": cpus, "use": 1},
                 "memorySlotSize": "128Mi",

@@ -144,7 +144,7 @@ async def test_a_vm_that_says_no_is_not_moved_and_the_node_is_shown_to_be_stuck(
         assert (s.created(), view["mayMove"], view["stuck"]) == (
             0,
             False,
-            {"n1": "no VM may move: 1 kept from moving by their own settings"},
+            {"n1": "no VM may move: 1 kept in place by a label or annotation"},
         )
         assert "autoscale_scheduler_migration_stuck_nodes 1.0" in await s.metrics()
 

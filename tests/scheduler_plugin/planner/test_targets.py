@@ -274,7 +274,7 @@ def test_only_so_many_pairs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> N
     ("opt_in", "wish", "expected"),
     [
         (False, None, {"a": "n2"}),
-        (False, False, "no VM may move: 1 kept from moving by their own settings"),
+        (False, False, "no VM may move: 1 kept in place by a label or annotation"),
         (True, None, "no VM may move: 1 not opted in"),
         (True, True, {"a": "n2"}),
     ],
