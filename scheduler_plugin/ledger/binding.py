@@ -1,4 +1,4 @@
-"""Bind is Reserve: placing a pod on the books before the API is asked, and every way in which that may end (S4.10).
+"""Bind is Reserve: a pod has its claim before the API is asked, and every way in which that may end (S4.10).
 
 Rules that hold here:
 

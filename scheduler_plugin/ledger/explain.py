@@ -62,7 +62,7 @@ class Explanation:
     journeys: tuple[Journey, ...]
 
 
-def explain(claim: Claim, book: NodeAccount, migrations: Sequence[Migration], now: Instant) -> Explanation:
+def explain(claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant) -> Explanation:
     """What is known of ``claim`` on the node of ``book``, and of its VM's ``migrations``."""
     account = claim.vm
     return Explanation(
@@ -76,13 +76,13 @@ def explain(claim: Claim, book: NodeAccount, migrations: Sequence[Migration], no
         is_permit_stored=account is not None and account.is_stored,
         denied=claim.unmet,
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
-        denied_by=_denied_by(claim, book),
+        denied_by=_denied_by(claim, node),
         is_migrating=claim.is_migrating,
         holds_still=claim.holds_still,
         metrics=claim.metrics,
-        node_total=book.room.total,
-        node_reserved=book.reserved,
-        node_pressure=book.pressure,
+        node_total=node.room.total,
+        node_reserved=node.reserved,
+        node_pressure=node.pressure,
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
     )
 
@@ -121,9 +121,9 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     return {source: amount for source, amount in floors.items() if amount.any}
 
 
-def _denied_by(claim: Claim, book: NodeAccount) -> str | None:
+def _denied_by(claim: Claim, node: NodeAccount) -> str | None:
     if not claim.unmet.any:
         return None
     if claim.holds_still:
         return "the VM is moving and may not grow before it has moved"
-    return f"node {book.name} has {book.room.free} free of {book.room.total}, needed {claim.unmet} more"
+    return f"node {node.name} has {node.room.free} free of {node.room.total}, needed {claim.unmet} more"

@@ -63,47 +63,47 @@ def _broken(ledger: Ledger, nodes: Iterable[str], pods: Iterable[str], world: Wo
 
 def overcommitted(ledger: Ledger) -> dict[str, Resources]:
     """The nodes that facts from outside have pushed over their total, and by how much."""
-    return {name: book.over for name, book in ledger.nodes.items() if book.over.any}
+    return {name: node.over for name, node in ledger.nodes.items() if node.over.any}
 
 
 def _state(ledger: Ledger) -> list[str]:
     broken = []
-    known = {name for name, book in ledger.nodes.items() if book.facts is not None}
+    known = {name for name, node in ledger.nodes.items() if node.facts is not None}
     if known != set(ledger.rooms):
         broken.append(f"rooms are published for {sorted(ledger.rooms)}, known nodes are {sorted(known)}")
-    counted = [uid for book in ledger.nodes.values() for uid in book.claims]
+    counted = [uid for node in ledger.nodes.values() for uid in node.claims]
     if sorted(counted) != sorted(ledger.claims):
         broken.append(f"nodes count the pods {sorted(counted)}, the claims are of {sorted(ledger.claims)}")
     return broken
 
 
-def _node(name: str, book: NodeAccount, ledger: Ledger) -> list[str]:
-    claims = book.claims.values()
+def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
+    claims = node.claims.values()
     leaving = [claim for claim in claims if claim.is_migrating]
     checks = {
-        "reserved": (book.reserved, Resources.sum(claim.reserved for claim in claims)),
-        "unmet": (book.unmet, Resources.sum(claim.unmet for claim in claims)),
-        "migrating": (book.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
-        "free": (book.room.free, ZERO if book.unmeasured else book.room.total.minus_or_zero(book.reserved)),
+        "reserved": (node.reserved, Resources.sum(claim.reserved for claim in claims)),
+        "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
+        "migrating": (node.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
+        "free": (node.room.free, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
     }
     broken = [
         f"node {name}: {what} is {kept}, its claims say {real}" for what, (kept, real) in checks.items() if kept != real
     ]
-    if not book.over.within(book.forced):
-        broken.append(f"node {name}: granted {book.over} above its total, of which facts forced {book.forced}")
-    if book.facts is None and not book.claims:
-        broken.append(f"node {name} is gone and holds nothing, but is still on the books")
-    if book.facts is not None and ledger.rooms.get(name) is not book.room:
+    if not node.over.within(node.forced):
+        broken.append(f"node {name}: granted {node.over} above its total, of which facts forced {node.forced}")
+    if node.facts is None and not node.claims:
+        broken.append(f"node {name} is gone and holds nothing, but is still kept")
+    if node.facts is not None and ledger.rooms.get(name) is not node.room:
         broken.append(f"node {name}: the published room is not the current one")
-    if book.is_strained is not (name in ledger.strained):
-        broken.append(f"node {name}: is_strained is {book.is_strained}, the list of strained nodes says otherwise")
+    if node.is_strained is not (name in ledger.strained):
+        broken.append(f"node {name}: is_strained is {node.is_strained}, the list of strained nodes says otherwise")
     return broken
 
 
 def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     broken = []
-    book = ledger.nodes.get(claim.node)
-    if book is None or book.claims.get(uid) is not claim:
+    node = ledger.nodes.get(claim.node)
+    if node is None or node.claims.get(uid) is not claim:
         broken.append(f"pod {uid}: claims node {claim.node}, which does not count it")
     if claim.reserved != claim.size:
         broken.append(f"pod {uid}: reserves {claim.reserved}, by what is known it must be {claim.size}")

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- One writer calls these methods, one at a time; each leaves the books consistent, so an effect that is never carried
+- One writer calls these methods, one at a time; each leaves the accounts consistent, so an effect that is never carried
   out only delays. Nothing here reads a clock: ``now`` is an argument and never goes back.
 - Everything about the API may arrive late, twice or never. What matters is the newest fact, and nothing is freed twice.
 - A process that begins to decide, after a start or a fail-over, does so with a new ``Ledger`` and fresh lists: one that

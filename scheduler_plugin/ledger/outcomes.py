@@ -21,7 +21,7 @@ class LedgerError(Exception):
 
 
 class UnknownPodError(LedgerError):
-    """The pod is not on the books, or runs no VM: 404."""
+    """The pod holds no claim, or runs no VM: 404."""
 
 
 class NotReadyError(LedgerError):

@@ -36,4 +36,5 @@ def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Candidat
         claims[uid].reserved for uid in candidate.victims if uid in claims and claims[uid].node == candidate.node
     )
     reserved = room.reserved.minus_or_zero(leaving)
-    return replace(room, reserved=reserved, free=room.total.minus_or_zero(reserved))
+    is_withheld = room.free != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
+    return replace(room, reserved=reserved, free=room.free if is_withheld else room.total.minus_or_zero(reserved))

@@ -1,4 +1,4 @@
-"""All books together: nodes, claims and VM accounts, and the only code that changes a sum.
+"""All accounts together: nodes, claims and VMs, and the only code that changes a sum.
 
 Rules that hold here:
 
@@ -67,11 +67,9 @@ class LedgerState:
 
         The UID of its owner decides; the target of a migration has none yet and belongs to the migration's VM.
         """
-        if pod.vm is None:
-            return None
+        named = None if pod.vm is None else self.vms.get(pod.vm)
         if not pod.vm_uid:
-            return self.vms.get(pod.vm)
-        named = self.vms.get(pod.vm)
+            return named
         return named if named is not None and not named.uid else self._accounts.get(pod.vm_uid)
 
     def runs_vm(self, pod: PodFacts) -> bool:
@@ -170,16 +168,16 @@ class LedgerState:
             and is_unmeasured is claim.counts_as_unmeasured
         ):
             return
-        book = self._touch(claim.node)
+        node = self._touch(claim.node)
         if claim.is_migrating or is_migrating:
             gone = claim.reserved + claim.unmet if claim.is_migrating else ZERO
             come = reserved + unmet if is_migrating else ZERO
-            book.migrating = book.migrating - gone + come
+            node.migrating = node.migrating - gone + come
         if unmet != claim.unmet:
-            book.unmet = book.unmet - claim.unmet + unmet
+            node.unmet = node.unmet - claim.unmet + unmet
         if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
-            book.unmeasured += is_unmeasured - claim.counts_as_unmeasured
-            book.replace(claim.reserved, reserved)
+            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured
+            node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
         claim.counts_as_unmeasured = is_unmeasured
 
@@ -190,13 +188,13 @@ class LedgerState:
             self.change(claim)
 
     def know_node(self, name: str, facts: NodeFacts | None) -> None:
-        """New facts about a node, or None: it is gone, and its book stays only while claims are left."""
+        """New facts about a node, or None: it is gone, and its account stays only while claims are left."""
         if facts is None and name not in self.nodes:
             return
-        book = self._touch(name)
-        if facts != book.facts:
+        node = self._touch(name)
+        if facts != node.facts:
             self.migrations.disturb_bound_for(name)
-        book.know(facts)
+        node.know(facts)
 
     def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """New facts about a VM. One with another UID than that of its name so far is another VM; so are its pods."""
@@ -260,19 +258,19 @@ class LedgerState:
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
         for name in self._touched:
-            book = self.nodes[name]
-            book.forced = book.over if outside else book.forced.at_most(book.over)
+            node = self.nodes[name]
+            node.forced = node.over if outside else node.forced.at_most(node.over)
             self.node_indexes.changed(name)
-            if book.is_strained:
+            if node.is_strained:
                 self.strained.add(name)
             else:
                 self.strained.discard(name)
-            if book.facts is None:
+            if node.facts is None:
                 self.rooms.pop(name, None)
-                if not book.claims:
+                if not node.claims:
                     del self.nodes[name]
             else:
-                self.rooms[name] = book.room
+                self.rooms[name] = node.room
         freed = self._wake()
         self._touched.clear()
         self._changed_vms.clear()
@@ -305,11 +303,11 @@ class LedgerState:
         return [claim for uid, claim in claims if uid not in listed and claim.state is not ClaimState.INCOMING]
 
     def _touch(self, name: str) -> NodeAccount:
-        book = self.nodes.get(name)
-        if book is None:
-            book = self.nodes[name] = NodeAccount(name)
+        node = self.nodes.get(name)
+        if node is None:
+            node = self.nodes[name] = NodeAccount(name)
         self._touched[name] = None
-        return book
+        return node
 
     def _enter(self, claim: Claim) -> None:
         self._touch(claim.node).claims[claim.pod.uid] = claim
@@ -318,14 +316,14 @@ class LedgerState:
         self.change(claim, unmet=unmet, is_migrating=is_migrating)
 
     def _leave(self, claim: Claim) -> None:
-        book = self._touch(claim.node)
-        del book.claims[claim.pod.uid]
-        book.unmeasured -= claim.counts_as_unmeasured
+        node = self._touch(claim.node)
+        del node.claims[claim.pod.uid]
+        node.unmeasured -= claim.counts_as_unmeasured
         claim.counts_as_unmeasured = False
-        book.replace(claim.reserved, ZERO)
-        book.unmet = book.unmet - claim.unmet
+        node.replace(claim.reserved, ZERO)
+        node.unmet = node.unmet - claim.unmet
         if claim.is_migrating:
-            book.migrating = book.migrating - claim.reserved - claim.unmet
+            node.migrating = node.migrating - claim.reserved - claim.unmet
         claim.reserved = ZERO
 
 

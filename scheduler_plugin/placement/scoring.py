@@ -33,7 +33,7 @@ def stays_below_watermark(room: Room, claim: Resources) -> bool:
     """Whether the node is open and would be under no pressure with so much more; plain numbers, as in ``verdict``."""
     used, mark = room.reserved, room.watermark
     fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
-    return fits and room.is_open
+    return fits and room.is_open and claim.within(room.free)
 
 
 def best_target(

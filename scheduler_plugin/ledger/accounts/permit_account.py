@@ -62,7 +62,7 @@ class PermitAccount:
 
     @property
     def in_use(self) -> Resources:
-        """What the VM has or is about to have without asking anybody."""
+        """What the VM has, or is about to have without asking."""
         if self.facts is None:
             return ZERO
         return self.facts.use if self.facts.actual is None else self.facts.use.at_least(self.facts.actual)
@@ -95,11 +95,9 @@ class PermitAccount:
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
-        if self.facts is None:
-            return
-        if facts.unreadable:
+        if self.facts is not None and facts.unreadable:
             facts = self._at_most(facts, self.facts)
-        if facts.version < self.facts.version:
+        if self.facts is None or facts.version < self.facts.version:
             return
         self.facts, self.is_deleted = facts, False
         stored = facts.permit or ZERO
@@ -118,8 +116,7 @@ class PermitAccount:
 
     def forget_version(self) -> None:
         """Facts of any version are newer from now on."""
-        if self.facts is not None:
-            self.facts = replace(self.facts, version=0)
+        self.facts = self.facts and replace(self.facts, version=0)
 
     def lapse(self, now: Instant) -> bool:
         """An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing.
@@ -164,22 +161,20 @@ class PermitAccount:
 
         A new write gets ``revision``, which must be above every earlier one.
         """
-        if self.permit is None or self.is_stored or not self.has_agent:
+        if self.permit is None or self.facts is None or self.is_stored or not self.has_agent:
             return None
-        return self._order(self.promises.held, revision, is_urgent=not self.permit.within(self.stored_low))
+        return self._order(self.facts, self.promises.held, revision, is_urgent=not self.permit.within(self.stored_low))
 
     def take_back(self, revision: int) -> PersistPermit | None:
         """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs."""
-        if self.is_deleted or not self.has_agent or self.stored_high.within(self.in_use):
+        if self.facts is None or self.is_deleted or not self.has_agent or self.stored_high.within(self.in_use):
             return None
-        return self._order(self.in_use, revision, is_urgent=False)
+        return self._order(self.facts, self.in_use, revision, is_urgent=False)
 
-    def _order(self, permit: Resources, revision: int, *, is_urgent: bool) -> PersistPermit | None:
-        if self.facts is None:
-            return None
+    def _order(self, facts: VmFacts, permit: Resources, revision: int, *, is_urgent: bool) -> PersistPermit:
         if self.pending is not None and self.pending.permit == permit:
             revision = self.pending.revision
-        self.pending = PersistPermit(self.facts.name, permit, revision, before_answer=is_urgent, uid=self.facts.uid)
+        self.pending = PersistPermit(facts.name, permit, revision, before_answer=is_urgent, uid=facts.uid)
         self.stored_low = self.stored_low.at_most(permit)
         self.stored_high = self.stored_high.at_least(permit)
         self._derive()

@@ -20,7 +20,7 @@ class LedgerPart:
     def _claim(self, uid: str) -> Claim:
         claim = self._state.claims.get(uid)
         if claim is None:
-            raise UnknownPodError(f"no pod with UID {uid} is on the books")
+            raise UnknownPodError(f"no pod with UID {uid} holds a claim")
         return claim
 
     def _finish(self, *, outside: bool) -> Effects:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.units import Instant
-from scheduler_plugin.ledger import Ledger, PersistPermit, RoomFreed, VmFacts
+from protocol.units import ZERO, Instant
+from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, vm, vm_pod
+from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, vm, vm_pod
 
 AFTER = Instant(NOW + SETTLE)
 
@@ -116,6 +117,23 @@ def test_a_deleted_vm_has_nothing_to_take_back() -> None:
 def test_a_store_that_went_back_is_followed() -> None:
     fleet = Fleet(node(), vm("a", amount(6), version=90), vm_pod("a", "n1"))
     fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.did(fleet.ledger.see_migration(migration("a", version=90), LATER))
+    fleet.did(fleet.ledger.see_pod(vm_pod("b", "n1")))
     fleet.ledger.forget_versions()
-    fleet.did(fleet.ledger.resync([node()], [vm_pod("a", "n1")], [vm("a", amount(2), version=7)], LATER))
-    assert fleet.on("n1") == amount(2)
+    pods, moves = [vm_pod("a", "n1"), vm_pod("b", "n1")], [migration("a", MigrationPhase.PENDING, version=7)]
+    fleet.did(fleet.ledger.resync([node()], pods, [vm("a", amount(2), version=7)], LATER, moves))
+    assert fleet.reserved("a") == amount(2)
+    assert [each.phase for each in fleet.ledger.migrations.values()] == [MigrationPhase.PENDING]
+
+
+def test_a_migration_that_was_only_ordered_has_no_version_to_forget() -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), pod=name("a-pod")), vm_pod("a", "n1"))
+    fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1"), LATER)
+    fleet.ledger.forget_versions()
+    assert list(fleet.ledger.migrations) == [name("a-1")]
+
+
+def test_facts_of_a_vm_that_was_never_opened_change_nothing() -> None:
+    account = PermitAccount()
+    account.observe(vm("a", amount(1)))
+    assert (account.facts, account.reserved) == (None, ZERO)

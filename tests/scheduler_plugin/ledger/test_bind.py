@@ -243,3 +243,11 @@ def test_nothing_is_placed_before_the_cluster_was_read() -> None:
     assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [6, 0]
     ledger.rank_by(RankingConfig(score=ScoreCurve(empty=1.0, peak=0.0)))
     assert ledger.scores(plain_pod("a", amount(1)), ["n1", "n9"]) == [9, 0]
+
+
+def test_whose_pods_are_placed_here_may_change_for_pods_that_are_known() -> None:
+    fleet = Fleet(node(), plain_pod("a", amount(1), "n1"))
+    pod = fleet.ledger.claims["uid-a"].pod
+    assert fleet.ledger.places(pod)
+    fleet.ledger.serve("other")
+    assert not fleet.ledger.places(pod)

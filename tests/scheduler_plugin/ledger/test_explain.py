@@ -112,5 +112,5 @@ def test_a_pod_without_a_vm_counts_its_requests() -> None:
 
 
 def test_nobody_is_explained_who_is_not_there() -> None:
-    with pytest.raises(UnknownPodError, match="no pod with UID uid-x is on the books"):
+    with pytest.raises(UnknownPodError, match="no pod with UID uid-x holds a claim"):
         Fleet(node()).ledger.explain("uid-x", LATER)

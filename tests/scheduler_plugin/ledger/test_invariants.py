@@ -64,7 +64,7 @@ def stored_upside_down(ledger: Ledger) -> None:
         (lose_count, "node n1: reserved is 5 cpu, 5Gi, its claims say 6 cpu, 6Gi"),
         (lose_claim, "nodes count the pods ['uid-a'], the claims are of ['uid-a', 'uid-b']"),
         (double_claim, "nodes count the pods ['uid-a', 'uid-b', 'uid-b'], the claims are of ['uid-a', 'uid-b']"),
-        (leave_book, "node n2 is gone and holds nothing, but is still on the books"),
+        (leave_book, "node n2 is gone and holds nothing, but is still kept"),
         (hide_room, "rooms are published for [], known nodes are ['n1']"),
         (overgrant, "node n1: granted 6 cpu, 6Gi above its total, of which facts forced 0 cpu, 0"),
         (attempt_when_bound, "pod uid-b: is bound and still has 1 bind calls in flight"),

@@ -149,7 +149,7 @@ def test_a_vm_that_this_scheduler_has_placed_has_no_earlier_permit() -> None:
 
 def test_who_is_not_on_the_books_is_told_so() -> None:
     fleet = Fleet(node(), plain_pod("plain", amount(1), "n1"))
-    with pytest.raises(UnknownPodError, match="no pod with UID uid-a is on the books"):
+    with pytest.raises(UnknownPodError, match="no pod with UID uid-a holds a claim"):
         fleet.ask("a", amount(1))
     with pytest.raises(UnknownPodError, match="pod db/plain runs no VM"):
         fleet.ask("plain", amount(1))

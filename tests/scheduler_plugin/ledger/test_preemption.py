@@ -1,0 +1,35 @@
+"""Preemption helps where the pod fits once its victims are gone, by what the ledger says and not by requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.units import ZERO
+from scheduler_plugin.ledger.preemption import Candidate, helped
+from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
+
+
+def busy() -> Fleet:
+    """Nine CPUs and GiB on each node: a VM of six and a pod of two on n1, a pod of nine on n2."""
+    pods = (vm_pod("a", "n1"), plain_pod("b", amount(2), "n1"), plain_pod("c", amount(9), "n2"))
+    return Fleet(node("n1"), node("n2"), vm("a", amount(6)), *pods)
+
+
+def found(fleet: Fleet, needs: float, **victims: set[str]) -> list[str]:
+    candidates = [Candidate(on, uids) for on, uids in victims.items()]
+    return helped(fleet.ledger.rooms, fleet.ledger.claims, amount(needs), candidates)
+
+
+def test_a_victim_frees_what_it_reserves() -> None:
+    assert found(busy(), 7, n1={"uid-a"}, n2={"uid-c"}) == ["n1", "n2"]
+    assert found(busy(), 4, n1={"uid-b"}, n2={"uid-c"}) == ["n2"]
+
+
+def test_a_victim_that_is_elsewhere_or_unknown_frees_nothing() -> None:
+    assert found(busy(), 4, n1={"uid-c", "uid-x"}, n9={"uid-a"}) == []
+
+
+def test_nothing_is_won_beside_a_pod_without_a_bound() -> None:
+    fleet = busy()
+    fleet.did(fleet.ledger.see_pod(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage")))
+    assert found(fleet, 4, n1={"uid-a"}) == []
