@@ -20,11 +20,11 @@ Matcher = Callable[[JsonObject], bool]
 
 _KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?"
 _VALUE: Final = r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
-_SET: Final = re.compile(rf"\s*(?P<key>{_KEY})\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)\s*")
-_EQUAL: Final = re.compile(rf"\s*(?P<key>{_KEY})\s*(?P<op>==|=|!=)\s*(?P<value>{_VALUE})\s*")
-_EXISTS: Final = re.compile(rf"\s*(?P<op>!?)\s*(?P<key>{_KEY})\s*")
+_SET: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s++(?P<op>in|notin)\s*+\((?P<values>[^()]*+)\)\s*+")
+_EQUAL: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s*+(?P<op>==|=|!=)\s*+(?P<value>{_VALUE})\s*+")
+_EXISTS: Final = re.compile(rf"\s*+(?P<op>!?)\s*+(?P<key>{_KEY})\s*+")
 _ONE_VALUE: Final = re.compile(_VALUE)
-_ONE_FIELD: Final = re.compile(r"(?P<key>[^=!]+?)\s*(?P<op>==|=|!=)\s*(?P<value>.*)")
+_ONE_FIELD: Final = re.compile(r"(?P<key>[^=!]++)(?P<op>==|=|!=)\s*+(?P<value>.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,10 @@ def field_matcher(text: str, selectable: Collection[str]) -> Matcher:
         match = _ONE_FIELD.fullmatch(part)
         if not match:
             raise bad_request(f"invalid selector: {text!r}; can't understand {part!r}")
-        if match["key"] not in selectable:
-            raise bad_request(f"field label not supported: {match['key']}")
-        parts.append((match["key"], match["value"], match["op"] != "!="))
+        key = match["key"].rstrip()
+        if key not in selectable:
+            raise bad_request(f"field label not supported: {key}")
+        parts.append((key, match["value"], match["op"] != "!="))
 
     def matches(body: JsonObject) -> bool:
         return all((text_at(body, path) == value) is wanted for path, value, wanted in parts)
