@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
 from scheduler_plugin.expander.app import run
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_as_json(chosen.log_level)
     try:
         asyncio.run(_until_signalled(chosen.config))
-    except (FileRefusedError, TlsError, OSError, RuntimeError) as error:
+    except (FileRefusedError, CredentialsError, TlsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
         return 2
     return 0

@@ -9,7 +9,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ import grpc
 import httpx
 
 from protocol.runtime.clock import Clock
+from protocol.runtime.credentials import from_pod
 from protocol.runtime.followed_file import FollowedFile
-from scheduler_plugin.expander.cluster_size import ClusterSize
+from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.probes import serve_pages
@@ -31,7 +31,6 @@ from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollowe
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
 from scheduler_plugin.expander.tls import Certificates
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 STOP_GRACE: Final = 1.0
 """Seconds for answers in flight when stopping."""
 
@@ -54,13 +53,14 @@ async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], s
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
     """An expander with the settings of the file at ``path``, without one with the defaults.
 
-    Where it cannot start: ``FileRefusedError``, ``TlsError``, ``OSError``, or ``RuntimeError`` (an address is taken).
+    Where it cannot start: ``FileRefusedError``, ``CredentialsError``, ``TlsError``, ``OSError``, or ``RuntimeError``
+    (an address is taken).
     """
     file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
     telemetry = Telemetry()
     async with AsyncExitStack() as stack:
-        size = ClusterSize(settings.cluster_nodes, _api_client(environment, stack), SERVICE_ACCOUNT / "token")
+        size = ClusterSize(settings.cluster_nodes, _api(environment, clock, stack))
         telemetry.watch_cluster_size(size.nodes)
         ranked = partial(judge, settings.ranking, size.nodes)
         expander = Expander(ranked, Failures(settings.failures.rules()), telemetry, clock)
@@ -82,19 +82,14 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
                     task.cancel()
 
 
-def _api_client(environment: Mapping[str, str], stack: AsyncExitStack) -> httpx.AsyncClient | None:
-    """A client for the API of the cluster that we run in; None outside of one."""
-    host = environment.get("KUBERNETES_SERVICE_HOST")
-    if not host:
+def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> NodeApi | None:
+    """How to ask the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
+    if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
-    name = f"[{host}]" if ":" in host else host
-    client = httpx.AsyncClient(
-        base_url=f"https://{name}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}",
-        verify=ssl.create_default_context(cafile=SERVICE_ACCOUNT / "ca.crt"),
-        timeout=10,
-    )
+    found = from_pod(environment, clock)
+    client = httpx.AsyncClient(base_url=found.server, verify=found.tls, timeout=10, trust_env=False)
     stack.push_async_callback(client.aclose)
-    return client
+    return NodeApi(client, found.token)
 
 
 async def _serve(

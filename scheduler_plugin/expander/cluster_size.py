@@ -8,14 +8,15 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import httpx
 import msgspec
 
+from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
@@ -37,15 +38,22 @@ class _NodeList(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeApi:
+    """The API of the cluster, and the token to show."""
+
+    client: httpx.AsyncClient
+    token: Callable[[], str | None]
+
+
 class ClusterSize:
     """The number of nodes: ``fixed`` by the settings, or as last counted."""
 
-    def __init__(self, fixed: int | None, client: httpx.AsyncClient | None, token_file: Path) -> None:
-        """``client`` speaks to the API of the cluster; None outside of one, where nothing can be counted."""
+    def __init__(self, fixed: int | None, api: NodeApi | None) -> None:
+        """``api`` is that of the cluster that we run in; None outside of one, where nothing can be counted."""
         self.fixed = fixed
         self._counted: int | None = None
-        self._client = client
-        self._token_file = token_file
+        self._api = api
 
     def nodes(self) -> int | None:
         """The number of nodes, None while it is not known."""
@@ -53,21 +61,22 @@ class ClusterSize:
 
     async def follow(self, clock: Clock) -> None:
         """Counts for ever, or returns at once where there is no cluster to ask."""
-        if self._client is None:
+        if self._api is None:
             _log.info("not in a cluster: its nodes are not counted")
             return
         while True:
             try:
-                self._counted = await self._count(self._client)
+                self._counted = await self._count(self._api)
             except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:
-                _log.warning("cannot count the cluster's nodes, keeping %s: %r", self._counted, error)
+                what = {"nodes": self._counted, "reason": repr(error)}
+                _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=what)
                 await clock.sleep(RETRY)
             else:
                 await clock.sleep(INTERVAL)
 
-    async def _count(self, client: httpx.AsyncClient) -> int:
-        token = (await asyncio.to_thread(self._token_file.read_text)).strip()
-        answer = await client.get("/api/v1/nodes?limit=1", headers={"Authorization": f"Bearer {token}"})
+    async def _count(self, api: NodeApi) -> int:
+        headers = {"Authorization": f"Bearer {api.token()}"}
+        answer = await api.client.get(f"{NODES.path()}?limit=1", headers=headers)
         answer.raise_for_status()
         page = _DECODER.decode(answer.content)
         return len(page.items) + (page.metadata.remaining_item_count or 0)

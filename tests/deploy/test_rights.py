@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Final, NewType, get_args, get_type_hints
 
@@ -32,7 +31,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
 from scheduler_plugin.cluster.informer import Informer, Kind
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.expander.cluster_size import ClusterSize
+from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.telemetry import Telemetry
 from tests.agent.adapters.answering import client
 from tests.deploy.manifests import one
@@ -210,10 +209,8 @@ async def test_an_agent_may_do_what_it_does(
     assert used == granted(*role)
 
 
-async def test_the_expander_may_do_what_it_does(tmp_path: Path) -> None:
+async def test_the_expander_may_do_what_it_does() -> None:
     used: set[Right] = set()
-    token = tmp_path / "token"
-    token.write_text("token")
 
     def answer(request: httpx.Request) -> httpx.Response:
         used.add(right(request.method, request.url.path, request.url.params))
@@ -222,5 +219,5 @@ async def test_the_expander_may_do_what_it_does(tmp_path: Path) -> None:
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(base_url="http://api", transport=transport) as http:
         with pytest.raises(StopWaitingError):
-            await ClusterSize(None, http, token).follow(ImpatientClock())
+            await ClusterSize(None, NodeApi(http, lambda: "token")).follow(ImpatientClock())
     assert used == granted("ClusterRole", "autoscaling-expander")

@@ -12,6 +12,7 @@ import grpc
 import httpx
 import pytest
 
+from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
@@ -89,7 +90,7 @@ async def test_certificates_in_the_settings_are_used(settings: Path, tmp_path: P
 
 
 async def test_in_a_cluster_the_service_account_is_needed(settings: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(CredentialsError):
         await run(settings, FakeClock(), {"KUBERNETES_SERVICE_HOST": "::1"}, asyncio.Event())
 
 
@@ -127,8 +128,11 @@ async def test_each_new_content_is_taken_in_or_refused_once(settings: Path, capl
     page = telemetry.page()
     assert b'settings_reloads_total{outcome="accepted"} 2.0' in page
     assert b'settings_reloads_total{outcome="refused"} 2.0' in page
-    assert "clusterNodes: expected int | null, got str" in caplog.text
-    assert "config.yaml: No such file or directory" in caplog.text
+    reasons = [vars(each)["reason"] for each in caplog.records if each.levelname == "ERROR"]
+    assert [each.rpartition("config.yaml: ")[2] for each in reasons] == [
+        "clusterNodes: expected int | null, got str",
+        "No such file or directory",
+    ]
 
 
 async def test_new_prices_change_the_answers_of_a_running_expander(settings: Path) -> None:
@@ -176,6 +180,6 @@ def test_it_ends_cleanly_on_sigterm(settings: Path) -> None:
     command = [sys.executable, "-m", "scheduler_plugin.expander", "--config", str(settings)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert any("serving port=" in line for line in process.stderr)
+        assert any('"msg":"serving"' in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
