@@ -27,6 +27,7 @@ from deploy.local.apiserver.apimachinery.errors import (
 from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep
 from deploy.local.apiserver.apimachinery.names import completed
 from deploy.local.apiserver.registry import metadata
+from deploy.local.apiserver.registry.object_versions import in_storage_version, in_version
 from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.resources.definitions import CRD_KEY, resources_of
@@ -277,29 +278,6 @@ def _namespaces(catalog: Catalog) -> Resource:
     if found is None:
         raise LookupError("the catalog has no namespaces")
     return found
-
-
-def in_version(resource: Resource, stored: JsonObject) -> JsonObject:
-    """A stored object as the client's version of the resource shows it."""
-    if stored.get("apiVersion") == resource.api_version:
-        return stored
-    return {**stored, "apiVersion": resource.api_version}
-
-
-def raw_in_version(resource: Resource, stored: Stored) -> bytes:
-    """The JSON text of an object in the client's version; the stored text where that is the same."""
-    body = in_version(resource, stored.body)
-    return stored.raw if body is stored.body else encode(body)
-
-
-def in_storage_version(resource: Resource, given: JsonObject) -> JsonObject:
-    """A client's object as it is stored. Raises a 400 where it is of another kind or version."""
-    for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-        found = given.get(part)
-        if found not in (None, "", expected):
-            raise bad_request(f"the {part} in the data ({found}) does not match the expected {part} ({expected})")
-    head: JsonObject = {"apiVersion": resource.stored_api_version, "kind": resource.kind}
-    return {**head, **{key: value for key, value in given.items() if key not in head}}
 
 
 def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from deploy.local.apiserver.apimachinery.errors import ApiError
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
-from deploy.local.apiserver.registry.api import in_version, raw_in_version
 from deploy.local.apiserver.registry.listing import Page
+from deploy.local.apiserver.registry.object_versions import in_version, raw_in_version
 from deploy.local.apiserver.registry.watching import Shape
 from deploy.local.apiserver.resources.columns import Tables, partial_metadata
 from deploy.local.apiserver.resources.resource import Resource
