@@ -19,11 +19,12 @@ from typing import Final
 import httpx
 
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event
-from protocol.names import ANNOTATION_BOUNDS
+from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.informer import Informer
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.invariants import violations
 from tests.fake_clock import FakeClock
 from tests.fuzz import samples
@@ -203,8 +204,12 @@ def _less_than_it_may_be(claim: Claim | None, vm: VirtualMachine | None) -> str 
 
 
 def _counts(vm: VirtualMachine) -> bool:
-    """Whether what cannot be read says how much the VM may use: its bounds alone do not."""
-    return bool(vm.unreadable) or any(not problem.startswith(BOUNDS) for problem in vm.problems)
+    """Whether what cannot be read says how much the VM may use: a permit does for an agent, a status for a guest."""
+    has_guest = vm.phase not in WITHOUT_GUEST
+    return bool(vm.unreadable) or any(
+        (vm.enabled and problem.startswith(PERMIT)) or (has_guest and problem.startswith("status."))
+        for problem in vm.problems
+    )
 
 
-BOUNDS: Final = f"metadata.annotations[{ANNOTATION_BOUNDS}]"
+PERMIT: Final = f"metadata.annotations[{ANNOTATION_PERMIT}]"
