@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from scripts.autoscale.site import SiteError
 from scripts.autoscale.steps import show_failure
 
 NAME: Final = "demo"
+_BUSY: Final = 2.0
+"""The load for each CPU above which guests mostly wait."""
 _NODE_CPU: Final = "6500m"
 _NODE_MEMORY: Final = "4Gi"
 """Room for the VM at its largest and its neighbours, but not below the watermark."""
@@ -144,6 +147,15 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  {_moved(move)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
+    if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
+        console.print(f"  {busy}", soft_wrap=True)
+
+
+def _busy_host(load: float, cpus: int) -> str:
+    """What a failure may be due to, where other programs keep this machine busy; empty where they do not (pure)."""
+    if load <= _BUSY * cpus:
+        return ""
+    return f"this machine is busy (load {load:.0f} on {cpus} CPUs): guests wait for its CPUs and ask for more of them"
 
 
 def _moved(move: MigrationPoint) -> str:

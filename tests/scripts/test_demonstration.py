@@ -4,6 +4,7 @@ import pytest
 from rich.console import Console
 
 from protocol.units import Bytes, Resources, Seconds
+from scripts.autoscale.demo import _busy_host
 from scripts.autoscale.demonstration.bars import bar, sparkline
 from scripts.autoscale.demonstration.pgbench import Outcome, outcome_of, tps_of
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
@@ -124,3 +125,8 @@ def test_in_a_terminal_there_is_a_picture() -> None:
         "12 trans",
     ):
         assert expected in said
+
+
+def test_a_failure_on_a_busy_machine_says_that_it_is_busy() -> None:
+    assert _busy_host(13.4, 2).startswith("this machine is busy (load 13 on 2 CPUs): ")
+    assert _busy_host(4.0, 2) == ""

@@ -91,9 +91,9 @@ class Scenario:
         await load.prepare()
         self.act = "settle"
         await self._until(self._is_least, _SETTLE)
-        if not await self._until(self._has_room, _MAKE_ROOM):
-            raise SiteError("the VM stays large without load, so that it could not be seen to grow")
+        await self._wait_for_room()
         await self._until(self._stands_still, _SETTLE)
+        await self._wait_for_room()  # on a busy machine it may have grown again meanwhile
         self.act, self.seen.load_began = "load", self.elapsed()
         await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
@@ -101,6 +101,11 @@ class Scenario:
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
             await self._migrate(self.second, load)
+
+    async def _wait_for_room(self) -> None:
+        """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
+        if not await self._until(self._has_room, _MAKE_ROOM):
+            raise SiteError("the VM stays large without load, so it could not be seen to grow")
 
     async def _migrate(self, second: MigrationScenario, load: LoadMaker) -> None:
         self.act = "neighbours"
