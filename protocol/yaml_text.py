@@ -2,12 +2,13 @@
 
 Rules that hold here:
 
-- A text is bounded in length and depth and has no anchors: reading it takes bounded time and memory.
+- A text is bounded in length, in depth, and in what its aliases stand for: reading it takes bounded time and memory.
 - Whatever is wrong is a ``YamlError`` that says it in one line.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import yaml
@@ -33,9 +34,8 @@ def read_yaml(text: str, longest: int = LONGEST) -> object:
 
     >>> read_yaml("cpu: {target: 0.8}")
     {'cpu': {'target': 0.8}}
-    >>> read_yaml("a: &x [1]\\nb: *x")
-    Traceback (most recent call last):
-    protocol.yaml_text.YamlError: line 1: expected no anchors
+    >>> read_yaml("a: &x {n: 1}\\nb: {<<: *x, m: 2}")
+    {'a': {'n': 1}, 'b': {'n': 1, 'm': 2}}
     """
     documents = read_documents(text, longest)
     if len(documents) > 1:
@@ -52,7 +52,7 @@ def read_documents(text: str, longest: int = LONGEST) -> list[object]:
     if len(text) > longest:
         raise YamlError(f"expected at most {longest} characters, got {len(text)}")
     try:
-        _check(text)
+        _check(text, longest)
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -80,18 +80,59 @@ class _Loader(_Parser):
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.short_int)
 
 
-def _check(text: str) -> None:
-    """Refuses anchors and deep nesting before anything is built; nothing here recurses."""
-    depth = 0
+def _check(text: str, most: int) -> None:
+    """Refuses deep nesting, and aliases that stand for more than ``most`` nodes, before anything is built.
+
+    Nothing here recurses: an alias counts as all that it stands for, which is known when its anchor is closed.
+    """
+    anchors: dict[str, _Size] = {}
+    open_: list[tuple[_Size, str | None]] = []
+    total = 0
     for event in yaml.parse(text, Loader=_Parser):
-        if getattr(event, "anchor", None) is not None:
-            raise YamlError(f"{_line(event)}: expected no anchors")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEEPEST:
-                raise YamlError(f"{_line(event)}: expected at most {DEEPEST} levels of nesting")
+        anchor: str | None = getattr(event, "anchor", None)
+        if isinstance(event, yaml.DocumentStartEvent):
+            anchors = {}
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((_Size(), anchor))
+            total += 1
+            _allow(event, len(open_), total, most)
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+            size, anchor = open_.pop()
+            _closed(size, anchor, anchors, open_)
+        elif isinstance(event, yaml.AliasEvent):
+            if anchor not in anchors:
+                raise YamlError(f"{_line(event)}: expected an alias of an anchor before it, got *{anchor}")
+            size = anchors[anchor]
+            total += size.nodes
+            _allow(event, len(open_) + size.height, total, most)
+            _closed(size, None, anchors, open_)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            _closed(_Size(height=0), anchor, anchors, open_)
+
+
+@dataclass(slots=True)
+class _Size:
+    """How many nodes something has with its aliases spelt out, and how many levels."""
+
+    nodes: int = 1
+    height: int = 1
+
+
+def _closed(size: _Size, anchor: str | None, anchors: dict[str, _Size], open_: list[tuple[_Size, str | None]]) -> None:
+    if anchor is not None:
+        anchors[anchor] = size
+    if open_:
+        outer = open_[-1][0]
+        outer.nodes += size.nodes
+        outer.height = max(outer.height, size.height + 1)
+
+
+def _allow(event: yaml.Event, depth: int, total: int, most: int) -> None:
+    if depth > DEEPEST:
+        raise YamlError(f"{_line(event)}: expected at most {DEEPEST} levels of nesting")
+    if total > most:
+        raise YamlError(f"{_line(event)}: expected aliases that stand for at most {most} values in all")
 
 
 def _line(place: yaml.Event | yaml.Node) -> str:

@@ -10,6 +10,17 @@ from hypothesis import strategies as st
 
 from protocol.yaml_text import DEEPEST, YamlError, read_documents, read_yaml
 
+LAUGHS = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+TOWER = f"a: &a {'[' * 30}{']' * 30}\nb: &b {'[' * 20}*a{']' * 20}\nc: {'[' * 20}*b{']' * 20}"
+
+
+def test_anchors_and_merge_keys_are_read_as_what_they_stand_for() -> None:
+    text = "base: &base {cpu: 1, mem: 2}\nbig: {<<: *base, mem: 4}\nlist: [*base, &n 7, *n, &l [1], *l]"
+    base = {"cpu": 1, "mem": 2}
+    assert read_yaml(text) == {"base": base, "big": {"cpu": 1, "mem": 4}, "list": [base, 7, 7, [1], [1]]}
+
 
 def test_documents_are_read() -> None:
     assert read_yaml("a: {b: [1, 2.5, x]}") == {"a": {"b": [1, 2.5, "x"]}}
@@ -27,8 +38,11 @@ def test_documents_are_read() -> None:
         ("a: !!python/object:os.system {}", "no YAML: line 1, column 4: could not determine a constructor for the tag"),
         ("a: 2020-99-99", "no YAML: month must be in 1..12"),
         ("\x00", "no YAML: "),
-        ("a: &x [1]\nb: *x", "line 1: expected no anchors"),
-        ("a: &x 1", "line 1: expected no anchors"),
+        ("a: &x [1, *x]", "line 1: expected an alias of an anchor before it, got *x"),
+        ("a: *x", "line 1: expected an alias of an anchor before it, got *x"),
+        ("a: &x 1\n---\nb: *x", "line 3: expected an alias of an anchor before it, got *x"),
+        (LAUGHS, "line 4: expected aliases that stand for at most 10000 values in all"),
+        (TOWER, "line 3: expected at most 64 levels of nesting"),
         ("[" * 500, f"line 1: expected at most {DEEPEST} levels of nesting"),
         (
             "\n".join(" " * level + "a:" for level in range(99)),
