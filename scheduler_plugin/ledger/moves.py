@@ -111,7 +111,7 @@ class Migration:
 
     @property
     def goal(self) -> str | None:
-        """The node that the VM moves to, as far as anybody knows."""
+        """The node that the VM moves to, as far as is known."""
         return self.placed_on or self.target
 
     def learn(self, facts: MigrationFacts) -> None:

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
   the past it remembers only how long something has been so: forgetting that (a restart) only delays.
-- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied
-  what he asked for, which is long enough for him to have asked again. A cordoned node is emptied by the same rules.
+- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied what it
+  asks for, which is long enough for its agent to have asked again. A cordoned node is emptied by the same rules.
 - What has not begun and is not needed any more is cancelled, once that has lasted as well; what cannot go on is
   cancelled at once. What has begun is finished: it is paid for.
 """
