@@ -104,6 +104,18 @@ async def test_yaml_that_is_no_object_is_refused(served: Served, yaml_text: byte
     assert answer.status_code == 400
 
 
+async def test_yaml_with_aliases_is_applied_and_a_bomb_of_them_refused(served: Served) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    headers = {"Content-Type": "application/yaml"}
+    small = b"metadata: {name: aliased, labels: &both {a: b}, annotations: *both}"
+    answer = await served.http.post(path, content=small, headers=headers)
+    assert (answer.status_code, answer.json()["metadata"]["annotations"]) == (201, {"a": "b"})
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    answer = await served.http.post(path, content="\n".join(lines).encode(), headers=headers)
+    assert (answer.status_code, "expected aliases" in answer.text) == (400, True)
+
+
 @pytest.mark.parametrize("cpu", ["1e1000000000000000000", "9" * 5000, "-1", "x", "1\n", True, [], 1.5, 10**30])
 async def test_a_size_that_is_no_quantity_of_the_definition_is_refused(served: Served, cpu: object) -> None:
     vm = await served.http.get(f"{VMS}/db")
