@@ -146,7 +146,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.migrations.target_placed(pod.migration)
     state.waiting.forget(pod.uid)
     claim = state.claims.get(pod.uid)
-    if claim is not None and _runs_another_vm(claim, pod):
+    if claim is not None and _runs_another_vm(state, claim, pod):
         state.close_claim(pod.uid)
         claim = None
     if claim is None:
@@ -159,7 +159,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
     state.change(claim)
 
 
-def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:
-    if claim.pod.vm != pod.vm:
+def _runs_another_vm(state: LedgerState, claim: Claim, pod: PodFacts) -> bool:
+    if claim.pod.vm != pod.vm or (claim.vm is None and state.runs_vm(pod)):
         return True
     return claim.vm is not None and bool(pod.vm_uid) and claim.vm.uid not in ("", pod.vm_uid)

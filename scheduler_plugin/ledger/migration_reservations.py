@@ -76,6 +76,8 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
     if known is None:
         known = Migration(facts.name, facts.vm, now)
         state.migrations.add(known)
+        known.learn(facts)
+        state.recount_targets(facts.name)
     known.learn(facts)
     state.migrations.disturb(known.vm)
 

@@ -120,6 +120,13 @@ class LedgerState:
                 claim.vm.agent_gone()
                 self._agent_gone(claim.vm)
 
+    def recount_targets(self, migration: ObjectName) -> None:
+        """The migration is new: pods that it controls, and that counted as any pod so far, may run its VM."""
+        for claim in [each for each in self.claims.values() if each.vm is None and each.pod.migration == migration]:
+            if self.runs_vm(claim.pod):
+                self.close_claim(claim.pod.uid)
+                self.open_claim(claim.pod, claim.node, claim.state).attempts = claim.attempts
+
     def _agent_gone(self, account: VmAccount) -> None:
         """No pod of the VM is left: its permit is taken back, and it is forgotten where its object is gone too."""
         order = account.take_back(self.next_revision())

@@ -114,6 +114,29 @@ def test_a_target_that_is_not_its_migrations_counts_as_any_pod(target: dict[str,
     assert fleet.ledger.claims["t"].vm is None
 
 
+def early_target() -> tuple[Fleet, PodFacts]:
+    """The target pod of the second migration of one name is seen on n2 before that migration is."""
+    fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1"))
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    pod = replace(vm_pod("a", "n2", "t"), name=name("t"), migration=name("a-1"), migration_uid="second")
+    fleet.did(fleet.ledger.see_pod(pod))
+    assert fleet.ledger.claims["t"].vm is None
+    return fleet, pod
+
+
+def test_a_target_that_is_seen_before_its_migration_counts_as_its_vm_once_the_migration_is_seen() -> None:
+    fleet, _ = early_target()
+    fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=9), uid="second"), LATER))
+    assert (fleet.ledger.claims["t"].reserved, fleet.on("n2")) == (amount(2), amount(2))
+
+
+def test_a_pod_that_a_vm_comes_to_own_counts_as_that_vm_from_then_on() -> None:
+    fleet, pod = early_target()
+    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    fleet.did(fleet.ledger.see_pod(replace(pod, migration=None, migration_uid="", vm_uid="a-first")))
+    assert fleet.ledger.claims["t"].reserved == amount(2)
+
+
 # What cannot be read ------------------------------------------------------------------------------------------------
 
 
