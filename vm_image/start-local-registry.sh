@@ -42,7 +42,8 @@ check_port_is_free() {
   local found
   (exec 3<>"/dev/tcp/${ADDRESS%:*}/${ADDRESS#*:}") 2>/dev/null || return 0
   found=$(ss -Hltnp "sport = :${ADDRESS#*:}" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/\1 (pid \2)/p' | head -n 1)
-  echo "$ADDRESS is taken by ${found:-another program, which this names: sudo ss -ltnp 'sport = :${ADDRESS#*:}'}" >&2
+  [ -n "$found" ] || found="another program; this names it: sudo ss -ltnp \"sport = :${ADDRESS#*:}\""
+  echo "$ADDRESS is taken by $found" >&2
   exit 1
 }
 
