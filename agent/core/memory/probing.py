@@ -89,6 +89,8 @@ class Probing:
     _use: Bytes | None = None
     _changed_at: Instant = Instant(0.0)
     _claim: Bytes | None = None
+    """What was taken and hurt: it is asked back, for a while at most."""
+    _claimed_at: Instant = Instant(0.0)
     _returning: bool = False
     _anchor: Cost | None = None
     """What it cost before the first of the shrinks since the last growth: many small steps may hurt together."""
@@ -97,6 +99,7 @@ class Probing:
     def observe(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """Takes a look at the VM. ``now`` never goes back."""
         self._resized(view, now)
+        self._end_waits(view, now, policy)
         self._account(view, now, policy)
         self._regret(view, now, policy)
         self._trend.sees(self._loss(view, policy), now, policy)
@@ -130,10 +133,15 @@ class Probing:
             self._fell(before, view.use, now)
 
     def _grew(self, view: MemoryView) -> None:
-        self._anchor = None
+        self._anchor, self._returning = None, False
         self.trial = self.trial.got(view.use) if isinstance(self.trial, Growth) else None
-        if self._claim is not None and view.use >= min(self._claim, view.most):
-            self._claim = None
+
+    def _end_waits(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """What is not granted, or cannot be given back, for long is given up: nothing else is tried meanwhile."""
+        if self._claim is not None:
+            is_granted = view.use >= min(self._claim, view.most)
+            self._claim = None if is_granted or now - self._claimed_at >= policy.retry else self._claim
+        self._returning = self._returning and self.fruitless is not None and now < self.fruitless.retry_at
 
     def _fell(self, before: Bytes, after: Bytes, now: Instant) -> None:
         """A shrink on top of one that is still watched counts as one with it."""
@@ -165,14 +173,18 @@ class Probing:
             self.floor = None
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """What is needed for certain soon after a shrink should not have been taken."""
+        """What is needed for certain soon after a shrink should not have been taken.
+
+        A guest that shows what it uses needs no more than that; of another it is only known that all of it sufficed.
+        """
         shrunk = self.shrunk
         if shrunk is None:
             return
         if now - shrunk.at > policy.retry or view.use > shrunk.after:
             self.shrunk = None
         elif view.need > shrunk.after:
-            self._hurt(shrunk, now, policy)
+            needed = shrunk.before if view.free is None else min(shrunk.before, view.need.up_to(view.step))
+            self._hurt(replace(shrunk, before=needed), now, policy)
 
     def _hurt(self, shrunk: Shrink, now: Instant, policy: CachePolicy) -> None:
         """Takes the shrink back. A greater floor, from before the guest was idle, stays known."""
@@ -189,7 +201,7 @@ class Probing:
                 cores=max(shrunk.baseline.cores, cost.cores),
             )
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
-        self._changed_at = now
+        self._claimed_at = self._changed_at = now
 
     def _judge_shrink(self, trial: Shrink, now: Instant, policy: CachePolicy) -> None:
         verdict = trial.verdict(policy)

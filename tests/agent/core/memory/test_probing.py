@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.explain import explain
@@ -10,7 +14,7 @@ from agent.core.memory.memory_view import kernel_share
 from agent.core.memory.probing import MemoryView, Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Growth, Shrink
-from agent.core.memory.working_set import Floor
+from agent.core.memory.working_set import Floor, Fruitless
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
@@ -65,13 +69,49 @@ def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
     assert (probing.trial.before, probing.trial.after) == (gib(8), gib(5))
 
 
-def test_what_programs_need_soon_after_a_shrink_makes_it_a_mistake() -> None:
+@pytest.mark.parametrize(("shows", "taken_back"), [(True, 6.75), (False, 8)])
+def test_what_programs_need_soon_after_a_shrink_makes_it_a_mistake_as_far_as_is_known(
+    *, shows: bool, taken_back: float
+) -> None:
     probing = Probing()
-    probing.observe(look(8, busy()), Instant(0.0), POLICY)
-    probing.observe(look(6, busy()), Instant(1.0), POLICY)
-    probing.observe(look(6, busy(), need=6.5), Instant(1000.0), POLICY)
+    for at, use, need in ((0.0, 8, 0.0), (1.0, 6, 0.0), (1000.0, 6, 6.6)):
+        seen = look(use, busy(), need=need)
+        probing.observe(seen if shows else replace(seen, free=None), Instant(at), POLICY)
     assert probing.floor is not None
-    assert (probing.floor.size, probing.keep) == (gib(8), gib(8))
+    assert (probing.floor.size, probing.keep) == (gib(taken_back), gib(taken_back))
+
+
+def test_a_little_more_for_programs_does_not_bring_back_all_that_once_held_nothing() -> None:
+    probing = Probing()
+    probing.observe(look(16, busy(), free=13), Instant(0.0), POLICY)
+    probing.observe(look(3, busy(), need=2), Instant(1.0), POLICY)
+    probing.observe(look(3, busy(), need=3.1), Instant(1200.0), POLICY)
+    assert probing.keep == gib(3.25)
+
+
+@pytest.mark.parametrize(("most", "asked"), [(16, 3600.0), (4, 1.0)])
+def test_what_was_taken_is_not_asked_back_for_ever(most: float, asked: float) -> None:
+    probing = Probing()
+    probing.observe(look(8, busy(), most=most), Instant(0.0), POLICY)
+    probing.observe(look(4, busy(), most=most), Instant(1.0), POLICY)
+    hurt = busy(stall=0.5).times(60)
+    probing.observe(look(4, hurt, most=most), Instant(61.0), POLICY)
+    assert probing.keep == gib(8)
+    probing.observe(look(4, busy(), most=most), Instant(60.0 + asked), POLICY)
+    assert probing.keep == gib(8 if most > 4 else 4)
+    probing.observe(look(4, busy(), most=most), Instant(61.0 + 3600), POLICY)
+    assert probing.keep == gib(3.75)
+
+
+def test_a_return_that_programs_prevent_ends_when_the_growth_may_be_tried_again() -> None:
+    learned = Fruitless(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0)
+    probing = Probing(fruitless=learned, recent=busy(stall=0.5).times(60))
+    probing._returning = True
+    probing.observe(look(8, busy(stall=0.5), need=8), Instant(7199.0), POLICY)
+    assert (probing.keep, probing.trial) == (gib(4), None)
+    for second in range(7200, 7400):
+        probing.observe(look(8, busy(stall=0.5), need=8), Instant(float(second)), POLICY)
+    assert isinstance(probing.trial, Growth)
 
 
 def test_an_hour_after_a_shrink_what_programs_need_is_news() -> None:
