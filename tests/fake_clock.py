@@ -80,7 +80,7 @@ class FakeClock:
         await settle()
 
     def jump(self, duration: float) -> None:
-        """Passes time at once: whoever would have woken in between wakes late."""
+        """Passes time at once: tasks that would have woken in between wake late."""
         self._now += duration
         while self._sleepers and self._sleepers[0][0] <= self._now:
             due = heapq.heappop(self._sleepers)[2]

@@ -147,7 +147,7 @@ class FakeVmApi:
         return self.found
 
     def change(self, *, shown: bool = True, **fields: object) -> None:
-        """Somebody changes the object; ``shown``: the watch says so."""
+        """Another client changes the object; ``shown``: the watch says so."""
         version = str(int(self.found.resource_version) + 1)
         self.found = replace(self.found, resource_version=version, **fields)  # type: ignore[arg-type]
         if shown:

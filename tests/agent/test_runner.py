@@ -59,7 +59,7 @@ async def test_a_scheduler_that_is_away_is_asked_again_and_nothing_else_stops() 
 async def test_after_a_conflict_the_object_is_read_at_once_and_the_patch_repeated() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
-        fixture.vm_api.change(shown=False, annotations={"somebody": "else"})
+        fixture.vm_api.change(shown=False, annotations={"other": "client"})
         fixture.guest.cores = 0.25
         await fixture.clock.advance(1.0)
         assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 2)]
@@ -69,7 +69,7 @@ async def test_after_a_conflict_the_object_is_read_at_once_and_the_patch_repeate
 async def test_a_conflict_and_an_api_that_is_away_waits_for_the_watch() -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)
-        fixture.vm_api.change(shown=False, annotations={"somebody": "else"})
+        fixture.vm_api.change(shown=False, annotations={"other": "client"})
         fixture.vm_api.get_errors = [AWAY]
         fixture.guest.cores = 0.25
         await fixture.clock.advance(1.0)

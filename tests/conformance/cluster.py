@@ -85,7 +85,7 @@ class Cluster:
         """A new pod that no scheduler looks at. ``more`` goes into its metadata."""
         self.http.post(self.path("serviceaccounts"), json={"metadata": {"name": "default"}})
         spec = {
-            "schedulerName": "nobody",
+            "schedulerName": "none-such",
             "automountServiceAccountToken": False,
             "containers": [{"name": "main", "image": "example.invalid/image"}],
         }

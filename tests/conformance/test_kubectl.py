@@ -131,7 +131,7 @@ def test_small_things_are_created_by_word(kubectl: Kubectl) -> None:
     kubectl("create", "configmap", "a", "--from-literal", "k=v")
     kubectl("create", "secret", "generic", "s", "--from-literal", "k=v")
     kubectl("create", "serviceaccount", "robot")
-    token = kubectl("create", "token", "robot", "--audience", "somebody", "--duration", "10m")
+    token = kubectl("create", "token", "robot", "--audience", "another", "--duration", "10m")
     assert kubectl.json("get", "cm", "a")["data"] == {"k": "v"}
     assert kubectl.json("get", "secret", "s")["data"] == {"k": "dg=="}
     assert len(token.split(".")) == 3

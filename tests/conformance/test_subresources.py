@@ -8,7 +8,7 @@ import json
 from tests.conformance.cluster import MERGE_PATCH, Cluster, Json, done, refused
 
 AUTH = "/apis/authentication.k8s.io/v1"
-AUDIENCE = "somebody-else"
+AUDIENCE = "another"
 
 
 def bind(cluster: Cluster, name: str, node: str, **metadata: object) -> tuple[int, str]:
@@ -111,7 +111,7 @@ def test_a_token_names_its_pod_and_its_audience(cluster: Cluster) -> None:
 
 def test_a_token_for_one_audience_is_nothing_to_another(cluster: Cluster) -> None:
     text = bound(cluster, cluster.pod("p"))
-    assert not review(cluster, text, "nobody").get("authenticated")
+    assert not review(cluster, text, "none").get("authenticated")
     assert not review(cluster, text).get("authenticated")
     assert not review(cluster, "not.a.token", AUDIENCE).get("authenticated")
     headers = {"Authorization": f"Bearer {text}"}
@@ -146,8 +146,8 @@ def test_a_token_for_the_api_opens_it_to_its_account(cluster: Cluster) -> None:
 
 def test_nobody_gets_in_without_a_name(cluster: Cluster) -> None:
     nonsense = cluster.http.get("/api/v1/namespaces", headers={"Authorization": "Bearer nonsense"})
-    nobody = cluster.http.get("/api/v1/namespaces", headers={"Authorization": ""})
-    assert (nonsense.status_code, nobody.status_code in {401, 403}) == (401, True)
+    anonymous = cluster.http.get("/api/v1/namespaces", headers={"Authorization": ""})
+    assert (nonsense.status_code, anonymous.status_code in {401, 403}) == (401, True)
     assert [cluster.http.get(path).text for path in ("/healthz", "/livez", "/readyz")] == ["ok"] * 3
     assert cluster.get("/version")["major"] == "1"
 

@@ -99,7 +99,7 @@ class InProcess(httpx.AsyncBaseTransport):
         return [stored.body for stored in self.server.api.store.objects(key)]
 
     def go_away(self) -> None:
-        """From now on nobody is answered, and watches break."""
+        """From now on no request is answered, and watches break."""
         self.is_away = True
         closing, self._closing = self._closing, asyncio.Event()
         closing.set()

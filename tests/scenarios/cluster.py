@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Every write gives the object a new version and an event for whoever watches; a write that names a base version lands
+- Every write gives the object a new version and an event for every watcher; a write that names a base version lands
   only while that is the current one.
 - The runtime says what a guest has before it grows it and after it has shrunk it: the status is never below the guest.
 """

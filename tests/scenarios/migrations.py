@@ -31,7 +31,7 @@ class Controller:
         self.cluster.put_migration(MigrationObject(born))
 
     def cancel(self, name: ObjectName) -> None:
-        """Somebody deletes the object; it stays until everything is undone."""
+        """A person deletes the object; it stays until everything is undone."""
         found = self.cluster.migrations.get(name)
         if found is None:
             return

@@ -26,8 +26,8 @@ def test_no_guest_ever_uses_what_is_not_reserved_for_it(seed: int, is_open: bool
         denied += world.unmet
     assert world.agents.answers > STEPS / 100, "the story was too quiet to prove anything"
     assert world.planned, "the planner had nothing to do"
-    assert world.moved, "nobody has moved"
-    assert denied, "nobody was ever denied anything: the story was too easy"
+    assert world.moved, "no VM has moved"
+    assert denied, "no VM was ever denied anything: the story was too easy"
     assert_nothing_has_leaked(world)
 
 

@@ -222,7 +222,7 @@ class World:
             self.agents.kill(self.random.choice(list(self.agents.alive)))
 
     def processes_start(self) -> None:
-        """Whoever is missing comes back: the scheduler, pods of VMs, agents of running pods."""
+        """All that is missing comes back: the scheduler, pods of VMs, agents of running pods."""
         if self.scheduler.ledger is None:
             if self.random.random() < 0.5:
                 self.scheduler.start(self.now)
@@ -262,7 +262,7 @@ class World:
             self.planned += self.scheduler.look(self.now)
 
     def move(self) -> None:
-        """Somebody orders a move at random; now and then a person, past the scheduler."""
+        """A move is ordered at random; now and then by a person, past the scheduler."""
         running = [vm for vm in self.cluster.vms.values() if vm.pod is not None and vm.status is not None]
         if not running or not self.cluster.nodes:
             return
@@ -334,6 +334,6 @@ class World:
 
     @property
     def unmet(self) -> bool:
-        """Whether somebody is denied something now."""
+        """Whether a VM is denied something now."""
         ledger = self.scheduler.ledger
         return ledger is not None and any(book.unmet != ZERO for book in ledger.nodes.values())

@@ -120,7 +120,7 @@ class FakeCluster:
         self._news.set()
 
     def go_away(self) -> None:
-        """The API answers nobody until ``come_back``."""
+        """The API answers no request until ``come_back``."""
         self.is_away = True
         self.cut_watches()
 

@@ -23,7 +23,7 @@ VM = ObjectName("default", "db")
 
 
 class Hasty(InProcess):
-    """An API server at which somebody deletes the next migration before who made it has his answer."""
+    """An API server at which the next migration is deleted before its creator has an answer."""
 
     is_waiting = False
 
@@ -38,7 +38,7 @@ class Hasty(InProcess):
 
 
 class Person:
-    """Somebody who has ordered a migration of a VM that has moved before."""
+    """A command that has ordered a migration of a VM that has moved before."""
 
     def __init__(self, api: Hasty) -> None:
         self.api = api

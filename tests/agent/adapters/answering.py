@@ -24,7 +24,7 @@ def silent() -> httpx.AsyncClient:
 
 
 def unreachable() -> httpx.AsyncClient:
-    """A client to a peer that nobody can reach."""
+    """A client to a peer that cannot be reached."""
 
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused", request=request)

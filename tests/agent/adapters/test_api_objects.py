@@ -213,8 +213,8 @@ async def test_a_pod_that_cannot_be_read_stays_as_it_was_known_and_disturbs_no_o
     server = PodList([pod("a"), 7], deep + event("ADDED", pod("b")) + event("MODIFIED", pod("a", phase="Failed")))
     pods = server.pods()
     seen = [(found, dict(pods.unreadable)) async for found in pods.sets()]
-    both, nobody = frozenset({assigned("a"), assigned("b")}), ObjectName("", "")
-    senseless = {nobody: "document: expected object, got int"}
+    both, unnamed = frozenset({assigned("a"), assigned("b")}), ObjectName("", "")
+    senseless = {unnamed: "document: expected object, got int"}
     too_deep = {ObjectName("default", "a"): "document: expected fewer levels of nesting"}
     assert seen == [
         (frozenset({assigned("a")}), senseless),

@@ -61,7 +61,7 @@ class OneClock(FakeClock):
 
 
 class Line(httpx.AsyncBaseTransport):
-    """Where the scheduler answers; nobody does while there is none."""
+    """Where the scheduler answers; connections are refused while there is none."""
 
     def __init__(self) -> None:
         self.far_end: httpx.AsyncBaseTransport | None = None
@@ -146,7 +146,7 @@ class Token:
 
 
 class Silence:
-    """A log that nobody reads."""
+    """A log that is thrown away."""
 
     def line(self, level: Level, message: str, fields: Mapping[str, Field]) -> None:
         return

@@ -59,7 +59,7 @@ async def target_node_is_cordoned(world: World) -> None:
 
 
 async def target_node_fills_up(world: World) -> None:
-    """Somebody else takes the room while no scheduler keeps it."""
+    """Another pod takes the room while no scheduler keeps it."""
     world.is_forced = True
     await world.scheduler.kill()
     await world.occupy("n2", "7", OTHER)
@@ -73,7 +73,7 @@ async def it_is_cancelled(world: World) -> None:
 
 
 async def it_is_torn_away(world: World) -> None:
-    """Somebody removes its finalizer as well."""
+    """A person removes its finalizer as well."""
     await it_is_cancelled(world)
     for each in await world.migrations():
         with suppress(ApiError):
@@ -142,7 +142,7 @@ async def skip(turns: int) -> None:
 
 
 async def assert_told(world: World) -> None:
-    """Events on the VM say how each migration ended, by whoever moved it and by whoever ordered it."""
+    """Events on the VM say how each migration ended, by the controller and by the scheduler that ordered it."""
     said = await world.said()
     for phase, reason in await world.outcomes():
         told = {"Migrated", "MigrationSucceeded"} if phase == "Succeeded" else {f"Migration{reason}", "MigrationFailed"}

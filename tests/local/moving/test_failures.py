@@ -163,7 +163,7 @@ async def test_the_same_order_given_twice_moves_the_vm_once(world: World, point:
     assert len(world.guests.by_pod) == 2
 
 
-# Nobody's death but the guests' ends a migration -------------------------------------------------------------------
+# No death but a guest's ends a migration --------------------------------------------------------------------------
 
 
 async def scheduler_is_restarted(world: World) -> None:

@@ -58,7 +58,7 @@ _SETTLE = 31.0
 
 
 class World:
-    """Nodes, one VM on the first, and whoever looks after them."""
+    """Nodes, one VM on the first, and the programs that look after them."""
 
     def __init__(self, state: Path, nodes: tuple[str, ...]) -> None:
         self.nodes = nodes
@@ -274,7 +274,7 @@ class World:
         self.target = self.guests.by_pod[name]
 
     async def arrived(self) -> None:
-        """The guest runs in the target, and nobody has been told."""
+        """The guest runs in the target, and no object says so yet."""
         await self.sending()
         self.guests.moving.arrive()
 

@@ -46,9 +46,9 @@ async def test_the_same_target_has_the_same_port_and_another_has_another() -> No
 
 async def test_a_target_where_nobody_listens_ends_the_connection() -> None:
     with listening(tcp_socket(), "127.0.0.1", 0) as free:
-        nobody = free.getsockname()[1]
+        unused = free.getsockname()[1]
     forwarder = Forwarder(dial)
-    reader, writer = await asyncio.open_connection("127.0.0.1", await forwarder.open("127.0.0.1", nobody))
+    reader, writer = await asyncio.open_connection("127.0.0.1", await forwarder.open("127.0.0.1", unused))
     assert await reader.read() == b""
     writer.close()
     await forwarder.close()

@@ -144,7 +144,7 @@ class FakeGuestDaemon:
         return await connected(tcp_socket(), "127.0.0.1", self.port)
 
     async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
-        raise OSError("nobody listens in a pod of this test")
+        raise OSError("nothing listens in a pod of this test")
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:

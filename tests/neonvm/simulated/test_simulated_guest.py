@@ -198,7 +198,7 @@ async def test_a_stopped_guest_gives_no_answer_and_has_nothing(simulated: Simula
 async def test_a_guest_that_cannot_listen_does_not_run(tmp_path: Path) -> None:
     guests = SimulatedGuests(FakeGuestDaemon(), SteppedClock(), lambda _: Load.constant(0, Bytes(0)))
     guest = guests.create(spec_in(tmp_path))
-    with pytest.raises(GuestError, match=r"cannot listen at 10\.100\.1\.0: nobody listens"):
+    with pytest.raises(GuestError, match=r"cannot listen at 10\.100\.1\.0: nothing listens"):
         await guest.start()
     assert (await guest.state()).phase is GuestPhase.STOPPED
     assert guests.description == "simulated guests (they play a load and answer like node_exporter)"

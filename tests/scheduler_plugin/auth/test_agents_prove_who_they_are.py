@@ -60,7 +60,7 @@ SUCCESSOR = token_of(vm_pod("db", "n1", uid="an-older-pod"))
         (IMPOSTOR, 403),
         (SUCCESSOR, 403),
         (node_agent("n2"), 403),
-        (node_agent("n1", account="somebody"), 403),
+        (node_agent("n1", account="stranger"), 403),
         ({**token_of(POD), "user": {"username": "system:serviceaccount:default:agent"}}, 403),
     ],
 )

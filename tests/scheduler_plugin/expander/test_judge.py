@@ -1,4 +1,4 @@
-"""Options are ranked by the shared library, and whoever has no rank is told why."""
+"""Options are ranked by the shared library, and an option without a rank has a reason."""
 
 from __future__ import annotations
 

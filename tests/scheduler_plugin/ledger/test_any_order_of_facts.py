@@ -45,7 +45,7 @@ UNREADABLE = "spec: garbage"
 
 @dataclass
 class Api:
-    """What the API holds, and the news of it that nobody has heard yet."""
+    """What the API holds, and the events that are not delivered yet."""
 
     version: int = 0
     vms: dict[ObjectName, VmFacts] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data(), to=st.sampled_from(NODES))
     def place(self, data: st.DataObject, to: str) -> None:
-        """One cycle of kube-scheduler, or another scheduler that asks nobody."""
+        """One cycle of kube-scheduler, or another scheduler that asks no extender."""
         unbound = [each for each in self.api.pods.values() if each.node is None]
         if not unbound:
             return

@@ -1,4 +1,4 @@
-"""Telling down: a decrease frees room exactly when nobody can use it any more (S4.5)."""
+"""A decrease frees room exactly when no agent can use it any more (S4.5)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running
 
 SETTLED = 12.0
-"""Pressure that has lasted so long moves somebody."""
+"""Pressure that has lasted so long moves a VM."""
 
 FULL = ("9500m", "0")
 STARTED = ("db", "MigrationStarted", "moves from n1 to n2: node n1 has 500m cpu, 0 too much")

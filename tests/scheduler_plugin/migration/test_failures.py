@@ -40,7 +40,7 @@ async def cordoned(s: MovingCluster) -> None:
 
 
 async def full(s: MovingCluster) -> None:
-    """Somebody else takes the room while no scheduler keeps it."""
+    """Another pod takes the room while no scheduler keeps it."""
     await s.stop()
     s.fill("n2", "9")
     await s.start()

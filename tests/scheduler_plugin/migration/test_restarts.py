@@ -72,7 +72,7 @@ async def api_away(s: MovingCluster) -> None:
 
 
 async def history_forgotten(s: MovingCluster) -> None:
-    """The watches break, something happens meanwhile, and nobody remembers what."""
+    """The watches break, and what happens meanwhile is not seen."""
     s.cluster.cut_watches()
     await settle()
     s.cluster.put(NODES, node("n3", "1", "1Gi"))

@@ -69,7 +69,7 @@ def test_equal_nodes_score_equally() -> None:
 
 def test_unknown_and_closed_nodes_score_nothing() -> None:
     survey = NodeIndex(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
-    assert survey.scores(["closed", "nobody"]) == [0, 0]
+    assert survey.scores(["closed", "unknown"]) == [0, 0]
 
 
 def test_new_rules_count_at_once() -> None:
@@ -114,7 +114,7 @@ def test_a_kept_survey_says_what_a_fresh_look_says(
     changes: list[tuple[str, Room | None, tuple[int, int]]],
 ) -> None:
     rooms: dict[str, Room] = {}
-    node_indexes, names = NodeIndexes(rooms), ["c", "nobody", "a", "b"]
+    node_indexes, names = NodeIndexes(rooms), ["c", "unknown", "a", "b"]
     for name, found, size in changes:
         rooms.pop(name, None)
         if found is not None:

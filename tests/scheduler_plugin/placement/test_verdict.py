@@ -54,9 +54,9 @@ def test_verdict(where: Room | None, claim: Resources, expected: Verdict) -> Non
 
 def test_filter_keeps_the_order_and_tells_what_may_change_from_what_never_will() -> None:
     rooms = {"full": room(amount(9)), "small": room(amount(0), total=1), "b": room(amount(0)), "a": room(amount(1))}
-    assert filter_nodes(rooms, ["b", "full", "nobody", "small", "a"], amount(4)) == Filtered(
+    assert filter_nodes(rooms, ["b", "full", "unknown", "small", "a"], amount(4)) == Filtered(
         fits=["b", "a"],
-        refused={"full": "not enough free cpu", "nobody": "the scheduler does not know the node yet"},
+        refused={"full": "not enough free cpu", "unknown": "the scheduler does not know the node yet"},
         never={"small": "the node has less cpu than the pod needs"},
     )
 

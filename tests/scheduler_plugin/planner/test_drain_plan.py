@@ -1,4 +1,4 @@
-"""Who leaves a node under pressure, where to, and why nobody else does (S4.8)."""
+"""Who leaves a node under pressure, where to, and why no other VM does (S4.8)."""
 
 from __future__ import annotations
 

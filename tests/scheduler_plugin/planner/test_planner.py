@@ -139,7 +139,7 @@ def test_how_long_vms_rest_is_a_setting() -> None:
 
 
 def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> PlannerFixture:
-    """VMs v0, v1... on n1, and whoever has to leave it ordered to do so; nothing has begun."""
+    """VMs v0, v1... on n1, those that have to leave it ordered to do so; nothing has begun."""
     fixture = PlannerFixture(node("n1"), node("n2", 40), policy=MigrationPolicy(per_cluster=9, out_per_node=out))
     for number, size in enumerate(sizes):
         fixture.add(f"v{number}", "n1", size, load=float(number))

@@ -15,7 +15,7 @@ REST = Rest()
 
 
 def failed(at: float) -> Migration:
-    """One that nobody has cleared away: a person made it."""
+    """One that is not cleared away: a person made it."""
     facts = migration("a", MigrationPhase.FAILED, is_ours=False, ended_at=at)
     return Migration(name("a-1"), name("a"), Instant(0.0), facts=facts)
 

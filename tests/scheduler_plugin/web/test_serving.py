@@ -50,7 +50,7 @@ async def serving(clock: FakeClock, *listeners: Listener) -> AsyncIterator[None]
 
 
 async def listening(address: str) -> None:
-    """Returns once somebody accepts connections there."""
+    """Returns once connections are accepted there."""
     async with asyncio.timeout(5):
         while True:
             try:
