@@ -4,7 +4,8 @@ Rules that hold here:
 
 - A VM that cannot be read counts as the most that it may be: the largest size that its object names anywhere. Where it
   does not name its maximum, what it may be has no bound.
-- A permit that cannot be read counts as the most that it may have been.
+- A permit that cannot be read counts as the most that it may have been. That of a VM that cannot be read still counts:
+  its agent goes on with it once the VM can be read again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, TypeVar
 from protocol.kubernetes.objects import JsonObject, child, flag, name_of, number, text, texts, uid_of, version_of
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, AUTO_MIGRATION, LABEL_ENABLED
+from protocol.permits import decode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
@@ -120,9 +122,20 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         pod_ip=text(status, "podIP") or None,
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
-        permit=None,
+        permit=_permit_at_most(obj, high),
         unreadable=reason,
     )
+
+
+def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
+    """The permit on the object; ``high`` where it cannot be read, None where there is none."""
+    annotated = texts(obj, "metadata", "annotations").get(ANNOTATION_PERMIT)
+    if annotated is None:
+        return None
+    try:
+        return decode_permit(annotated)
+    except ValueError:
+        return high
 
 
 def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) -> list[Q] | None:

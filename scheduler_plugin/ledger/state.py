@@ -257,10 +257,12 @@ class LedgerState:
             account.forget_version()
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: permits end whose agents have not been heard of."""
+        """Time has passed: permits end whose agents have not been heard of, and what was not taken back is again."""
         for account in self.vms.values():
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
+        for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:
+            self._agent_gone(account)
 
     def finish(self, *, outside: bool) -> tuple[Effect, ...]:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""

@@ -51,6 +51,16 @@ def test_an_unreadable_vm_is_the_largest_size_that_it_names(guest: Obj, use: Res
     assert (facts.name.name, facts.uid, facts.version, facts.pod and facts.pod.name) == ("db", "vm-db", 7, "db-pod")
 
 
+@pytest.mark.parametrize(
+    ("annotated", "permit"),
+    [('{"vCPUs":"7","mem":"9Gi"}', Resources.parse(7, "9Gi")), ("garbage", Resources.parse(4, "16Gi"))],
+)
+def test_the_permit_of_a_vm_that_cannot_be_read_still_counts(annotated: str, permit: Resources) -> None:
+    obj = broken(cpus={"min": 4, "max": 2, "use": 1})
+    obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": annotated}
+    assert at_most(obj).permit == permit
+
+
 def test_a_permit_that_cannot_be_read_counts_as_all_that_the_spec_allows() -> None:
     obj = vm("db", 2, 4)
     obj["metadata"]["annotations"] = {"autoscaling.neon.tech/permit": '{"vCPUs":"1e1000000000000000000","mem":1}'}

@@ -100,6 +100,18 @@ def test_a_permit_whose_agent_is_gone_is_taken_back_from_the_object() -> None:
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1)
 
 
+def test_a_permit_that_could_not_be_taken_back_is_taken_back_again() -> None:
+    fleet = Fleet(node(total=4), pending("a", 2, permit=8))
+    assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
+    fleet.did(fleet.ledger.permit_unsure(1, name("a")))
+    (order,) = fleet.did(fleet.ledger.pass_time(LATER))
+    assert isinstance(order, PersistPermit)
+    assert order == taken_back(2, order.revision)
+    assert fleet.did(fleet.ledger.pass_time(LATER)) == (), "it is on its way"
+    stored = fleet.ledger.permit_stored(order.revision, pending("a", 2, permit=2, version=2))
+    assert fleet.did(stored) == (RoomFreed("n1"),)
+
+
 def test_a_restart_takes_back_what_a_pod_that_is_gone_left_behind() -> None:
     ledger = Ledger()
     assert ledger.resync([node(total=4)], [], [pending("a", 2, permit=8)], NOW) == (taken_back(2, 1),)
