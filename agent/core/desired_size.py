@@ -84,7 +84,7 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     seen = state.guest.seen
     if seen is None or not _fresh(state, now) or seen.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
-    has = vm.actual.at_most(state.guest.had or vm.actual)
+    has = state.guest.had or vm.actual
     used = seen.sample.mem_used + kernel_share(seen.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 

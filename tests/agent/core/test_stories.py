@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
-from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, holding, patches, planned, settled, vm
+from tests.agent.core.story import GIB, NETWORK, POLICY, Story, asks, cu, holding, patches, planned, sample, settled, vm
 
 
 def test_asks_with_what_it_has_to_learn_the_compute_unit() -> None:
@@ -200,6 +200,16 @@ def test_lower_bounds_are_orders_that_need_no_proof_but_spare_memory_in_use() ->
     story = settled(4).looks(used=2.5)
     story.sees(vm(cu(4), version=2, high=2))
     assert story.acts() == [patches(Resources(MilliCpu(500), Bytes(3 * GIB)), 2)]
+
+
+def test_the_kernels_share_is_spared_until_the_next_look_after_a_shrink_too() -> None:
+    story = settled(4).sees(vm(cu(4), version=2, high=2))
+    total, used = int(3.5 * GIB), int(1.75 * GIB)
+    story.happens(Scraped(replace(sample(0.0, 0.0, 0.0), mem_total=Bytes(total), mem_available=Bytes(total - used))))
+    least = Resources(MilliCpu(500), Bytes(3 * GIB))
+    assert story.acts() == [patches(least, 2)]
+    story.obeys()
+    assert [action for action in story.acts() if isinstance(action, PatchVm)] == []
 
 
 def test_higher_bounds_are_asked_for_at_once() -> None:
