@@ -18,12 +18,26 @@ from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.network.namespaces import CLUSTER_NAME
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.running import run
 from scripts.autoscale.steps import StepView, show_failure
 from scripts.autoscale.vms import vm_table
 
-Name = Annotated[str, typer.Option("--name", help="The cluster's name; clusters with different names are independent.")]
+
+def cluster_name(given: str) -> str:
+    """The name of a cluster, which names its folder too. Raises ``typer.BadParameter``."""
+    if CLUSTER_NAME.fullmatch(given) is None:
+        raise typer.BadParameter(f"expected lower-case letters, digits and hyphens, at most 40, got {given!r}")
+    return given
+
+
+Name = Annotated[
+    str,
+    typer.Option(
+        "--name", callback=cluster_name, help="The cluster's name; clusters with different names are independent."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -210,6 +224,7 @@ async def _address(folder: ClusterFolder, vm: str, port: int) -> int:
     from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
+        await ask_cluster(folder, "status")  # says so where the cluster does not run
         answer = await ask_cluster(folder, "expose", await vm_host(folder.kubeconfig, vm), port)
     except (NoAnswerError, LookupError) as error:
         typer.echo(f"autoscale: {error}", err=True)

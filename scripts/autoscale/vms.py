@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
+import typer
 from rich.table import Table
 
 from deploy.kube.client import ApiError, client_from_kubeconfig
@@ -11,11 +14,16 @@ from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 
+_NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
+_GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")
+
 
 def vm_name(given: str) -> ObjectName:
-    """``NAME`` in the namespace ``default``, or ``NAMESPACE/NAME``."""
-    namespace, slash, name = given.rpartition("/")
-    return ObjectName(namespace if slash else "default", name)
+    """``NAME`` in the namespace ``default``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
+    found = _GIVEN.fullmatch(given)
+    if found is None:
+        raise typer.BadParameter(f"expected a VM as NAME or NAMESPACE/NAME, got {given!r}")
+    return ObjectName(found[1] or "default", found[2])
 
 
 async def vm_host(kubeconfig: Path, given: str) -> str:

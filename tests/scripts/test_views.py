@@ -1,8 +1,12 @@
 """What ``autoscale explain`` and ``autoscale top`` make of the answers they get."""
 
+import pytest
+import typer
+
 from protocol.kubernetes.objects import Json
 from scripts.autoscale.demonstration.fleet import marked, node_row
 from scripts.autoscale.explain import story
+from scripts.autoscale.local import cluster_name
 from scripts.autoscale.top import vm_row
 from scripts.autoscale.vms import vm_name
 from tests.neonvm.sample_objects import virtual_machine
@@ -166,3 +170,15 @@ def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
 
 def test_vms_are_named_with_or_without_their_namespace() -> None:
     assert (str(vm_name("db")), str(vm_name("prod/db"))) == ("default/db", "prod/db")
+
+
+@pytest.mark.parametrize("given", ["", "/", "a/", "/a", "a/b/c", "BAD NAME!", "../a"])
+def test_what_cannot_be_the_name_of_a_vm_is_refused_before_anything_is_asked(given: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected a VM as NAME or NAMESPACE/NAME"):
+        vm_name(given)
+
+
+@pytest.mark.parametrize("given", ["", "..", "../local", "BAD name", "a" * 41])
+def test_what_cannot_be_the_name_of_a_cluster_names_no_folder(given: str) -> None:
+    with pytest.raises(typer.BadParameter, match="at most 40"):
+        cluster_name(given)

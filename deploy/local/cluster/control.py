@@ -128,6 +128,8 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
+    except FileNotFoundError as error:
+        raise NoAnswerError(f"the cluster {folder.name!r} does not run; start it: autoscale local up") from error
     except (OSError, TimeoutError, msgspec.DecodeError) as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:

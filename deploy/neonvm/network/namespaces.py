@@ -38,7 +38,9 @@ from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
 CONTROL: Final = "10.100.0.1"
-_CLUSTER: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+CLUSTER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+"""What a cluster may be called."""
+
 _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up")
 
 
@@ -46,7 +48,7 @@ class NamespaceNetwork:
     """A ``ClusterNetwork`` and ``PodSockets`` of network namespaces. ``why`` ends its description."""
 
     def __init__(self, cluster: str, why: str) -> None:
-        if not _CLUSTER.fullmatch(cluster):
+        if not CLUSTER_NAME.fullmatch(cluster):
             raise NetworkError(
                 f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
             )

@@ -67,3 +67,8 @@ async def test_what_is_no_request_or_shows_no_token_changes_nothing(folder: Clus
     answer = await send(folder, line)
     assert answer == b"" or json.loads(answer)["error"]
     assert (await ask_cluster(folder, "status")).host == ""
+
+
+async def test_a_cluster_that_does_not_run_is_said_with_what_starts_it(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswerError, match="the cluster 'test' does not run; start it: autoscale local up"):
+        await ask_cluster(ClusterFolder("test", tmp_path), "status")
