@@ -195,7 +195,7 @@ def _pem(field: str, data: str | None, path: str | None) -> Pem:
     if not data:
         return Pem(path=path or "")
     try:
-        return Pem(text=base64.b64decode(data, validate=True).decode())
+        return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
     except (binascii.Error, ValueError):
         raise KubeconfigError(f"{field}: expected base64 of a PEM text") from None
 

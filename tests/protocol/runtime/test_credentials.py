@@ -176,6 +176,20 @@ def test_a_token_goes_before_a_plug_in() -> None:
     assert (login.token_path, login.plugin, login.server_name, login.namespace) == ("t", None, "b", "n")
 
 
+def test_certificates_may_be_written_on_many_lines() -> None:
+    lines = base64.encodebytes(b"certificate " * 20).decode()
+    login = parse_kubeconfig(
+        yaml.safe_dump(
+            {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://a", "certificate-authority-data": lines}}],
+            }
+        )
+    )
+    assert login.authority.text == "certificate " * 20
+
+
 def test_in_a_pod_the_service_account_speaks(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(pair("ca")[0])
     (tmp_path / "token").write_text("projected")
