@@ -187,19 +187,18 @@ class Probing:
             self._hurt(replace(shrunk, before=needed), now, policy)
 
     def _hurt(self, shrunk: Shrink, now: Instant, policy: CachePolicy) -> None:
-        """Takes the shrink back. A greater floor, from before the guest was idle, stays known."""
-        tries = tries_before(self.floor, now, policy.remember) + 1
+        """Takes the shrink back. A greater floor, from before the guest was idle, stays known.
+
+        What hurts works, however little: the guest is not idle, and as little work as this is none of an idle guest.
+        """
+        known, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
         cost = shrunk.cost if shrunk.cost.seconds else self.recent
-        if self.floor is None or self.floor.size <= shrunk.before:
-            self.floor = Floor(
-                size=shrunk.before,
-                hurt=shrunk.after,
-                at=now,
-                tries=tries,
-                retry_at=next_try(tries, now, policy),
-                cost=cost,
-                cores=max(shrunk.baseline.cores, cost.cores),
-            )
+        cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
+        if known is None or known.size <= shrunk.before:
+            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores)
+        else:
+            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores))
+        self.idle_since = None
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
         self._claimed_at = self._changed_at = now
 

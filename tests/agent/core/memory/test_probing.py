@@ -58,7 +58,34 @@ def test_a_hurt_on_the_way_down_of_an_idle_guest_leaves_the_greater_floor_known(
     probing.observe(look(4, busy()), Instant(1.0), POLICY)
     for second in range(2, 60):
         probing.observe(look(4, busy(stall=0.5)), Instant(float(second)), POLICY)
-    assert (probing.floor, probing.keep) == (floor(12), gib(6))
+    assert probing.floor is not None
+    assert (probing.floor.size, probing.keep) == (gib(12), gib(6))
+
+
+def test_a_load_that_returns_right_after_an_idle_guest_was_shrunk_gets_its_memory_back_at_once() -> None:
+    idle, thrashing = Cost(seconds=1.0), Cost(1.0, stalled=0.5, waited=0.5, work=0.2)
+    probing = Probing(floor=floor(12, cores=4.0))
+    for second in range(1000):
+        probing.observe(look(6, idle), Instant(float(second)), POLICY)
+    assert probing.is_lifted(Instant(1000.0), POLICY)
+    for second in range(1000, 1060):
+        probing.observe(look(4, thrashing), Instant(float(second)), POLICY)
+    assert probing.keep == gib(6)
+    for second in range(1060, 1400):
+        probing.observe(look(6, thrashing), Instant(float(second)), POLICY)
+    assert probing.keep == gib(12)
+
+
+def test_light_work_that_a_shrink_hurts_is_not_taken_for_idleness_again() -> None:
+    light, hurt = Cost(seconds=1.0, work=0.2), Cost(1.0, stalled=0.5, waited=0.5, work=0.2)
+    probing = Probing(floor=floor(12, cores=4.0))
+    for second in range(1000):
+        probing.observe(look(6, light), Instant(float(second)), POLICY)
+    for second in range(1000, 1060):
+        probing.observe(look(4, hurt), Instant(float(second)), POLICY)
+    for second in range(1060, 4600):
+        probing.observe(look(6, light), Instant(float(second)), POLICY)
+        assert probing.keep == gib(6)
 
 
 def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
