@@ -126,6 +126,8 @@ def early_target() -> tuple[Fleet, PodFacts]:
 
 def test_a_target_that_is_seen_before_its_migration_counts_as_its_vm_once_the_migration_is_seen() -> None:
     fleet, _ = early_target()
+    fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=8), uid="another"), LATER))
+    assert fleet.ledger.claims["t"].vm is None
     fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=9), uid="second"), LATER))
     assert (fleet.ledger.claims["t"].reserved, fleet.on("n2")) == (amount(2), amount(2))
 
