@@ -60,7 +60,7 @@ class MetricsSource(Protocol):
 
 
 class SchedulerClient(Protocol):
-    """The scheduler's door for agents (S4.4)."""
+    """The scheduler, as agents ask it (S4.4)."""
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Sends one request and returns the answer. Raises ``SchedulerError``."""

@@ -1,4 +1,4 @@
-"""The scheduler's door for agents over HTTP (S4.4, B.4): wire version v2.1, one POST for each request.
+"""The scheduler's port for agents over HTTP (S4.4, B.4): wire version v2.1, one POST for each request.
 
 Rules that hold here:
 

@@ -1,4 +1,4 @@
-"""The one door into a ``State``: every event changes it here and nowhere else.
+"""The only way to change a ``State``: every event is applied here.
 
 Rules that hold here:
 

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Objects are turned into facts at the door, one by one, and only facts are kept. An object that cannot be read is
+- Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
   reported once per version and kept as the most that it may be (``Kind.at_most``); a kind without such a fact keeps
   what was known before. It is never a reason to stop.
 - What a watch missed, the next list tells: the difference between what was known and what is listed goes to the

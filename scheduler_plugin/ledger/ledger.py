@@ -1,4 +1,4 @@
-"""The one door into the scheduler's state: facts, requests and outcomes go in, decisions and effects come out.
+"""The only entry to the scheduler's state: facts, requests and outcomes go in, decisions and effects come out.
 
 Rules that hold here:
 

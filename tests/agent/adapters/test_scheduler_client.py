@@ -1,4 +1,4 @@
-"""The scheduler's door over HTTP: what is sent, and whose fault every failure is."""
+"""The scheduler's client over HTTP: what is sent, and whose fault every failure is."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def runs(vm: Json) -> bool:
 
 async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
     """Asks so much of the VM's guest."""
-    door = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{door.port}", trust_env=False) as http:
+    exposed = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{exposed.port}", trust_env=False) as http:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
 
 
