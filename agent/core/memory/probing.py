@@ -158,6 +158,8 @@ class Probing:
         self.trial.baseline = min(self._anchor, self.trial.baseline, key=lambda cost: cost.loss(self.recent))
 
     def _account(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        if self.floor is not None and now - self.floor.at > policy.remember:
+            self.floor = None
         cost = view.cost
         if cost is None:
             return
@@ -169,8 +171,6 @@ class Probing:
         busy_once = self.floor.cores if self.floor is not None else 0.0
         is_idle = self.recent.cores < max(IDLE_CORES, policy.idle_share * busy_once)
         self.idle_since = (self.idle_since or now) if is_idle else None
-        if self.floor is not None and now - self.floor.at > policy.remember:
-            self.floor = None
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """What is needed for certain soon after a shrink should not have been taken.

@@ -52,6 +52,14 @@ def test_what_was_learned_is_forgotten_after_a_day() -> None:
     assert probing.floor is None
 
 
+def test_what_was_learned_is_forgotten_though_the_guest_shows_nothing_any_more() -> None:
+    probing, blind = Probing(floor=floor(8)), replace(look(8), free=None)
+    probing.observe(blind, Instant(DAY), POLICY)
+    assert probing.keep > Bytes(0)
+    probing.observe(blind, Instant(DAY + 1), POLICY)
+    assert (probing.floor, probing.keep) == (None, Bytes(0))
+
+
 def test_a_hurt_on_the_way_down_of_an_idle_guest_leaves_the_greater_floor_known() -> None:
     probing = Probing(floor=floor(12))
     probing.observe(look(6, busy()), Instant(0.0), POLICY)
