@@ -47,7 +47,8 @@ class BackgroundTasks:
 
     def bind_sent(self, uid: str) -> None:
         """A binding of this pod has an unknown outcome."""
-        self._sent_at[uid] = self._context.clock.now()
+        now = self._context.clock.now()
+        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < BIND_SETTLE} | {uid: now}
 
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
         """Reads a pod and tells the ledger as far as the answer may be believed. Raises ``ApiError``."""
@@ -64,7 +65,8 @@ class BackgroundTasks:
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-            self._context.feed.pods.forget(pod)
+            if self._context.feed.pod(pod, uid) is not None:  # a successor of that name may have come meanwhile
+                self._context.feed.pods.forget(pod)
             return None
         return found if found is not None and found.uid == uid else None
 

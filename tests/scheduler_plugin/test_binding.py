@@ -196,6 +196,28 @@ async def test_a_pod_that_is_gone_when_its_conflict_is_read_gives_the_room_back(
         assert scheduler.reserved("n1") == "0 cpu, 0"
 
 
+async def test_a_successor_that_is_bound_while_its_predecessor_is_not_found_keeps_its_room(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with running(cluster, clock) as scheduler:
+        pod = waiting_pod(cluster, "p")
+        await settle()
+        late = asyncio.Event()
+        cluster.faults += [
+            Fault(to("POST", "/binding"), refuse=409),
+            Fault(to("GET", "/pods/p"), refuse=404, hold=late),
+        ]
+        binding = asyncio.create_task(scheduler.bind(pod, "n1"))
+        await settle()
+        cluster.remove(PODS, "default", "p")
+        cluster.put(PODS, plain_pod("p", "6", "1Gi", "n1", uid="second"))
+        await settle()
+        late.set()
+        assert await binding != ""
+        await settle()
+        assert scheduler.reserved("n1") == "6 cpu, 1Gi"
+
+
 async def test_a_pod_that_cannot_be_read_keeps_its_room_and_is_read_again(
     cluster: FakeCluster, clock: FakeClock
 ) -> None:
