@@ -1,4 +1,4 @@
-"""Names that live in the Kubernetes API and that every party must spell alike (facts: NeonVM objects)."""
+"""Names that live in the Kubernetes API and that every party must spell alike."""
 
 from typing import Final
 

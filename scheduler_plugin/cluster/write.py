@@ -68,7 +68,7 @@ class ClusterWriter:
         await self.api.call(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
 
     async def touch_node(self, node: str, stamp: str) -> None:
-        """Wakes pods that wait for room (facts: a pod rejected by an extender sleeps until something changes)."""
+        """Wakes pods that wait for room: one that an extender rejected sleeps until something changes."""
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 

@@ -1,4 +1,4 @@
-"""kube-scheduler's extender protocol: decode, ask the service, encode. No decisions here (facts: JSON of the verbs).
+"""kube-scheduler's extender protocol: decode, ask the service, encode. No decisions here.
 
 Rules that hold here:
 

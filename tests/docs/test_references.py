@@ -16,7 +16,7 @@ _ROW = re.compile(r"\b(S[0-4]\.[0-9]+|B\.[1-9][0-9]?)(?:([abc])\b)?(?![\w.]*\d)"
 _RANGE = re.compile(r"\b(S[0-4]|B)\.([0-9]+) to (?:S[0-4]\.|B\.)([0-9]+)")
 _DECISION = re.compile(r"\bdecisions? ([0-9]+)(?![.0-9])", re.IGNORECASE)
 _DOCUMENT = re.compile(r"(?<![\w/])docs/[\w./-]+\.\w+")
-_NOWHERE = re.compile(r"\(architecture, |\bfacts §|\(issue\b|\bfindings\.md\b|\.\./shared\b")
+_NOWHERE = re.compile(r"\(architecture, |\bfacts §|(?<= )\(facts: |\(issue\b|\bfindings\.md\b|\.\./shared\b")
 
 
 def texts() -> list[Path]:

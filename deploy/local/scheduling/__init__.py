@@ -1,1 +1,1 @@
-"""A scheduling loop that treats its extender exactly as kube-scheduler does (facts: kube-scheduler extender)."""
+"""A scheduling loop that treats its extender exactly as kube-scheduler does."""

@@ -1,4 +1,4 @@
-"""kube-scheduler's JSON, key for key (facts: scores are integers, unset is null, only asked nodes are named)."""
+"""kube-scheduler's JSON, key for key: scores are integers, unset is null, only asked nodes are named."""
 
 from __future__ import annotations
 
