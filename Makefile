@@ -11,7 +11,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm lint format manifests bench bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm explore lint format manifests bench bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ coverage: env ## The pure packages' tests: every branch of them must be taken
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+explore: env ## The property tests of the quick suite with new random examples
+	AUTOSCALE_EXPLORE=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "hypothesis and not vm and not root" \
+		$(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
 	$(BIN)/pytest -m "root and not vm" $(TEST_ARGS)

@@ -159,6 +159,7 @@ def _truth(uid: str, truth: VmTruth, ledger: Ledger) -> list[str]:
     reserved = ZERO if claim is None else claim.reserved
     if not truth.guest.within(truth.permit):
         broken.append(f"pod {uid}: the guest has {truth.guest}, its agent holds {truth.permit}")
-    if not truth.permit.within(reserved):
+    is_unmeasured = claim is not None and claim.is_unmeasured  # nothing is free beside it, however little it reserves
+    if not truth.permit.within(reserved) and not is_unmeasured:
         broken.append(f"pod {uid}: its agent holds {truth.permit}, reserved is {reserved}")
     return broken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -156,6 +157,14 @@ def test_every_broken_rule_about_migrations_is_found(breaks: Callable[[Ledger], 
 )
 def test_the_truth_is_compared_where_it_is_known(truth: VmTruth, words: list[str]) -> None:
     assert violations(some_ledger(), {"uid-a": truth}) == words
+
+
+def test_a_pod_whose_vm_is_gone_may_use_more_than_it_reserves_because_nothing_is_free_beside_it() -> None:
+    """A scheduler that starts after the VM was deleted knows of its last pod only that it may have anything."""
+    orphan = replace(plain_pod("a", amount(1), "n1"), vm=name("a"), vm_uid="a-1")
+    fleet = Fleet(node(), orphan)
+    assert fleet.ledger.claims[orphan.uid].is_unmeasured
+    assert violations(fleet.ledger, {orphan.uid: VmTruth(amount(3), amount(3))}) == []
 
 
 def test_a_guest_without_a_claim_is_found() -> None:
