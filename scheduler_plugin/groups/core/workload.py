@@ -1,0 +1,231 @@
+"""The words that all group policies share: what a workload is, what is recommended, and what is decided.
+
+Rules that hold here:
+
+- A workload has replicas, all of one shape: the same containers with the same sizes. A VM has one container.
+- Every amount is optional: a container may set no request, a recommendation may leave a resource out.
+- CPU and memory share one code path: loop over ``RESOURCES`` and read ``sizes[resource]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, Literal, Self
+
+from protocol.units import Amount, Bytes, MilliCpu
+
+Resource = Literal["cpu", "memory"]
+"""A resource by its Kubernetes name."""
+
+RESOURCES: Final[tuple[Resource, ...]] = ("cpu", "memory")
+"""Everything that a container is sized in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceList:
+    """CPU and memory, each optional: requests, limits, or one row of a recommendation.
+
+    >>> sizes = ResourceList(cpu=MilliCpu(500))
+    >>> sizes["cpu"], sizes["memory"]
+    (MilliCpu(value=500), None)
+    """
+
+    cpu: MilliCpu | None = None
+    memory: Bytes | None = None
+
+    def __getitem__(self, resource: Resource) -> Amount | None:
+        return self.cpu if resource == "cpu" else self.memory
+
+    def __bool__(self) -> bool:
+        return self.cpu is not None or self.memory is not None
+
+    def __iter__(self) -> Iterator[tuple[Resource, Amount]]:
+        """Those that are given, CPU first."""
+        return ((name, amount) for name in RESOURCES if (amount := self[name]) is not None)
+
+    def with_value(self, resource: Resource, value: int | None) -> Self:
+        """The same with ``resource`` at ``value`` thousandths of a vCPU or bytes, or without it."""
+        if resource == "cpu":
+            return replace(self, cpu=None if value is None else MilliCpu(value))
+        return replace(self, memory=None if value is None else Bytes(value))
+
+    def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
+        """What is given, each changed to the value that ``change`` returns; None leaves it out."""
+        found = NOTHING
+        for resource, amount in self:
+            found = found.with_value(resource, change(resource, amount))
+        return found
+
+    def over(self, other: ResourceList) -> ResourceList:
+        """What is given here, and what only ``other`` gives."""
+        return ResourceList(
+            other.cpu if self.cpu is None else self.cpu, other.memory if self.memory is None else self.memory
+        )
+
+
+NOTHING: Final = ResourceList()
+"""Neither CPU nor memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of every replica: its name, requests and limits."""
+
+    name: str
+    requests: ResourceList = NOTHING
+    limits: ResourceList = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A Deployment, a StatefulSet or a group of VMs, as it is.
+
+    ``replicas`` is how many its spec asks for, ``ready`` how many serve; both are zero or more.
+    ``out_of_memory`` is set where a container was killed for want of memory since the last vertical scaling.
+    """
+
+    replicas: int
+    ready: int = 0
+    containers: tuple[Container, ...] = ()
+    out_of_memory: bool = False
+
+    def container(self, name: str) -> Container | None:
+        """The container of that name; None where there is none."""
+        return by_name(self.containers, name)
+
+
+def by_name(containers: Iterable[Container], name: str) -> Container | None:
+    """The first of ``containers`` with that name; None where there is none."""
+    return next((each for each in containers if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and the most of each resource; what is not given is not bounded. The least wins over the most."""
+
+    least: ResourceList = NOTHING
+    most: ResourceList = NOTHING
+
+    def clamp(self, resource: Resource, value: int) -> int:
+        """The value nearest to ``value`` that is within the bounds of ``resource``."""
+        least, most = self.least[resource], self.most[resource]
+        capped = value if most is None else min(value, most.value)
+        return capped if least is None else max(capped, least.value)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBounds:
+    """How few and how many replicas there may be: ``0 <= min <= max``."""
+
+    min: int
+    max: int
+
+    def clamp(self, replicas: int) -> int:
+        """The nearest number within the bounds."""
+        return max(self.min, min(self.max, replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRecommendation:
+    """How large one container should be: VPA's ``containerRecommendations``.
+
+    ``target`` is the size to give, ``lower`` and ``upper`` the sizes outside of which a change is urgent, ``uncapped``
+    the target before the resource policy's bounds.
+    """
+
+    name: str
+    target: ResourceList = NOTHING
+    lower: ResourceList = NOTHING
+    upper: ResourceList = NOTHING
+    uncapped: ResourceList = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalRecommendation:
+    """How large each container should be: VPA's ``status.recommendation``, or that of our own recommender."""
+
+    containers: tuple[ContainerRecommendation, ...] = ()
+
+    def container(self, name: str) -> ContainerRecommendation | None:
+        """The recommendation for the container of that name; None where there is none."""
+        return next((each for each in self.containers if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HorizontalRecommendation:
+    """How many replicas there should be: HPA's ``status.desiredReplicas`` and the bounds of its spec.
+
+    ``limited`` is HPA's condition ScalingLimited for want of replicas: without ``max`` it would have asked for more.
+    """
+
+    desired: int
+    min: int = 1
+    max: int = 1
+    limited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendations:
+    """What both recommenders say; None where one has nothing to say, or is not to be believed."""
+
+    horizontal: HorizontalRecommendation | None = None
+    vertical: VerticalRecommendation | None = None
+
+
+class Rule(StrEnum):
+    """By which rule something wanted was not done (S1.11): the reason in status, in Kubernetes' spelling."""
+
+    WEIGHT = "Weight"
+    POLICY = "Policy"
+    DELAY = "Delay"
+    MIN_CHANGE = "MinChange"
+    MAINTENANCE_WINDOW = "MaintenanceWindow"
+    BOUNDS = "Bounds"
+    UPDATE_MODE = "UpdateMode"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One wish that did not go through, or not whole: what was wanted, what is kept, and by which rule (S1.11).
+
+    ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None where nothing is set.
+    """
+
+    subject: str
+    wanted: Amount | int
+    kept: Amount | int | None
+    rule: Rule
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to write now. None and no container mean: leave it as it is.
+
+    ``containers`` holds only those that change, and of each only the amounts to write. ``explanation`` says in
+    sentences why so many and why so large.
+    """
+
+    replicas: int | None = None
+    containers: tuple[Container, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    explanation: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to write."""
+        return self.replicas is not None or bool(self.containers)
+
+    def applied(self, workload: Workload) -> Workload:
+        """``workload`` as it is once this decision is written."""
+        changed = tuple(_merged(each, by_name(self.containers, each.name)) for each in workload.containers)
+        replicas = workload.replicas if self.replicas is None else self.replicas
+        return replace(workload, replicas=replicas, containers=changed)
+
+
+def _merged(old: Container, new: Container | None) -> Container:
+    if new is None:
+        return old
+    return Container(old.name, new.requests.over(old.requests), new.limits.over(old.limits))
