@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from tests.conformance.cluster import MERGE_PATCH, Cluster, Json, done, refused
+from tests.conformance.cluster import MERGE_PATCH, STRATEGIC_PATCH, Cluster, Json, done, refused
 
 AUTH = "/apis/authentication.k8s.io/v1"
 AUDIENCE = "another"
@@ -69,6 +69,60 @@ def test_scale_shows_and_sets_the_replicas(cluster: Cluster) -> None:
     done(cluster.patch(f"{path}/scale", {"spec": {"replicas": 5}}, MERGE_PATCH))
     assert refused(cluster.patch(f"{path}/scale", {"spec": {"replicas": -1}}, MERGE_PATCH)) == (422, "Invalid")
     assert cluster.get(path)["spec"]["replicas"] == 5
+
+
+def sized_pod(cluster: Cluster, name: str) -> str:
+    """A pod with requests; its path."""
+    containers = [{"name": "main", "image": "example.invalid/image", "resources": {"requests": {"cpu": "1"}}}]
+    cluster.http.post(cluster.path("serviceaccounts"), json={"metadata": {"name": "default"}})
+    spec = {"schedulerName": "none-such", "automountServiceAccountToken": False, "containers": containers}
+    cluster.create(cluster.path("pods"), {"metadata": {"name": name}, "spec": spec})
+    return cluster.path("pods", name)
+
+
+def resources_patch(**resources: object) -> Json:
+    return {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+
+
+def test_a_pod_is_resized_through_its_own_subresource_only(cluster: Cluster) -> None:
+    path = sized_pod(cluster, "p")
+    before = cluster.get(path)
+    larger = resources_patch(requests={"cpu": "2"})
+    assert refused(cluster.patch(path, larger, STRATEGIC_PATCH)) == (422, "Invalid")
+    after = done(cluster.patch(f"{path}/resize", larger, STRATEGIC_PATCH))
+    assert after["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
+    assert after["metadata"]["generation"] == before["metadata"]["generation"] + 1
+    assert (after["status"]["phase"], cluster.get(f"{path}/resize")) == ("Pending", after)
+
+
+def test_a_resize_keeps_the_class_of_service_and_whatever_else_the_pod_is(cluster: Cluster) -> None:
+    path = sized_pod(cluster, "p")
+    nothing_left = resources_patch(requests={"cpu": None})
+    guaranteed = resources_patch(requests={"cpu": "1", "memory": "1Gi"}, limits={"cpu": "1", "memory": "1Gi"})
+    another_image = {"spec": {"containers": [{"name": "main", "image": "example.invalid/other"}]}}
+    another_resource = resources_patch(requests={"cpu": "1", "example.com/gpu": "1"}, limits={"example.com/gpu": "1"})
+    for wrong in (nothing_left, guaranteed, another_image, another_resource):
+        assert refused(cluster.patch(f"{path}/resize", wrong, STRATEGIC_PATCH)) == (422, "Invalid")
+    version = {"metadata": {"resourceVersion": "1"}, **resources_patch(requests={"cpu": "2"})}
+    assert refused(cluster.patch(f"{path}/resize", version, STRATEGIC_PATCH)) == (409, "Conflict")
+    assert cluster.get(path)["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "1"}}
+
+
+def test_an_autoscaler_needs_a_target_and_bounds_that_fit(cluster: Cluster) -> None:
+    path = cluster.path("horizontalpodautoscalers", "", "autoscaling/v2")
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}
+    made = cluster.create(path, {"metadata": {"name": "a"}, "spec": {"scaleTargetRef": target, "maxReplicas": 3}})
+    assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == (1, 3)
+    done(cluster.patch(f"{path}/a/status", {"status": {"currentReplicas": 1, "desiredReplicas": 2}}))
+    assert cluster.get(f"{path}/a")["status"]["desiredReplicas"] == 2
+    for wrong in (
+        {"maxReplicas": 3},
+        {"scaleTargetRef": target, "maxReplicas": 0},
+        {"scaleTargetRef": target, "minReplicas": 4, "maxReplicas": 3},
+        {"scaleTargetRef": target, "minReplicas": 0, "maxReplicas": 3},
+    ):
+        response = cluster.http.post(path, json={"metadata": {"name": "b"}, "spec": wrong})
+        assert refused(response) == (422, "Invalid")
 
 
 def token(cluster: Cluster, **spec: object) -> Json:

@@ -23,8 +23,8 @@ FILES: Final = (
 )
 """What people apply, in the order in which it can be applied."""
 
-NOT_APPLIED: Final = ("deploy/kubernetes/kind.yaml", "deploy/kubernetes/crds/*.yaml")
-"""kind's own file, and the parts of ``deploy/neonvm.yaml``."""
+NOT_APPLIED: Final = ("deploy/kubernetes/kind.yaml", "deploy/kubernetes/crds/*.yaml", "deploy/local/crds/*.yaml")
+"""kind's own file, the parts of ``deploy/neonvm.yaml``, and what only local clusters are given."""
 
 SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")
 """The ConfigMap and key that hold the sidecar's part of a pod, and the namespace in which such pods run."""

@@ -163,7 +163,7 @@ class Cluster:
         supervisor = await self._keep(stack, "api-server", api_server(self._folder, place))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
-        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} kinds of our own")
+        self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} custom kinds")
         return client, place.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:

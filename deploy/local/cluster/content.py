@@ -24,16 +24,20 @@ from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-CRD_FOLDER: Final = Path(__file__).resolve().parents[2] / "kubernetes" / "crds"
+_DEPLOY: Final = Path(__file__).resolve().parents[2]
+CRD_FOLDERS: Final = (_DEPLOY / "kubernetes" / "crds", _DEPLOY / "local" / "crds")
+"""Our own kinds, and those of others that a local cluster has as well."""
+
 _PAUSE: Final = Seconds(0.05)
 
 
 @cache
 def definitions() -> tuple[Json, ...]:
-    """The CRDs of ``deploy/kubernetes/crds``. They are read once; do not change them."""
+    """The CRDs of a local cluster. They are read once; do not change them."""
     documents = (
         document
-        for file in sorted(CRD_FOLDER.glob("*.yaml"))
+        for folder in CRD_FOLDERS
+        for file in sorted(folder.glob("*.yaml"))
         for document in yaml.load_all(file.read_text(), Loader=_Loader)
     )
     return tuple(
@@ -42,7 +46,7 @@ def definitions() -> tuple[Json, ...]:
 
 
 async def apply_crds(client: ApiClient, clock: Clock) -> int:
-    """Creates the CRDs of ``deploy/kubernetes/crds``, waits until they are served, and says how many there are."""
+    """Creates the CRDs of a local cluster, waits until they are served, and says how many there are."""
     found = definitions()
     for definition in found:
         await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)

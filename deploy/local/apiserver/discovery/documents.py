@@ -31,7 +31,8 @@ _SUBRESOURCE_KINDS: Final = {
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
     "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
 }
-_OWN_KIND: Final = {"status": ("get", "patch", "update"), "finalize": ("update",)}
+_WRITABLE: Final = ("get", "patch", "update")
+_OWN_KIND: Final = {"status": _WRITABLE, "resize": _WRITABLE, "finalize": ("update",)}
 
 
 def core_versions() -> JsonObject:

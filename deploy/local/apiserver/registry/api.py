@@ -188,7 +188,10 @@ class Api:
         metadata.check_identity(before.body, body, resource)
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
             raise modified(resource.subject(target.name))
-        return self._put(resource, before, _only_its_part(target, before.body, body), options)
+        part = _only_its_part(target, before.body, body)
+        if causes := list(strategy_of(resource.key).check_path(target.subresource, before.body, part)):
+            raise invalid(resource.subject(target.name), causes)
+        return self._put(resource, before, part, options)
 
     def _put(self, resource: Resource, before: Stored, body: JsonObject, options: WriteOptions) -> Outcome:
         strategy = strategy_of(resource.key)
@@ -285,6 +288,8 @@ def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> Json
     if target.subresource == "status":
         kept = {**before, "metadata": {**before["metadata"]}}
         return _with_status(kept, body)
+    if target.subresource == "resize":
+        return {**before, "spec": body.get("spec") or {}}
     if target.resource.has_status:
         return _with_status(body, before)
     return body

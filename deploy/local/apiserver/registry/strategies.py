@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from deploy.local.apiserver.apimachinery.errors import Cause, bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
+from deploy.local.apiserver.registry import pod_resources
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources import definitions
 from deploy.local.apiserver.schema.rules import unreadable
@@ -39,6 +40,8 @@ class Strategy:
     ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
     ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
     may not end yet for a reason of its own; ``warnings(body)`` are for the client that writes it.
+    ``check_path(subresource, before, body)`` finds what an update through that path (``""``: the object's own) may not
+    change.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -48,6 +51,7 @@ class Strategy:
     keeps_first_status: bool = False
     is_held: Callable[[JsonObject], bool] = lambda _: False
     warnings: Callable[[JsonObject], tuple[str, ...]] = lambda _: ()
+    check_path: Callable[[str, JsonObject, JsonObject], Iterator[Cause]] = lambda *_: iter(())
 
 
 def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
@@ -67,18 +71,7 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
 
 
 def _first_pod_status(body: JsonObject) -> JsonObject:
-    return {"phase": "Pending", "qosClass": _quality(field(body, ("spec", "containers")) or [])}
-
-
-def _quality(containers: list[JsonObject]) -> str:
-    resources = [container.get("resources") or {} for container in containers]
-    if not any(one.get("requests") or one.get("limits") for one in resources):
-        return "BestEffort"
-    guaranteed = all(
-        {"cpu", "memory"} <= (one.get("limits") or {}).keys() and one.get("requests", one["limits"]) == one["limits"]
-        for one in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
+    return {"phase": "Pending", "qosClass": pod_resources.service_class(field(body, ("spec", "containers")) or [])}
 
 
 def _check_pod(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
@@ -160,8 +153,34 @@ def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
     return definitions.completed(body, timestamp(now))
 
 
+def _complete_autoscaler(body: JsonObject, _: datetime) -> JsonObject:
+    spec: JsonObject = body.get("spec") or {}
+    return {**body, "spec": {**spec, "minReplicas": 1 if spec.get("minReplicas") is None else spec["minReplicas"]}}
+
+
+def _check_autoscaler(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
+    spec: JsonObject = body["spec"]
+    target: JsonObject = spec.get("scaleTargetRef") or {}
+    for part in ("kind", "name"):
+        if not target.get(part):
+            yield Cause(f"spec.scaleTargetRef.{part}", "Required value", "FieldValueRequired")
+    most, least = spec.get("maxReplicas") or 0, spec["minReplicas"]
+    if most < 1:
+        yield Cause("spec.maxReplicas", f"Invalid value: {most}: must be greater than 0")
+    elif most < least:
+        yield Cause("spec.maxReplicas", f"Invalid value: {most}: must be greater than or equal to `minReplicas`")
+    if least < 1:
+        yield Cause("spec.minReplicas", f"Invalid value: {least}: must be greater than or equal to 1")
+
+
 STRATEGIES: Final[dict[str, Strategy]] = {
-    "pods": Strategy(_complete_pod, _check_pod, _pod_grace, _first_pod_status),
+    "pods": Strategy(
+        _complete_pod,
+        _check_pod,
+        _pod_grace,
+        _first_pod_status,
+        check_path=pod_resources.faults,
+    ),
     "nodes": Strategy(keeps_first_status=True),
     "namespaces": Strategy(_complete_namespace, first_status=lambda _: {"phase": "Active"}, is_held=_is_held_namespace),
     "secrets": Strategy(_complete_secret, _check_immutable),
@@ -170,6 +189,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "deployments.apps": Strategy(_defaults("spec", replicas=1)),
     "replicasets.apps": Strategy(_defaults("spec", replicas=1)),
     "statefulsets.apps": Strategy(_defaults("spec", replicas=1)),
+    "horizontalpodautoscalers.autoscaling": Strategy(_complete_autoscaler, _check_autoscaler),
     definitions.CRD_KEY: Strategy(
         _complete_definition, keeps_first_status=True, warnings=lambda body: tuple(unreadable(body.get("spec")))
     ),

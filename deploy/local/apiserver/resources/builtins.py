@@ -85,6 +85,14 @@ _SERVICE: Final = (
     Column("Port(s)", "computed:ports"),
     _AGE,
 )
+_AUTOSCALER: Final = (
+    Column("Reference", ".spec.scaleTargetRef.name"),
+    Column("MinPods", ".spec.minReplicas", "integer"),
+    Column("MaxPods", ".spec.maxReplicas", "integer"),
+    Column("Replicas", ".status.currentReplicas", "integer"),
+    Column("Desired", ".status.desiredReplicas", "integer", priority=1),
+    _AGE,
+)
 _LEASE: Final = (Column("Holder", ".spec.holderIdentity"), _AGE)
 _CONFIG: Final = (Column("Data", "computed:data-count", "integer"), _AGE)
 _SECRET: Final = (Column("Type", ".type"), *_CONFIG)
@@ -137,7 +145,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         "Pod",
         short_names=("po",),
         categories=_ALL,
-        subresources=("status", "binding", "eviction"),
+        subresources=("status", "binding", "eviction", "resize"),
         selectable=_POD_FIELDS,
         columns=_POD,
         generation=True,
@@ -267,6 +275,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         short_names=("hpa",),
         categories=_ALL,
         subresources=("status",),
+        columns=_AUTOSCALER,
     ),
     _R(
         "batch",

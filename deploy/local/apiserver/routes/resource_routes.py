@@ -96,6 +96,9 @@ class ResourceRoutes:
             ("GET", "status"): self._get,
             ("PUT", "status"): self._update,
             ("PATCH", "status"): self._patch,
+            ("GET", "resize"): self._get,
+            ("PUT", "resize"): self._update,
+            ("PATCH", "resize"): self._patch,
             ("PUT", "finalize"): self._finalize,
         }
 

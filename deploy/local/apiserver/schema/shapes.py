@@ -147,6 +147,12 @@ _BUILTIN: Final[dict[str, JsonObject]] = {
     "deployments.apps": _object(spec=_SCALED, status=_SCALED),
     "replicasets.apps": _object(spec=_SCALED, status=_SCALED),
     "statefulsets.apps": _object(spec=_SCALED, status=_SCALED),
+    "horizontalpodautoscalers.autoscaling": _object(
+        spec=_object(
+            scaleTargetRef=_object(apiVersion=_TEXT, kind=_TEXT, name=_TEXT), minReplicas=_WHOLE, maxReplicas=_WHOLE
+        ),
+        status=_object(currentReplicas=_WHOLE, desiredReplicas=_WHOLE, conditions=_CONDITIONS),
+    ),
 }
 _PLAIN: Final = _object(spec=_ANY, status=_ANY)
 
