@@ -1,4 +1,4 @@
-"""Events: what the scheduler tells people on an object, shown by ``kubectl describe``.
+"""Events: what our programs tell people on an object, shown by ``kubectl describe``.
 
 An Event's name says what it is about where that happens once: told twice, it is there once (409).
 """
@@ -53,8 +53,8 @@ def about_vm(vm: VirtualMachine) -> EventSubject:
     return EventSubject(VIRTUAL_MACHINES, vm.name, vm.uid)
 
 
-def event_body(event: EventRecord, stamp: str) -> JsonObject:
-    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
+def event_body(event: EventRecord, stamp: str, component: str = "autoscale-scheduler") -> JsonObject:
+    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name its own, ``component`` tells it."""
     about = event.about
     name = event.name or f"{about.name.name}.{''.join(filter(str.isdigit, stamp))}"
     return {
@@ -74,6 +74,6 @@ def event_body(event: EventRecord, stamp: str) -> JsonObject:
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,
-        "reportingComponent": "autoscale-scheduler",
-        "source": {"component": "autoscale-scheduler"},
+        "reportingComponent": component,
+        "source": {"component": component},
     }

@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -20,9 +21,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from protocol.runtime.clock import Clock
-from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Limits, Peers
 from scheduler_plugin.web.tls import Tls, renew
+
+LOG: Final = logging.getLogger("autoscale.serving")
 
 GRACE: Final = 1
 """Seconds that open requests get at the end."""

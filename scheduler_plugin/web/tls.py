@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Final, Never
 
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.telemetry import LOG
+
+LOG: Final = logging.getLogger("autoscale.serving")
 
 CERTIFICATE_INTERVAL: Final = Seconds(10.0)
 """How often the files are looked at."""

@@ -23,13 +23,13 @@ from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
-from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
+from protocol.runtime.work_queue import WorkQueue
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4

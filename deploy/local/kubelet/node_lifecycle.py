@@ -15,13 +15,13 @@ from typing import Final
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Informer
 from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
-from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import Json, items, name_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Instant, Seconds
 
 GRACE: Final = Seconds(40.0)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.kube.informer import Change, Informer
-from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import is_leaving, name_of, node_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
 
 
 class PodGarbageCollector:

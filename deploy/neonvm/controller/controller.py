@@ -15,21 +15,21 @@ from deploy.kube.events import WARNING
 from deploy.neonvm.controller.plan import Facts, Plan, UnderWay, plan
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.by_vm import ByVm
-from deploy.neonvm.objects.conditions import stamped
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.phases import RUNNING, is_under_way
 from deploy.neonvm.objects.pods import runner_pod, usage_annotation
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
-from deploy.work_queue import WorkQueue
 from protocol.backoff import Backoff
+from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
+from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.objects.conditions import condition
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
 from deploy.neonvm.objects.pods import MOVED
 from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
 from deploy.neonvm.ports import GuestPhase, GuestState
+from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
 from protocol.units import Resources

@@ -21,12 +21,12 @@ from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
-from deploy.work_queue import WorkQueue
 from protocol.kubernetes.objects import Json, labels_of, name_of, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
+from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Instant, QuantityError, Seconds
 from protocol.virtual_machine import InvalidObjectError
 

@@ -14,11 +14,11 @@ from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import MigrationFacts, MigrationPlan
 from deploy.neonvm.migration.transfers import Transfers
-from deploy.neonvm.objects.conditions import stamped
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
 from deploy.neonvm.ports import TransferInfo, TransferLimits
+from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES

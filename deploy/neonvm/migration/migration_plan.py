@@ -23,7 +23,6 @@ from deploy.neonvm.migration.migration_facts import (
     Sending,
     TransferState,
 )
-from deploy.neonvm.objects.conditions import condition
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import (
     ENDED,
@@ -37,6 +36,7 @@ from deploy.neonvm.objects.phases import (
     is_held,
 )
 from deploy.neonvm.ports import PodRole
+from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text, whole
 
 _NOTHING: Final = MigrationPlan()

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from deploy.work_queue import WorkQueue
 from protocol.messages import ObjectName
+from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Seconds
 from tests.fake_clock import FakeClock, settle
 
