@@ -57,5 +57,22 @@ GPU_SUFFIX: Final = "/gpu"
 SCHEDULER_NAME: Final = "autoscale-scheduler"
 """The ``schedulerName`` of pods that our extender places."""
 
+GROUP_GROUP: Final = "autoscaling.neon.tech"
+GROUP_VERSION: Final = "v1alpha1"
+GROUP_PLURAL: Final = "virtualmachinegroups"
+GROUP_KIND: Final = "VirtualMachineGroup"
+
+LABEL_GROUP: Final = "autoscaling.neon.tech/group"
+"""On a VirtualMachine and its pod: the VirtualMachineGroup, in the same namespace, that it belongs to."""
+
+LABEL_ROLE: Final = "autoscaling.neon.tech/role"
+"""On a VirtualMachine of a group and its pod: ``primary`` or ``replica``."""
+
+ANNOTATION_DRAINING: Final = "autoscaling.neon.tech/draining-since"
+"""On a VirtualMachine of a group: since when it has been about to leave, in RFC 3339."""
+
+KERNEL_PRIMARY: Final = "autoscale.primary"
+"""On a guest's kernel command line: the address of the primary that its database streams from as a standby."""
+
 TOKEN_AUDIENCE: Final = "autoscale-scheduler"  # noqa: S105 - the audience of a token, not a secret
 """The audience of the projected service-account token with which an agent speaks to the scheduler."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the definitions of deploy/kubernetes/crds together into deploy/neonvm.yaml: one file to apply.
+# Puts NeonVM's definitions in deploy/kubernetes/crds together into deploy/neonvm.yaml: one file to apply.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,7 +7,7 @@ usage() {
   cat <<EOF
 Usage: scripts/render-neonvm.sh [--check]
 
-Writes deploy/neonvm.yaml from deploy/kubernetes/crds/*.yaml. Edit those, then run this (or: make manifests).
+Writes deploy/neonvm.yaml from deploy/kubernetes/crds/virtualmachine{s,migrations}.yaml. Edit those, then run this (or: make manifests).
   --check  write nothing; exit 1 where the file is not what would be written
 EOF
 }
@@ -15,7 +15,7 @@ EOF
 rendered() {
   local file
   echo "# The resources of NeonVM. Written by scripts/render-neonvm.sh from deploy/kubernetes/crds; edit those, not this."
-  for file in deploy/kubernetes/crds/*.yaml; do
+  for file in deploy/kubernetes/crds/virtualmachine{migrations,s}.yaml; do
     echo "---"
     cat "$file"
   done

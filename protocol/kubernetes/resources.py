@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL, VM_VERSION
+from protocol.names import (
+    GROUP_GROUP,
+    GROUP_KIND,
+    GROUP_PLURAL,
+    GROUP_VERSION,
+    MIGRATION_PLURAL,
+    VM_GROUP,
+    VM_PLURAL,
+    VM_VERSION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,9 @@ LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 VIRTUAL_MACHINES: Final = Resource(VM_GROUP, VM_VERSION, VM_PLURAL, "VirtualMachine")
 MIGRATIONS: Final = Resource(VM_GROUP, VM_VERSION, MIGRATION_PLURAL, "VirtualMachineMigration")
+VM_GROUPS: Final = Resource(GROUP_GROUP, GROUP_VERSION, GROUP_PLURAL, GROUP_KIND)
+SERVICES: Final = Resource("", "v1", "services", "Service")
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

@@ -1,0 +1,60 @@
+"""How a replica leaves: marked, out of the read endpoint, empty of clients, deleted (pure).
+
+    stays ── marked ──► drains ── no session, or grace and its transactions over ──► is deleted
+      ▲                   │
+      └── wanted again ───┘
+
+- The mark is an annotation of the VM, so a controller that starts anew goes on where its predecessor was.
+- A transaction that began within the grace period is waited for, also beyond it, until the time-out.
+- Clients that looked the endpoint up just before the mark still come: an empty replica is not deleted at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member
+
+SETTLE: Final = Seconds(5.0)
+"""So long a client may still come that read the endpoint before it changed."""
+
+_LOOK: Final = Seconds(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How far a replica's leaving is. ``look_again`` is when that may have changed, None once it is ``done``."""
+
+    done: bool
+    because: str
+    look_again: Seconds | None = None
+
+
+def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
+    """Whether a replica that has been draining for ``age`` may be deleted now."""
+    if not member.available:
+        return Drain(True, "its database does not run: it has no clients")
+    if age >= spec.drain_timeout:
+        return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
+    if age < SETTLE:
+        return _waits("clients may still have its address")
+    if member.database is None:
+        return _waits("its database cannot be asked for its sessions")
+    return _asked(member.database, age, spec)
+
+
+def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
+    if not database.sessions:
+        return Drain(True, "it has no session left")
+    if age < spec.grace:
+        return _waits(f"{database.sessions} sessions, {age:.0f} s of {spec.grace:g} s")
+    oldest = database.oldest_transaction
+    if oldest is not None and oldest >= age - spec.grace:
+        return _waits("a transaction that began within the grace period is not over")
+    return Drain(True, f"the grace period of {spec.grace:g} s is over and no transaction of it is open")
+
+
+def _waits(because: str) -> Drain:
+    return Drain(False, because, _LOOK)

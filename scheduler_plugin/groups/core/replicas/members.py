@@ -1,0 +1,118 @@
+"""A group of VMs as it is wanted, and its members as they are (pure).
+
+- A member is known by its name and its owner: ``GROUP-primary``, ``GROUP-replica-0`` and so on. The name alone says its
+  role, so a controller that starts anew finds what its predecessor made, and never makes it twice.
+- Times are ages in seconds, as of the moment at which the members were looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from protocol.units import Seconds
+
+_REPLICA: Final = re.compile(r"(?P<group>.+)-replica-(?P<ordinal>0|[1-9][0-9]{0,5})")
+
+
+class Role(StrEnum):
+    """What a member is for: the one primary takes writes, replicas serve reads."""
+
+    PRIMARY = "primary"
+    REPLICA = "replica"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A group as it is wanted (``spec`` of a VirtualMachineGroup).
+
+    ``replicas`` counts read replicas; the primary comes on top. ``max_lag`` is how far a replica that serves may be
+    behind. A replica that leaves has ``grace`` to lose its sessions; transactions that began within it have until
+    ``drain_timeout``, counted from the same moment.
+    """
+
+    name: str
+    replicas: int
+    max_lag: Seconds = Seconds(10.0)
+    grace: Seconds = Seconds(30.0)
+    drain_timeout: Seconds = Seconds(600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseState:
+    """What the database of a member says of itself.
+
+    ``streaming``: it receives the primary's changes at this moment. ``lag`` is how far it is behind what it received;
+    None where that is not known. ``sessions`` counts clients; ``oldest_transaction`` is the age of the oldest
+    transaction that one of them has open, None where none is.
+    """
+
+    is_standby: bool
+    streaming: bool = False
+    lag: Seconds | None = None
+    sessions: int = 0
+    oldest_transaction: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One VM of the group as it is.
+
+    ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
+    one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
+    when it has been about to leave, None where it stays. ``listed``: the read endpoint has it now. ``database`` is
+    None where it cannot be asked at the moment.
+    """
+
+    name: str
+    uid: str
+    role: Role
+    ordinal: int
+    created: str
+    source: str = ""
+    address: str = ""
+    node: str = ""
+    available: bool = False
+    leaving: bool = False
+    draining: Seconds | None = None
+    listed: bool = False
+    database: DatabaseState | None = None
+
+    @property
+    def sessions(self) -> int:
+        """How many clients it has, as far as it is known."""
+        return self.database.sessions if self.database is not None else 0
+
+
+def member_name(group: str, role: Role, ordinal: int = 0) -> str:
+    """The name of a member's VM.
+
+    >>> member_name("shop", Role.PRIMARY), member_name("shop", Role.REPLICA, 2)
+    ('shop-primary', 'shop-replica-2')
+    """
+    return f"{group}-{role}" if role is Role.PRIMARY else f"{group}-{role}-{ordinal}"
+
+
+def role_of(group: str, name: str) -> tuple[Role, int] | None:
+    """Role and ordinal of the VM called ``name``; None where no member of ``group`` is called so.
+
+    >>> role_of("shop", "shop-replica-2"), role_of("shop", "shop-replica-02")
+    ((<Role.REPLICA: 'replica'>, 2), None)
+    """
+    if name == member_name(group, Role.PRIMARY):
+        return Role.PRIMARY, 0
+    found = _REPLICA.fullmatch(name)
+    return (Role.REPLICA, int(found["ordinal"])) if found is not None and found["group"] == group else None
+
+
+def primary_of(members: Iterable[Member]) -> Member | None:
+    """The primary, where there is one that is not being deleted."""
+    return next((each for each in members if each.role is Role.PRIMARY and not each.leaving), None)
+
+
+def replicas_of(members: Iterable[Member]) -> list[Member]:
+    """The replicas, by their ordinals."""
+    return sorted((each for each in members if each.role is Role.REPLICA), key=lambda each: each.ordinal)

@@ -1,0 +1,130 @@
+"""The VMs of a VirtualMachineGroup: how they are made, and how a member is read from its VM (pure).
+
+- A member's VM is the template's with the group as its owner, labels that name group and role, and the wish to stand on
+  another node than the others (preferred, so that a full cluster still runs them all).
+- A replica is told its primary on the kernel command line, which every NeonVM passes to its guest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    is_leaving,
+    items,
+    name_of,
+    text,
+    uid_of,
+)
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.group_plan import NewMember
+from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member, Role, role_of
+from scheduler_plugin.groups.objects.vm_group import VmGroup
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def member_vm(group: VmGroup, new: NewMember) -> Json:
+    """The VirtualMachine of a new member."""
+    template = group.template if new.role is Role.PRIMARY else group.replica_template
+    spec = child(template, "spec")
+    guest = child(spec, "guest")
+    if new.source:
+        words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
+        guest["appendKernelCmdline"] = " ".join(word for word in words if word)
+    labels: Json = {**child(template, "metadata", "labels"), **member_labels(group, new.role)}
+    return {
+        "apiVersion": VIRTUAL_MACHINES.api_version,
+        "kind": VIRTUAL_MACHINES.kind,
+        "metadata": {
+            "name": new.name,
+            "namespace": group.name.namespace,
+            "labels": labels,
+            "annotations": child(template, "metadata", "annotations"),
+            "ownerReferences": [owner_reference(group)],
+        },
+        "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
+    }
+
+
+def member_labels(group: VmGroup, role: Role) -> Json:
+    """What the VMs of that role, and their pods, are found by."""
+    return {LABEL_GROUP: group.name.name, LABEL_ROLE: role.value}
+
+
+def owner_reference(group: VmGroup) -> Json:
+    """The reference that makes the group the owner of an object: it is deleted with the group."""
+    return {
+        "apiVersion": VM_GROUPS.api_version,
+        "kind": VM_GROUPS.kind,
+        "name": group.name.name,
+        "uid": group.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _spread(group: VmGroup, spec: JsonObject) -> Json:
+    affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
+    others = {"matchLabels": {LABEL_GROUP: group.name.name}}
+    term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
+    return {**affinity, "podAntiAffinity": {**apart, _PREFERRED: [*items(apart, _PREFERRED), term]}}
+
+
+def is_of(vm: JsonObject, group: VmGroup) -> bool:
+    """Whether the VM belongs to the group: the group is its controller."""
+    owners = [each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True]
+    return any(text(each, "uid") == group.uid for each in owners)
+
+
+def read_member(
+    vm: JsonObject, group: VmGroup, listed: frozenset[str], database: DatabaseState | None, wall: float
+) -> Member | None:
+    """The member that ``vm`` is; None where its name is not a member's.
+
+    ``listed`` are the UIDs of the VMs that the read endpoint has; ``wall`` is the present in seconds since 1970.
+    """
+    role = role_of(group.name.name, name_of(vm).name)
+    if role is None:
+        return None
+    conditions = [
+        text(each, "status") for each in items(vm, "status", "conditions") if text(each, "type") == "Available"
+    ]
+    return Member(
+        name=name_of(vm).name,
+        uid=uid_of(vm),
+        role=role[0],
+        ordinal=role[1],
+        created=text(vm, "metadata", "creationTimestamp"),
+        source=source_of(vm),
+        address=text(vm, "status", "extraNetIP") or text(vm, "status", "podIP"),
+        node=text(vm, "status", "node"),
+        available=conditions == ["True"],
+        leaving=is_leaving(vm),
+        draining=_draining(vm, wall),
+        listed=uid_of(vm) in listed,
+        database=database,
+    )
+
+
+def source_of(vm: JsonObject) -> str:
+    """The address of the primary that a replica's VM was told; empty where it was told none."""
+    words = text(vm, "spec", "guest", "appendKernelCmdline").split()
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_PRIMARY}=")), "")
+
+
+def _draining(vm: JsonObject, wall: float) -> Seconds | None:
+    """For how long the VM has been about to leave; a mark that cannot be read, or lies ahead, counts as set now."""
+    mark = annotations_of(vm).get(ANNOTATION_DRAINING)
+    if mark is None:
+        return None
+    since = parse_timestamp(mark)
+    return Seconds(0.0 if since is None else max(0.0, wall - since))

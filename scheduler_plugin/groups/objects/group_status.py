@@ -1,0 +1,110 @@
+"""The status of a VirtualMachineGroup: who its members are, what they do, and what is wrong (pure).
+
+What changes all the time (sessions, ages) is left out: each change of a status is a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.kubernetes.conditions import condition, stamped
+from protocol.kubernetes.objects import Json, JsonObject, whole
+from protocol.names import LABEL_GROUP, LABEL_ROLE
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
+from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
+from scheduler_plugin.groups.objects.vm_group import VmGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What a condition says: ``reason`` is one CamelCase word, ``message`` a sentence for people."""
+
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def group_status(found: JsonObject, group: VmGroup, members: Sequence[Member], plan: GroupPlan, now: str) -> Json:
+    """The whole status of the group ``found``, to be merged into the object. ``now`` is a Kubernetes timestamp."""
+    going = {each.member.name for each in plan.drain}
+    returning = {each.name for each in plan.stay}
+    replicas = replicas_of(members)
+    draining = [
+        each
+        for each in replicas
+        if each.name in going or each.leaving or (each.draining is not None and each.name not in returning)
+    ]
+    primary = primary_of(members)
+    verdict = _primary_ready(primary, plan)
+    status: Json = {
+        "observedGeneration": whole(found, "metadata", "generation"),
+        "replicas": len(replicas) - len(draining),
+        "readyReplicas": len(plan.serving),
+        "drainingReplicas": len(draining),
+        "selector": selector(group),
+        "members": [_member(each, plan) for each in members],
+        "conditions": [
+            _condition(found, "Accepted", _Verdict(True, "Valid")),
+            _condition(found, "PrimaryReady", verdict),
+            _condition(found, "Ready", _ready(group, verdict, plan)),
+        ],
+    }
+    if primary is not None:
+        status["primary"] = {"name": primary.name, "uid": primary.uid, "address": primary.address, "node": primary.node}
+    return stamped(status, now)
+
+
+def refused_status(found: JsonObject, fault: str, now: str) -> Json:
+    """The status of a group that cannot be read: all else of it stays as it was."""
+    refused = _Verdict(False, "InvalidSpec", fault)
+    conditions = [_condition(found, kind, refused) for kind in ("Accepted", "Ready")]
+    return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
+
+
+def selector(group: VmGroup) -> str:
+    """What ``/scale`` says the replicas' pods are found by."""
+    return f"{LABEL_GROUP}={group.name.name},{LABEL_ROLE}={Role.REPLICA}"
+
+
+def _member(member: Member, plan: GroupPlan) -> Json:
+    reasons = {each.member.name: each.because for each in (*plan.held_back, *plan.delete)}
+    serves = any(each.name == member.name for each in plan.serving)
+    shown: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
+    if member.role is Role.REPLICA:
+        shown.update(serving=serves, message=reasons.get(member.name, ""))
+        shown["state"] = _state(member, plan, serves=serves)
+    else:
+        shown["state"] = "Running" if member.available else "Starting"
+    return shown
+
+
+def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
+    if member.leaving or any(each.member.name == member.name for each in plan.delete):
+        return "Leaving"
+    if member.draining is not None or any(each.member.name == member.name for each in plan.drain):
+        return "Draining"
+    return "Serving" if serves else "Starting"
+
+
+def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
+    if plan.fault:
+        return _Verdict(False, "PrimaryMissing", plan.fault)
+    if primary is None or not primary.available:
+        return _Verdict(False, "PrimaryStarting", "the primary's database does not answer yet")
+    return _Verdict(True, "Serves")
+
+
+def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan) -> _Verdict:
+    wanted, serving = group.spec.replicas, len(plan.serving)
+    if not primary.holds:
+        return primary
+    count = f"{serving} of {wanted} replicas serve"
+    if serving >= wanted:
+        return _Verdict(True, "AllServe", count)
+    waits = "; ".join(f"{each.member.name}: {each.because}" for each in plan.held_back)
+    return _Verdict(False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
+
+
+def _condition(found: JsonObject, kind: str, verdict: _Verdict) -> Json:
+    return condition(found, kind, str(verdict.holds), verdict.reason, verdict.message)

@@ -1,0 +1,124 @@
+"""The read endpoint of a VirtualMachineGroup: a headless Service and its EndpointSlice (pure).
+
+Clients of ``GROUP-read`` reach the replicas that serve. One that drains stays in the slice as ``terminating``, so
+that its clients keep what they have, and is not ``ready``, so that no new one comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.names import LABEL_GROUP
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
+from scheduler_plugin.groups.core.replicas.members import Member
+from scheduler_plugin.groups.objects.group_members import owner_reference
+from scheduler_plugin.groups.objects.vm_group import VmGroup
+
+MANAGED_BY = "autoscale-groups"
+
+
+def endpoint_name(group: ObjectName) -> ObjectName:
+    """The name of the Service and of its EndpointSlice.
+
+    >>> str(endpoint_name(ObjectName("default", "shop")))
+    'default/shop-read'
+    """
+    return ObjectName(group.namespace, f"{group.name}-read")
+
+
+def read_service(group: VmGroup) -> Json:
+    """The headless Service; it selects nothing, because only the slice says who serves."""
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": _metadata(group, {LABEL_GROUP: group.name.name}),
+        "spec": {"clusterIP": "None", "type": "ClusterIP", "ports": _ports(group)},
+    }
+
+
+def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
+    """The slice that lists the replicas as ``plan`` has them."""
+    draining = [each.member for each in plan.held_back if each.member.available and _goes(each.member, plan)]
+    found = [
+        *(_endpoint(each, group, True) for each in plan.serving),
+        *(_endpoint(each, group, False) for each in draining),
+    ]
+    labels = {
+        "kubernetes.io/service-name": endpoint_name(group.name).name,
+        "endpointslice.kubernetes.io/managed-by": MANAGED_BY,
+        LABEL_GROUP: group.name.name,
+    }
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": _metadata(group, labels),
+        "addressType": "IPv4",
+        "endpoints": found,
+        "ports": _ports(group),
+    }
+
+
+def listed_uids(found: JsonObject) -> frozenset[str]:
+    """The UIDs of the VMs that a slice offers to new clients."""
+    offered = [each for each in items(found, "endpoints") if child(each, "conditions").get("ready") is True]
+    return frozenset(text(each, "targetRef", "uid") for each in offered)
+
+
+def differs(found: JsonObject, wanted: JsonObject) -> bool:
+    """Whether a slice has to be written to become the one that is wanted."""
+    return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
+
+
+def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
+    """Where new clients can go: addresses and the port of a slice.
+
+    >>> serving = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
+    >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})
+    [('10.0.0.1', 5432)]
+    """
+    ports = [each["port"] for each in items(found, "ports") if isinstance(each.get("port"), int)]
+    return [
+        (address, port) for address in _addresses(items(found, "endpoints")) for port in ports if isinstance(port, int)
+    ]
+
+
+def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:
+    for each in endpoints:
+        addresses = each.get("addresses")
+        if child(each, "conditions").get("ready") is True and isinstance(addresses, list):
+            yield from (str(address) for address in addresses)
+
+
+def _goes(member: Member, plan: GroupPlan) -> bool:
+    return member.draining is not None or any(each.member.name == member.name for each in plan.drain)
+
+
+def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
+    name = endpoint_name(group.name)
+    return {
+        "name": name.name,
+        "namespace": name.namespace,
+        "labels": labels,
+        "ownerReferences": [owner_reference(group)],
+    }
+
+
+def _ports(group: VmGroup) -> list[Json]:
+    return [{"name": "postgres", "port": group.port, "protocol": "TCP"}]
+
+
+def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:
+    return {
+        "addresses": [member.address],
+        "conditions": {"ready": ready, "serving": True, "terminating": not ready},
+        **({"nodeName": member.node} if member.node else {}),
+        "targetRef": {
+            "kind": VIRTUAL_MACHINES.kind,
+            "namespace": group.name.namespace,
+            "name": member.name,
+            "uid": member.uid,
+        },
+    }

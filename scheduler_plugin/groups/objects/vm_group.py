@@ -1,0 +1,132 @@
+"""VirtualMachineGroup objects, read into one frozen value (pure).
+
+- What cannot be read raises ``InvalidGroupError`` with the path of the field: the object's condition says it, and
+  nothing of the group is changed.
+- The templates are kept as they are written, but must make a VM that can be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.durations import DurationError, parse_duration
+from protocol.field_errors import shown
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, whole
+from protocol.messages import ObjectName
+from protocol.names import KERNEL_PRIMARY
+from protocol.units import Seconds
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.groups.core.replicas.members import GroupSpec
+
+MOST_REPLICAS: Final = 64
+POSTGRES: Final = 5432
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+class InvalidGroupError(ValueError):
+    """A VirtualMachineGroup breaks a rule; the message begins with the path of the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmGroup:
+    """What this project needs to know of a VirtualMachineGroup.
+
+    ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of the VMs to be made. ``port`` is where the
+    read endpoint serves. ``primary_uid`` is the primary that the status remembers, empty before there was one.
+    """
+
+    name: ObjectName
+    uid: str
+    spec: GroupSpec
+    template: Json
+    replica_template: Json
+    port: int
+    primary_uid: str
+    is_leaving: bool
+
+
+def parse_vm_group(found: JsonObject) -> VmGroup:
+    """Reads a VirtualMachineGroup as the API has it in JSON. Raises ``InvalidGroupError``.
+
+    >>> guest = {"cpus": {"min": 1, "max": 4}, "memorySlots": {"min": 1, "max": 8}}
+    >>> spec = {"replicas": 2, "template": {"spec": {"guest": guest}}, "drain": {"gracePeriod": "1m"}}
+    >>> group = parse_vm_group({"metadata": {"namespace": "default", "name": "shop"}, "spec": spec})
+    >>> group.spec.replicas, group.spec.grace, group.port
+    (2, 60.0, 5432)
+    """
+    name = name_of(found)
+    if not _NAME.fullmatch(name.name):
+        raise InvalidGroupError(
+            "metadata.name: expected at most 40 lower-case letters, digits and hyphens, beginning with a letter "
+            f"(VMs and a Service are named after it), got {shown(name.name)}"
+        )
+    template = _template(found, name, "template")
+    replica_template = (
+        _template(found, name, "replicaTemplate") if "replicaTemplate" in child(found, "spec") else template
+    )
+    return VmGroup(
+        name=name,
+        uid=uid_of(found),
+        spec=_spec(found, name),
+        template=template,
+        replica_template=replica_template,
+        port=_whole(found, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
+        primary_uid=text(found, "status", "primary", "uid"),
+        is_leaving=is_leaving(found),
+    )
+
+
+def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
+    usual = GroupSpec(name.name, 0)
+    spec = GroupSpec(
+        name=name.name,
+        replicas=_whole(found, ("replicas",), 1, 0, MOST_REPLICAS),
+        max_lag=_duration(found, ("readEndpoint", "maxLag"), usual.max_lag),
+        grace=_duration(found, ("drain", "gracePeriod"), usual.grace),
+        drain_timeout=_duration(found, ("drain", "timeout"), usual.drain_timeout),
+    )
+    if spec.drain_timeout < spec.grace:
+        raise InvalidGroupError(
+            f"spec.drain.timeout: expected at least the grace period of {spec.grace:g} s, got {spec.drain_timeout:g} s"
+        )
+    return spec
+
+
+def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
+    template = child(found, "spec", field)
+    spec = child(template, "spec")
+    trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
+    try:
+        parse_virtual_machine(trial)
+    except InvalidObjectError as error:
+        raise InvalidGroupError(f"spec.{field}.{error}") from None
+    if f"{KERNEL_PRIMARY}=" in text(spec, "guest", "appendKernelCmdline"):
+        raise InvalidGroupError(
+            f"spec.{field}.spec.guest.appendKernelCmdline: expected no {KERNEL_PRIMARY}: the group sets it for replicas"
+        )
+    return {"metadata": child(template, "metadata"), "spec": spec}
+
+
+def _whole(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
+    parent, leaf = child(found, "spec", *path[:-1]), path[-1]
+    if parent.get(leaf) is None:
+        return usual
+    value = parent[leaf]
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidGroupError(
+            f"spec.{'.'.join(path)}: expected a whole number from {least} to {most}, got {shown(value)}"
+        )
+    return whole(parent, leaf)
+
+
+def _duration(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
+    parent: Mapping[str, object] = child(found, "spec", *path[:-1])
+    if parent.get(path[-1]) is None:
+        return usual
+    try:
+        return parse_duration(parent[path[-1]])
+    except DurationError as error:
+        raise InvalidGroupError(f"spec.{'.'.join(path)}: {error}") from None

@@ -1,0 +1,41 @@
+"""How long a replica that leaves is waited for."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.draining import drain
+from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from tests.scheduler_plugin.groups.core.replicas.group_story import SHOP, replica
+
+
+def of(sessions: int, oldest: float | None = None) -> DatabaseState:
+    transaction = None if oldest is None else Seconds(oldest)
+    return DatabaseState(True, True, Seconds(0.0), sessions, transaction)
+
+
+@pytest.mark.parametrize(
+    ("age", "database", "done", "because"),
+    [
+        (4.9, of(0), False, "clients may still have its address"),
+        (5.0, of(0), True, "it has no session left"),
+        (12.0, of(3), False, "3 sessions, 12 s of 30 s"),
+        (30.0, of(3), True, "the grace period of 30 s is over and no transaction of it is open"),
+        (40.0, of(3, 10.0), False, "a transaction that began within the grace period is not over"),
+        (40.0, of(3, 9.9), True, "the grace period of 30 s is over and no transaction of it is open"),
+        (599.0, of(1, 599.0), False, "a transaction that began within the grace period is not over"),
+        (600.0, of(1, 600.0), True, "it has been draining for 600 s"),
+        (599.0, None, False, "its database cannot be asked for its sessions"),
+    ],
+)
+def test_a_transaction_that_began_within_the_grace_period_is_waited_for(
+    age: float, database: DatabaseState | None, done: bool, because: str
+) -> None:
+    found = drain(replica(0, database=database), Seconds(age), SHOP)
+    assert (found.done, found.because, found.look_again) == (done, because, None if done else Seconds(1.0))
+
+
+def test_a_guest_that_does_not_run_is_not_waited_for() -> None:
+    found = drain(replica(0, available=False), Seconds(0.0), SHOP)
+    assert (found.done, found.because) == (True, "its database does not run: it has no clients")

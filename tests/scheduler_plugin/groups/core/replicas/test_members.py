@@ -1,0 +1,19 @@
+"""A member's name says whose it is and what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.groups.core.replicas.members import Role, member_name, role_of
+
+
+@pytest.mark.parametrize(("role", "ordinal"), [(Role.PRIMARY, 0), (Role.REPLICA, 0), (Role.REPLICA, 63)])
+def test_a_name_tells_the_role_that_it_was_made_from(role: Role, ordinal: int) -> None:
+    assert role_of("shop", member_name("shop", role, ordinal)) == (role, ordinal)
+
+
+@pytest.mark.parametrize(
+    "name", ["shop", "shop-replica-", "shop-replica-01", "shop-replica-1-replica-2", "other-primary"]
+)
+def test_other_names_are_no_members(name: str) -> None:
+    assert role_of("shop", name) is None

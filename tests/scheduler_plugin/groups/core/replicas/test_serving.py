@@ -1,0 +1,54 @@
+"""Which replicas the read endpoint lists, and why not the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member
+from scheduler_plugin.groups.core.replicas.serving import hindrance
+from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica
+
+AWAY = replace(PRIMARY, available=False)
+SILENT = replace(STANDBY, streaming=False)
+
+
+def behind(seconds: float | None) -> DatabaseState:
+    return replace(STANDBY, lag=None if seconds is None else Seconds(seconds))
+
+
+@pytest.mark.parametrize(
+    ("member", "because"),
+    [
+        (replica(0), ""),
+        (replica(0, listed=False), ""),
+        (replica(0, leaving=True), "it leaves the group"),
+        (replica(0, draining=Seconds(0.0)), "it leaves the group"),
+        (replica(0, available=False), "its database does not accept connections yet"),
+        (replica(0, address=""), "it has no address yet"),
+        (replica(0, database=DatabaseState(is_standby=False)), "its database is not a standby"),
+        (replica(0, database=behind(10.0), listed=False), ""),
+        (replica(0, database=behind(12.0), listed=False), "it is 12 s behind, at most 10 s are allowed"),
+        (replica(0, database=behind(20.0)), ""),
+        (replica(0, database=behind(21.0)), "it is 21 s behind, at most 20 s are allowed"),
+        (replica(0, database=behind(None)), ""),
+        (replica(0, database=behind(None), listed=False), "it is not known how far it is behind"),
+    ],
+)
+def test_a_replica_serves_once_it_answers_streams_and_has_caught_up(member: Member, because: str) -> None:
+    assert hindrance(member, PRIMARY, SHOP) == because
+
+
+def test_who_cannot_be_asked_stays_as_it_was() -> None:
+    assert hindrance(replica(0, database=None), PRIMARY, SHOP) == ""
+    new = replica(0, database=None, listed=False)
+    assert hindrance(new, PRIMARY, SHOP) == "its agent has not said how its database is"
+
+
+def test_replicas_go_on_serving_while_the_primary_is_away_because_nothing_is_written() -> None:
+    silent, new = replica(0, database=SILENT), replica(1, database=SILENT, listed=False)
+    lost = "it does not stream from the primary"
+    assert [hindrance(silent, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]
+    assert [hindrance(new, primary, SHOP) for primary in (PRIMARY, AWAY)] == [lost, lost]

@@ -1,0 +1,110 @@
+"""The VMs of a group, as they are made and as they are read."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, child, labels_of
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.units import Seconds
+from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups.core.replicas.group_plan import NewMember
+from scheduler_plugin.groups.core.replicas.members import Member, Role
+from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
+from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
+
+NOW = parse_timestamp("2026-01-01T00:01:00Z") or 0.0
+SHOP = parse_vm_group(shop())
+REPLICA = NewMember("shop-replica-0", Role.REPLICA, 0, "10.100.128.0")
+
+
+def test_a_primary_is_the_templates_vm_owned_by_the_group_and_apart_from_the_others() -> None:
+    vm = member_vm(SHOP, NewMember("shop-primary", Role.PRIMARY))
+    assert labels_of(vm) == {
+        "autoscaling.neon.tech/enabled": "true",
+        "autoscaling.neon.tech/group": "shop",
+        "autoscaling.neon.tech/role": "primary",
+    }
+    assert child(vm, "metadata", "annotations") == {"team": "shop"}
+    assert child(vm, "spec") == {
+        "schedulerName": "autoscale-scheduler",
+        "extraNetwork": {"enable": True},
+        "guest": GUEST,
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "weight": 100,
+                        "podAffinityTerm": {
+                            "topologyKey": "kubernetes.io/hostname",
+                            "labelSelector": {"matchLabels": {"autoscaling.neon.tech/group": "shop"}},
+                        },
+                    }
+                ]
+            }
+        },
+    }
+    assert (is_of(vm, SHOP), is_of({**vm, "metadata": {}}, SHOP)) == (True, False)
+    assert parse_virtual_machine(vm).enabled
+
+
+def test_a_replica_is_told_its_primary_and_keeps_what_the_template_says() -> None:
+    template: Json = {
+        "spec": {"guest": {**GUEST, "appendKernelCmdline": "quiet"}, "affinity": {"nodeAffinity": {"a": 1}}}
+    }
+    vm = member_vm(parse_vm_group(shop(replicaTemplate=template)), REPLICA)
+    assert child(vm, "spec", "guest")["appendKernelCmdline"] == "quiet autoscale.primary=10.100.128.0"
+    assert child(vm, "spec", "affinity", "nodeAffinity") == {"a": 1}
+    assert child(member_vm(SHOP, REPLICA), "spec", "guest")["appendKernelCmdline"] == "autoscale.primary=10.100.128.0"
+
+
+def found(**status: object) -> Json:
+    """The replica's VM as the API has it."""
+    vm = member_vm(SHOP, REPLICA)
+    metadata = {**child(vm, "metadata"), "uid": "u-0", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {**vm, "metadata": metadata, "status": status}
+
+
+def read(vm: Json, listed: frozenset[str] = frozenset()) -> Member | None:
+    return read_member(vm, SHOP, listed, STANDBY, NOW)
+
+
+def test_a_member_is_read_from_its_vm() -> None:
+    vm = found(
+        extraNetIP="10.100.128.5", podIP="10.0.0.7", node="node-1", conditions=[{"type": "Available", "status": "True"}]
+    )
+    assert read(vm, frozenset({"u-0"})) == Member(
+        name="shop-replica-0",
+        uid="u-0",
+        role=Role.REPLICA,
+        ordinal=0,
+        created="2026-01-01T00:00:00Z",
+        source="10.100.128.0",
+        address="10.100.128.5",
+        node="node-1",
+        available=True,
+        listed=True,
+        database=STANDBY,
+    )
+
+
+def test_a_vm_without_a_flat_network_is_reached_at_its_pod() -> None:
+    member = read(found(podIP="10.0.0.7"))
+    assert member is not None
+    assert (member.address, member.available, member.listed) == ("10.0.0.7", False, False)
+
+
+def test_a_mark_says_for_how_long_a_member_has_been_leaving() -> None:
+    ages = []
+    for mark in ("2026-01-01T00:00:20Z", "2026-01-01T01:00:00Z", "yesterday"):
+        vm = found()
+        vm["metadata"] = {**child(vm, "metadata"), "annotations": {"autoscaling.neon.tech/draining-since": mark}}
+        member = read(vm)
+        ages.append(member.draining if member is not None else None)
+    assert ages == [Seconds(40.0), Seconds(0.0), Seconds(0.0)]
+
+
+def test_a_vm_of_the_group_under_another_name_is_no_member() -> None:
+    vm = found()
+    vm["metadata"] = {**child(vm, "metadata"), "name": "handmade"}
+    assert read(vm) is None
