@@ -8,6 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import sys
 from math import exp2, log
 from typing import ClassVar, Final, Literal
 
@@ -24,6 +25,8 @@ _LOG_GROWTH: Final = log(GROWTH)
 _RENORMALISE: Final = 1e100
 _FORGOTTEN: Final = 200.0
 """Half-lives after which nothing counts any more; a power of two with many more is no float."""
+
+_LEAST: Final = sys.float_info.min
 
 LONGEST_GAP: Final = 60.0
 """A value is not believed to have stood for longer than this many seconds without being seen again."""
@@ -69,10 +72,13 @@ class DecayingHistogram:
             node += node & -node
 
     def percentile(self, fraction: float) -> float:
-        """The upper end of the bucket in which so large a part (0..1) of the weight is reached; 0 where empty."""
+        """The upper end of the bucket in which so large a part (0..1) of the weight is reached; 0 where empty.
+
+        A part of 0 is reached in the first bucket that holds anything.
+        """
         if self._total <= 0:
             return 0.0
-        wanted, node, span = fraction * self._total * (1 - 1e-12), 0, BUCKETS
+        wanted, node, span = max(_LEAST, fraction * self._total * (1 - 1e-12)), 0, BUCKETS
         while span:
             if node + span < BUCKETS and self._weights[node + span] < wanted:
                 node += span

@@ -11,12 +11,11 @@ from typing import Final
 
 from tests.vectors.registry import Family
 
-NAMES: Final = ("smoothing", "ranking", "neon")
+NAMES: Final = ("smoothing", "ranking", "neon", "tortoise")
 """The families that are answered, each by the module of that name beside this one."""
 
 NOT_BUILT: Final = {
     "hvpa": "groups of VMs are not built yet: horizontal and vertical recommendations in tandem (S1)",
-    "tortoise": "groups of VMs are not built yet: horizontal scaling with a memory of the day (S3)",
 }
 """The families that are declined as a whole, with the reason."""
 

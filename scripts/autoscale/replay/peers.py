@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from protocol.smoothing.confidence import confidence_factor
 from protocol.smoothing.default import DEFAULT_CPU
 from protocol.smoothing.histogram import DecayingHistogram
 from protocol.smoothing.policy import Policy, parse_policy
@@ -125,9 +126,9 @@ def vpa(timeline: Timeline) -> Floats:
             continue
         histogram.age(VPA_SAMPLING)
         histogram.add(min(demand, current), max(0.1, current))
-        days = max(VPA_SAMPLING, index * timeline.step) / DAY
-        low = histogram.percentile(0.5) * 1.15 * (1 + 0.001 / days) ** -2
-        high = histogram.percentile(0.95) * 1.15 * (1 + 1 / days)
+        days = index * timeline.step / DAY
+        low = histogram.percentile(0.5) * 1.15 * confidence_factor(days, 0.001, -2)
+        high = histogram.percentile(0.95) * 1.15 * confidence_factor(days, 1, 1)
         if not low <= current <= high:
             current = min(timeline.cap, round_up(histogram.percentile(0.9) * 1.15))
     return np.array(allocation)

@@ -1,0 +1,19 @@
+"""How far a bound lies from its percentile while there is little history, as VPA's recommender widens it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHORTEST: Final = 60 / 86_400
+"""Days: the first sample counts as a minute."""
+
+
+def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
+    """What to multiply an estimate by after so many ``days`` of history: (1 + ``multiplier`` / ``days``)^``exponent``.
+
+    An exponent above zero widens upwards, one below zero downwards; both fade as days pass.
+
+    >>> confidence_factor(1, 1, 1), round(confidence_factor(1 / 24, 0.001, -2), 3)
+    (2.0, 0.954)
+    """
+    return float((1 + multiplier / max(days, SHORTEST)) ** exponent)

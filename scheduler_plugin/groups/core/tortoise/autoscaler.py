@@ -1,0 +1,82 @@
+"""The part of an HPA's spec that a Tortoise manages (S3.1).
+
+Rules that hold here:
+
+- Each horizontal resource of a container has one ``ContainerResource`` metric; no other of that type is left.
+- ``Resource`` metrics go: they would fight with those. All other metrics stay as they are, and where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_plugin.groups.core.tortoise.configuration import INITIAL_TARGET
+from scheduler_plugin.groups.core.workload import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerTarget:
+    """A ``ContainerResource`` metric; ``utilisation`` in percent, None where it aims at something else."""
+
+    container: str
+    resource: Resource
+    utilisation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceTarget:
+    """A ``Resource`` metric: that resource of all containers together."""
+
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMetric:
+    """A metric of any other type, as the API has it."""
+
+    content: Mapping[str, object]
+
+
+Metric = ContainerTarget | ResourceTarget | OtherMetric
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaler:
+    """An HPA as far as it concerns us: ``min`` <= ``max`` replicas, and what it scales by."""
+
+    min: int
+    max: int
+    metrics: tuple[Metric, ...] = ()
+
+    def target(self, container: str, resource: Resource) -> int | None:
+        """The target utilisation of that resource in percent; None where there is none."""
+        found = (each for each in self.metrics if isinstance(each, ContainerTarget))
+        return next(
+            (each.utilisation for each in found if (each.container, each.resource) == (container, resource)), None
+        )
+
+    def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
+        """The same with another target for a metric that is there."""
+        changed = ContainerTarget(container, resource, utilisation)
+        return replace(
+            self, metrics=tuple(changed if _is_of(each, container, resource) else each for each in self.metrics)
+        )
+
+    def managing(self, places: Collection[tuple[str, Resource]]) -> Autoscaler:
+        """The same with exactly one ``ContainerResource`` metric for each of ``places``, new ones last."""
+        kept: list[Metric] = []
+        missing = list(places)
+        for metric in self.metrics:
+            match metric:
+                case ContainerTarget(container, resource, utilisation) if (container, resource) in missing:
+                    missing.remove((container, resource))
+                    kept.append(replace(metric, utilisation=INITIAL_TARGET if utilisation is None else utilisation))
+                case OtherMetric():
+                    kept.append(metric)
+        new = [ContainerTarget(container, resource, INITIAL_TARGET) for container, resource in missing]
+        return replace(self, metrics=(*kept, *new))
+
+
+def _is_of(metric: Metric, container: str, resource: Resource) -> bool:
+    return isinstance(metric, ContainerTarget) and (metric.container, metric.resource) == (container, resource)

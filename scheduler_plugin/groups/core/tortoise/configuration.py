@@ -1,0 +1,95 @@
+"""Every number that holds for all Tortoises of a cluster, with upstream's names and defaults (S3.2-S3.6).
+
+The names in a document are those of Tortoise's global configuration, in which ``PreferredMaxReplicas`` is
+``preferred_max_replicas`` here, so that a file can move. ``objects.tortoise_configuration`` reads one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.tortoise.slots import Period, SlotLayout
+from scheduler_plugin.groups.core.workload import Bounds, ResourceList
+
+SLOT_DECAY: Final = Fraction("0.95")
+"""The share of a slot's number that still counts when the slot comes again."""
+
+INITIAL_TARGET: Final = 70
+"""The target utilisation in percent of a metric that is new in an HPA."""
+
+DOWN_INTERVAL: Final = timedelta(hours=1)
+"""A container's request is lowered at most this often: it may replace every pod."""
+
+GROWTH: Final = Fraction("1.3")
+"""By how much a container grows at a time while there are too many replicas."""
+
+GROWTH_INTERVAL: Final = timedelta(minutes=30)
+"""How long there are too many replicas before a container grows, and before it grows again."""
+
+CLOSE: Final = Fraction("0.8")
+"""Beyond this share of ``preferred_max_replicas`` no container shrinks: that would make more replicas."""
+
+UNDER_USED: Final = Fraction("0.9")
+"""A container that uses less than this share of its target utilisation is under-used beside others."""
+
+FLOOR_SHARE: Final = Fraction("0.5")
+"""The share of a slot's peak that a VM keeps as its floor (S3.7)."""
+
+FLOOR_LEAD: Final = timedelta(minutes=5)
+"""A VM's floor rises so long before the slot that needs it."""
+
+FLOOR_LIFE: Final = timedelta(hours=2)
+"""A VM's floor that is not renewed for so long counts no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The global configuration. Percentages are whole; ratios are exact."""
+
+    range_of_min_max_replicas_recommendation_hours: int = 1
+    gathering_data_period_type: Period = "weekly"
+    max_replicas_recommendation_multiplier: Fraction = Fraction(2)
+    min_replicas_recommendation_multiplier: Fraction = Fraction("0.5")
+    replica_reduction_factor: Fraction = Fraction("0.95")
+    minimum_target_resource_utilization: int = 65
+    maximum_target_resource_utilization: int = 90
+    minimum_min_replicas: int = 3
+    maximum_min_replicas: int = 10
+    preferred_max_replicas: int = 30
+    maximum_max_replicas: int = 100
+    maximum_cpu_request: MilliCpu = MilliCpu(10_000)
+    minimum_cpu_request: MilliCpu = MilliCpu(50)
+    maximum_memory_request: Bytes = Bytes(10 * 1024**3)
+    minimum_memory_request: Bytes = Bytes(50 * 1024**2)
+    time_zone: ZoneInfo = field(default_factory=lambda: ZoneInfo("Asia/Tokyo"))
+    tortoise_update_interval: timedelta = timedelta(seconds=15)
+    hpa_target_utilization_max_increase: int = 5
+    hpa_target_utilization_update_interval: timedelta = timedelta(hours=24)
+    max_allowed_scaling_down_ratio: Fraction = Fraction("0.8")
+    buffer_ratio_on_vertical_resource: Fraction = Fraction("0.1")
+    emergency_mode_grace_period: timedelta = timedelta(minutes=5)
+
+    @property
+    def layout(self) -> SlotLayout:
+        """The slots of these settings."""
+        return SlotLayout(
+            self.range_of_min_max_replicas_recommendation_hours, self.gathering_data_period_type, self.time_zone
+        )
+
+    @property
+    def sizes(self) -> Bounds:
+        """The least and the most that any container may request."""
+        return Bounds(
+            ResourceList(self.minimum_cpu_request, self.minimum_memory_request),
+            ResourceList(self.maximum_cpu_request, self.maximum_memory_request),
+        )
+
+    @property
+    def gathering(self) -> timedelta:
+        """How long data is gathered before a resource is scaled: one day, or one week."""
+        return timedelta(days=7 if self.gathering_data_period_type == "weekly" else 1)

@@ -1,0 +1,148 @@
+"""The policy: everything that a Tortoise decides at one look (S3.1-S3.6).
+
+Rules that hold here:
+
+- What it learns does not depend on the mode; what it writes does. Off writes nothing and says what it would.
+- Nothing is sized or numbered before enough data was gathered; then each resource by itself.
+- An HPA is only ever told numbers and targets. Replicas are the HPA's to set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from scheduler_plugin.groups.core.tortoise import horizontal, vertical
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
+from scheduler_plugin.groups.core.tortoise.container_size import Numbers
+from scheduler_plugin.groups.core.tortoise.phases import (
+    Circumstances,
+    Mode,
+    Phase,
+    is_missing,
+    next_phase,
+    resource_phases,
+)
+from scheduler_plugin.groups.core.tortoise.scaling_policy import effective
+from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal as horizontal_places
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.tortoise.vertical import Resize, Sizing
+from scheduler_plugin.groups.core.workload import Container, Decision, Kept, Rule, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class TortoiseDecision:
+    """What to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be none).
+
+    ``autoscaler`` equals what was seen where nothing is to change. ``proposed`` is the HPA, and ``sizes`` the requests,
+    without waiting and without regard to the mode: the recommendations of the status.
+    """
+
+    decision: Decision
+    autoscaler: Autoscaler | None
+    proposed: Autoscaler | None
+    sizes: tuple[Container, ...]
+
+
+def decide(
+    spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime
+) -> tuple[TortoiseDecision, Memory]:
+    """What should be at ``now`` (aware), and the memory for the next time."""
+    memory = _learned(spec, workload, seen, memory, now)
+    wanted = horizontal.base(spec, workload, seen.autoscaler, memory)
+    found, proposed, memory = _numbered(wanted, spec, workload, memory, now)
+    changes, memory = _sized(spec, workload, wanted, memory, now)
+    containers, kept, after = vertical.written(changes, memory, now)
+    because = (_because(each) for each in changes if each.sized.size != each.request.value)
+    explanation = (f"{_phase(memory)}{_range(proposed)}", *because)
+    if spec.mode is Mode.OFF:
+        dry = Decision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
+        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes)), memory
+    decision = Decision(containers=containers, kept=tuple(kept), explanation=explanation)
+    return TortoiseDecision(decision, found, proposed, _sizes(changes)), after
+
+
+def _learned(spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: datetime) -> Memory:
+    """The memory after this look, with the phase that it leads to."""
+    configuration = spec.configuration
+    attached = seen.autoscaler if spec.autoscaler is not None else None
+    is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
+    policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
+    resources = resource_phases(memory.resources, policies, configuration.gathering, now)
+    missing = is_missing(seen.metrics_missing_since, configuration.emergency_mode_grace_period, now)
+    circumstances = Circumstances(spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing)
+    phase = next_phase(memory.phase, [each.state for each in resources.values()], circumstances)
+    memory = replace(memory, policies=policies, resources=resources, phase=phase)
+    memory = replace(memory, replicas=memory.replicas.laid_out(configuration.layout))
+    if not phase.learns:
+        return memory
+    return memory.with_replicas(workload.replicas, configuration, now).with_recommendation(seen.vertical)
+
+
+Numbered = tuple[Autoscaler | None, Autoscaler | None, Memory]
+
+
+def _numbered(wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: Memory, now: datetime) -> Numbered:
+    """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
+    if wanted is None or not horizontal.is_ready(memory):
+        return wanted, wanted, memory
+    ranged, memory = horizontal.with_range(wanted, spec, workload.replicas, memory, now)
+    learns = memory.phase is not None and memory.phase.learns
+    proposed = horizontal.with_targets(ranged, spec.configuration, workload, memory) if learns else ranged
+    found, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
+    return found, proposed, memory if spec.mode is Mode.OFF else after
+
+
+def _sized(
+    spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: Memory, now: datetime
+) -> tuple[list[Resize], Memory]:
+    """What the containers should request, and what is to be remembered."""
+    configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
+    grows, memory = vertical.watched(memory, configuration, workload.replicas, least, now)
+    numbers = Numbers(
+        workload.replicas, least, configuration.minimum_min_replicas, configuration.preferred_max_replicas, grows
+    )
+    places = horizontal_places(memory.policies)
+    targets = {place: None if autoscaler is None else autoscaler.target(*place) for place in places}
+    return list(vertical.resizes(spec, workload, memory, Sizing.of(configuration, numbers, targets))), memory
+
+
+def _sizes(changes: Iterable[Resize]) -> tuple[Container, ...]:
+    """The recommended requests of the containers that are sized."""
+    found: dict[str, Container] = {}
+    for each in changes:
+        name, resource = each.place
+        container = found.get(name, Container(name))
+        found[name] = Container(name, container.requests.with_value(resource, each.sized.size))
+    return tuple(found.values())
+
+
+def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[Kept]:
+    """What is not written because the mode is Off."""
+    message = "updateMode is Off"
+    for each in changes:
+        if each.sized.size != each.request.value:
+            size = type(each.request)(each.sized.size)
+            yield Kept("/".join(each.place), size, each.request, Rule.UPDATE_MODE, message)
+    if found is not None and (seen is None or (found.min, found.max) != (seen.min, seen.max)):
+        yield Kept("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
+        yield Kept("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
+
+
+def _phase(memory: Memory) -> str:
+    said = {
+        Phase.INITIALIZING: "waiting for the first recommendation",
+        Phase.GATHERING_DATA: "gathering data before anything is scaled",
+        Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
+        Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
+    }
+    return said.get(memory.phase or Phase.INITIALIZING, "working")
+
+
+def _range(proposed: Autoscaler | None) -> str:
+    return "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
+
+
+def _because(each: Resize) -> str:
+    return f"{'/'.join(each.place)} from {each.request} to {type(each.request)(each.sized.size)}: {each.sized.because}"

@@ -1,0 +1,101 @@
+"""What the HPA should say: between how many replicas, and towards which utilisation (S3.1-S3.3, S3.6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.phases import Phase
+from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
+from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
+from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
+from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Workload
+
+
+def base(spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory) -> Autoscaler | None:
+    """The HPA with the metrics that it should have, before its numbers are set; None where there should be none.
+
+    Where nothing scales horizontally, an HPA of our own goes. One that was attached is left with its other metrics; it
+    keeps the number of replicas where it has none of those, for without any metric it would scale by a default.
+    """
+    places = horizontal(memory.policies)
+    if places:
+        bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
+        first = seen or Autoscaler(bounds.min, bounds.max)
+        return first.managing(places)
+    if seen is None or spec.autoscaler is None:
+        return None
+    others = seen.managing(())
+    return others if others.metrics else Autoscaler(workload.replicas, workload.replicas)
+
+
+def is_ready(memory: Memory) -> bool:
+    """Whether enough is known to set the HPA's numbers."""
+    if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
+        return True
+    return memory.phase is not Phase.INITIALIZING and any(memory.works(place) for place in horizontal(memory.policies))
+
+
+def with_range(
+    found: Autoscaler, spec: Spec, replicas: int, memory: Memory, now: datetime
+) -> tuple[Autoscaler, Memory]:
+    """``found`` with the numbers of replicas of this slot, or of an emergency; and what is to be remembered."""
+    configuration = spec.configuration
+    known = memory.replicas.at(now) or proposed(replicas, configuration)
+    recommended = capped(known, configuration, spec.max_replicas)
+    if memory.phase is Phase.EMERGENCY:
+        most = capped(ReplicaBounds(0, max(recommended.max, found.max, replicas)), configuration, spec.max_replicas).max
+        return replace(found, min=most, max=most), memory
+    if memory.phase is not Phase.BACK_TO_NORMAL:
+        return replace(found, min=recommended.min, max=recommended.max), memory
+    return _on_the_way_back(found, recommended, configuration, memory, now)
+
+
+def _on_the_way_back(
+    found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: Memory, now: datetime
+) -> tuple[Autoscaler, Memory]:
+    """One step at each update interval, and Working after the last."""
+    at = memory.stepped_at
+    if at is not None and now - at < configuration.tortoise_update_interval:
+        return replace(found, max=max(found.min, recommended.max)), memory
+    least, is_over = step_back(found.min, recommended.min, configuration.replica_reduction_factor)
+    stepped = replace(memory, stepped_at=now)
+    if is_over:
+        stepped = replace(memory, stepped_at=None, phase=Phase.WORKING)
+    return replace(found, min=least, max=max(least, recommended.max)), stepped
+
+
+def with_targets(found: Autoscaler, configuration: Configuration, workload: Workload, memory: Memory) -> Autoscaler:
+    """``found`` with the targets that would be right, however far they are.
+
+    With as many replicas as there may be, utilisation says nothing of the target.
+    """
+    if workload.replicas >= configuration.maximum_max_replicas:
+        return found
+    for container, resource in horizontal(memory.policies):
+        current, shape = found.target(container, resource), workload.container(container)
+        request = None if shape is None else shape.requests[resource]
+        recommended = memory.recommended.get(container, NOTHING)[resource]
+        if memory.works((container, resource)) and current is not None and request and recommended:
+            target = target_utilisation(recommended, request, current, configuration)
+            found = found.with_target(container, resource, target)
+    return found
+
+
+def next_targets(
+    old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: Memory, now: datetime
+) -> tuple[Autoscaler, Memory]:
+    """``wanted`` with targets no further from ``old`` than one change may go, once an update interval."""
+    at = memory.targets_at
+    allowed = at is None or now - at >= configuration.hpa_target_utilization_update_interval
+    found = wanted
+    for container, resource in horizontal(memory.policies):
+        current, target = old.target(container, resource), wanted.target(container, resource)
+        if current is not None and target is not None and target != current:
+            most = configuration.hpa_target_utilization_max_increase
+            found = found.with_target(container, resource, towards(current, target, most) if allowed else current)
+    changed = found.metrics != old.metrics
+    return found, replace(memory, targets_at=now) if changed else memory

@@ -1,0 +1,129 @@
+"""The life of a Tortoise, and of each resource that it scales (S3.6).
+
+Rules that hold here:
+
+- A new resource gathers data for a day or a week, counted from when it began to be scaled; then it works.
+- An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period; it lasts as long.
+- Nothing is learned during an emergency or on the way back: replicas and sizes say nothing of the need then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
+
+
+class Mode(StrEnum):
+    """``spec.updateMode``. Off: what would be written is only said."""
+
+    OFF = "Off"
+    AUTO = "Auto"
+    EMERGENCY = "Emergency"
+
+
+class Phase(StrEnum):
+    """``status.tortoisePhase``."""
+
+    INITIALIZING = "Initializing"
+    GATHERING_DATA = "GatheringData"
+    PARTLY_WORKING = "PartlyWorking"
+    WORKING = "Working"
+    EMERGENCY = "Emergency"
+    BACK_TO_NORMAL = "BackToNormal"
+
+    @property
+    def learns(self) -> bool:
+        """Whether what is seen now says what is needed."""
+        return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
+
+
+class ResourceState(StrEnum):
+    """What becomes of one resource of one container."""
+
+    OFF = "Off"
+    GATHERING_DATA = "GatheringData"
+    WORKING = "Working"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePhase:
+    """The state of one resource of one container, and since when."""
+
+    state: ResourceState
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What decides about a phase beside the past.
+
+    ``ready``: there are recommendations to work with. ``metrics_missing``: for longer than the grace period.
+    """
+
+    mode: Mode
+    has_horizontal: bool
+    ready: bool = True
+    metrics_missing: bool = False
+
+    @property
+    def is_emergency(self) -> bool:
+        """Whether as many replicas as ever should run now."""
+        return self.mode is Mode.EMERGENCY or (self.mode is Mode.AUTO and self.metrics_missing)
+
+
+def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
+    """Whether metrics that are missing ``since`` then (None: they are there) have been missing too long."""
+    return since is not None and now - since >= grace
+
+
+_MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.BACK_TO_NORMAL})
+"""The phases in which it is known how many replicas are many."""
+
+
+def next_phase(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
+    """The phase that follows ``phase`` (None: the Tortoise is new)."""
+    found = _next(phase, states, seen)
+    return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and found in _MAY_RAISE_ALARM else found
+
+
+def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
+    match phase:
+        case None:
+            return Phase.INITIALIZING
+        case Phase.INITIALIZING:
+            return Phase.GATHERING_DATA if seen.ready else phase
+        case Phase.EMERGENCY:
+            return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
+        case Phase.BACK_TO_NORMAL:
+            return phase if seen.has_horizontal and seen.mode is not Mode.OFF else Phase.WORKING
+    return by_states(states) or phase
+
+
+def by_states(states: Collection[ResourceState]) -> Phase | None:
+    """The phase that the resources' states make; None where nothing is scaled."""
+    gathering, working = ResourceState.GATHERING_DATA in states, ResourceState.WORKING in states
+    if gathering and working:
+        return Phase.PARTLY_WORKING
+    return Phase.WORKING if working else Phase.GATHERING_DATA if gathering else None
+
+
+def resource_phases(
+    old: Mapping[Place, ResourcePhase], policies: Policies, gathering: timedelta, now: datetime
+) -> dict[Place, ResourcePhase]:
+    """The phase of every resource: what begins to be scaled gathers data first. Containers that went are forgotten."""
+    return {place: _resource_phase(old.get(place), policy, gathering, now) for place, policy in policies.items()}
+
+
+def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timedelta, now: datetime) -> ResourcePhase:
+    if policy is Scaling.OFF:
+        return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
+    if old is None or old.state is ResourceState.OFF:
+        return ResourcePhase(ResourceState.GATHERING_DATA, now)
+    if old.state is ResourceState.GATHERING_DATA and now - old.since >= gathering:
+        return ResourcePhase(ResourceState.WORKING, now)
+    return old

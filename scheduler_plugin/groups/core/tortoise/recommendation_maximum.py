@@ -1,0 +1,31 @@
+"""The most that a vertical recommender said of late, which all sizes and targets are made of (S3.3)."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from protocol.units import Amount
+from scheduler_plugin.groups.core.workload import ContainerRecommendation, ResourceList
+
+A = TypeVar("A", bound=Amount)
+
+
+def maximum(old: A, target: A, upper: A) -> A:
+    """The ``old`` maximum while it lies between ``target`` and ``upper`` bound, both exclusive; otherwise ``target``.
+
+    Beyond ``upper`` the recommender itself is sure that it is too much.
+    """
+    return old if target < old < upper else target
+
+
+def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
+    """The maxima of one container after ``said``; what it leaves out stays as it was.
+
+    Without an upper bound a maximum only rises: nothing says that it is too much.
+    """
+    found = old
+    for resource, target in said.target:
+        known, upper = old[resource], said.upper[resource]
+        highest = target if known is None else maximum(known, target, upper) if upper else max(known, target)
+        found = found.with_value(resource, highest.value)
+    return found

@@ -1,0 +1,81 @@
+"""Between which numbers of replicas an HPA may choose (S3.2, S3.6).
+
+Rules that hold here:
+
+- Each number is learned by slots: a running maximum of the replicas seen times a multiplier, rounded up.
+- The least never is above the most, and neither is above the caps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from math import ceil, floor
+
+from scheduler_plugin.groups.core.tortoise.configuration import SLOT_DECAY, Configuration
+from scheduler_plugin.groups.core.tortoise.slot_memory import SlotMemory
+from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
+from scheduler_plugin.groups.core.workload import ReplicaBounds
+
+
+def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
+    """What so many replicas (>= 0) alone would propose for their slot.
+
+    A proposal below ``minimum_min_replicas`` becomes that, or its counterpart for the most.
+    """
+    least = configuration.minimum_min_replicas
+    low, high = (
+        configuration.min_replicas_recommendation_multiplier,
+        configuration.max_replicas_recommendation_multiplier,
+    )
+    minimum, maximum = ceil(replicas * low), ceil(replicas * high)
+    return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """The least and the most number of replicas of each slot."""
+
+    least: SlotMemory
+    most: SlotMemory
+
+    @classmethod
+    def empty(cls, layout: SlotLayout) -> ReplicaMemory:
+        """Nothing is known yet."""
+        return cls(SlotMemory(layout), SlotMemory(layout))
+
+    def learned(self, replicas: int, configuration: Configuration, now: datetime) -> ReplicaMemory:
+        """The memory after so many replicas were seen."""
+        seen = proposed(replicas, configuration)
+        return ReplicaMemory(
+            self.least.learned(seen.min, SLOT_DECAY, now), self.most.learned(seen.max, SLOT_DECAY, now)
+        )
+
+    def at(self, now: datetime) -> ReplicaBounds | None:
+        """What the slot of ``now`` recommends; None where nothing is known."""
+        least, most = self.least.at(now), self.most.at(now)
+        return None if least is None or most is None else ReplicaBounds(least, most)
+
+    def laid_out(self, layout: SlotLayout) -> ReplicaMemory:
+        """The same memory in another layout."""
+        return ReplicaMemory(self.least.laid_out(layout), self.most.laid_out(layout))
+
+
+def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: int | None) -> ReplicaBounds:
+    """``bounds`` within the cluster's caps and the Tortoise's own ``max_replicas``."""
+    most = min(bounds.max, configuration.maximum_max_replicas)
+    most = most if max_replicas is None else min(most, max_replicas)
+    return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
+
+
+def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bool]:
+    """The least number of replicas one step after an emergency, and whether that was the last step.
+
+    Each step keeps ``factor`` (0..1) of ``current``, rounded down; the last one arrives at ``recommended``.
+
+    >>> step_back(95, 5, Fraction("0.95")), step_back(5, 5, Fraction("0.95"))
+    ((90, False), (5, True))
+    """
+    reduced = floor(current * factor)
+    return (recommended, True) if recommended > reduced else (reduced, False)

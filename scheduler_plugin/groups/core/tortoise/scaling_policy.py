@@ -1,0 +1,67 @@
+"""Which resource of which container is scaled how (S3.4).
+
+Rules that hold here:
+
+- What ``spec.autoscalingPolicy`` names is scaled as it says, everything else not at all.
+- Without it, what the attached HPA scales is horizontal and the rest vertical; without an HPA, CPU is horizontal.
+- A resource that a container does not request is never scaled: there is no size to begin with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, ResourceTarget
+from scheduler_plugin.groups.core.workload import RESOURCES, Container, Resource
+
+Place = tuple[str, Resource]
+"""One resource of one container, by the container's name."""
+
+
+class Scaling(StrEnum):
+    """How one resource of one container is scaled."""
+
+    OFF = "Off"
+    HORIZONTAL = "Horizontal"
+    VERTICAL = "Vertical"
+
+
+Policies = Mapping[Place, Scaling]
+"""How each resource of each container is scaled."""
+
+
+def effective(
+    given: Policies | None, containers: Iterable[Container], attached: Autoscaler | None
+) -> dict[Place, Scaling]:
+    """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
+    return {
+        (each.name, resource): _policy(given, each, resource, attached) if each.requests[resource] else Scaling.OFF
+        for each in containers
+        for resource in RESOURCES
+    }
+
+
+def _policy(given: Policies | None, container: Container, resource: Resource, attached: Autoscaler | None) -> Scaling:
+    if given is not None:
+        return given.get((container.name, resource), Scaling.OFF)
+    if attached is None:
+        return Scaling.HORIZONTAL if resource == "cpu" else Scaling.VERTICAL
+    scaled = any(_scales(metric, container.name, resource) for metric in attached.metrics)
+    return Scaling.HORIZONTAL if scaled else Scaling.VERTICAL
+
+
+def _scales(metric: object, container: str, resource: Resource) -> bool:
+    """Whether an HPA's metric is of that resource of that container, or of that resource of all of them."""
+    match metric:
+        case ContainerTarget(name, what, _):
+            return (name, what) == (container, resource)
+        case ResourceTarget(what):
+            return what == resource
+        case _:
+            return False
+
+
+def horizontal(policies: Policies) -> tuple[Place, ...]:
+    """What scales horizontally, in the order of the containers."""
+    return tuple(place for place, policy in policies.items() if policy is Scaling.HORIZONTAL)

@@ -1,0 +1,95 @@
+"""What the slots of the past needed: a number for each, which only a slot that comes again may lower (S3.2).
+
+Rules that hold here:
+
+- Within one occurrence of a slot its number only rises. When it comes again, it starts from a little less.
+- A memory has at most one entry for each slot: 168.
+- It changes only when a number does or a slot comes again, so that a status is not written at every look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fractions import Fraction
+from math import floor
+
+from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The number of one slot, and when it was last learned."""
+
+    value: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMemory:
+    """The numbers of one layout's slots."""
+
+    layout: SlotLayout
+    values: Mapping[Slot, Remembered] = field(default_factory=dict)
+
+    def learned(self, value: int, decay: Fraction, now: datetime) -> SlotMemory:
+        """The memory after ``value`` (>= 0) was seen; ``decay`` (0..1) of what a slot held counts when it comes again.
+
+        >>> from datetime import UTC
+        >>> from zoneinfo import ZoneInfo
+        >>> noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
+        >>> memory = SlotMemory(SlotLayout(1, "daily", ZoneInfo("UTC"))).learned(100, Fraction("0.95"), noon)
+        >>> [memory.learned(7, Fraction("0.95"), noon.replace(day=day)).at(noon) for day in (4, 5)]
+        [100, 95]
+        """
+        slot = self.layout.slot_at(now)
+        known = self.values.get(slot)
+        if known is None:
+            return self._with(slot, value, now)
+        again = self.layout.comes_again(known.at, now)
+        highest = max(value, floor(known.value * decay) if again else known.value)
+        # A date in the future comes from a clock that was set back: it would keep the slot from ever counting as old.
+        return self._with(slot, highest, now) if again or highest != known.value or known.at > now else self
+
+    def at(self, now: datetime) -> int | None:
+        """What the slot of ``now`` needed; where it never came, the most of all slots; None where nothing is known.
+
+        A slot may never have come: the hour that is skipped in spring, or one in which nothing was running.
+        """
+        known = self.values.get(self.layout.slot_at(now))
+        return known.value if known is not None else self.most
+
+    @property
+    def most(self) -> int | None:
+        """The greatest number of all slots; None where nothing is known."""
+        return max((each.value for each in self.values.values()), default=None)
+
+    def laid_out(self, layout: SlotLayout) -> SlotMemory:
+        """The same memory in another layout: each slot takes the most of those that it overlaps.
+
+        In another time zone the hours mean other times: then nothing is taken over.
+        """
+        if layout == self.layout:
+            return self
+        if layout.zone != self.layout.zone:
+            return SlotMemory(layout)
+        found = {
+            slot: max(those, key=lambda each: each.value) for slot in layout.slots() if (those := self._over(slot))
+        }
+        return SlotMemory(layout, found)
+
+    def __iter__(self) -> Iterator[tuple[Slot, Remembered]]:
+        """What is known, in the order of the slots."""
+        return ((slot, self.values[slot]) for slot in self.layout.slots() if slot in self.values)
+
+    def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:
+        return SlotMemory(self.layout, {**self.values, slot: Remembered(value, now)})
+
+    def _over(self, other: Slot) -> list[Remembered]:
+        return [known for slot, known in self.values.items() if _overlap(slot, other)]
+
+
+def _overlap(one: Slot, other: Slot) -> bool:
+    same_day = one.weekday is None or other.weekday is None or one.weekday == other.weekday
+    return same_day and one.start < other.end and other.start < one.end

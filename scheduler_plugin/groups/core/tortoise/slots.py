@@ -1,0 +1,91 @@
+"""Slots of the day or of the week, by the clock on the wall of one time zone (S3.2).
+
+Rules that hold here:
+
+- A slot is found by local hour and weekday. On a day of 25 hours one hour comes twice and is one slot; on a day of 23
+  hours a slot does not come at all.
+- Slots never cross midnight: their length divides 24 hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
+
+Period = Literal["daily", "weekly"]
+"""After how long slots repeat."""
+
+WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
+HOURS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The local hours from ``start`` up to, not including, ``end``, of one ``weekday`` or, where None, of every day."""
+
+    start: int
+    end: int
+    weekday: str | None = None
+
+    def covers(self, weekday: str, hour: int) -> bool:
+        """Whether that hour of that day lies in the slot."""
+        return self.start <= hour < self.end and self.weekday in (None, weekday)
+
+
+def slot_of(slots: Iterable[Slot], weekday: str, hour: int) -> Slot | None:
+    """The first of ``slots`` in which that hour lies; None where there is none.
+
+    >>> slot_of([Slot(0, 12), Slot(12, 24)], "Sunday", 12)
+    Slot(start=12, end=24, weekday=None)
+    """
+    return next((slot for slot in slots if slot.covers(weekday, hour)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """How time is cut into slots of ``range_hours`` (a divisor of 24).
+
+    Raises ``ValueError`` where the hours do not divide a day.
+    """
+
+    range_hours: int
+    period: Period
+    zone: ZoneInfo
+
+    def __post_init__(self) -> None:
+        if self.range_hours < 1 or HOURS % self.range_hours:
+            raise ValueError(f"expected 1, 2, 3, 4, 6, 8, 12 or 24 hours, got {self.range_hours}")
+
+    def slots(self) -> tuple[Slot, ...]:
+        """All slots in their order, Sunday first: 24 / ``range_hours`` of them, seven times as many by weekday."""
+        days: tuple[str | None, ...] = WEEKDAYS if self.period == "weekly" else (None,)
+        starts = range(0, HOURS, self.range_hours)
+        return tuple(Slot(start, start + self.range_hours, day) for day in days for start in starts)
+
+    def slot_at(self, now: datetime) -> Slot:
+        """The slot of that moment; ``now`` is aware."""
+        weekday, hour = local_hour(now, self.zone)
+        start = hour - hour % self.range_hours
+        return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
+
+    def comes_again(self, last: datetime, now: datetime) -> bool:
+        """Whether a slot that was seen at ``last`` has come again by ``now``, a moment within it.
+
+        Another date, and at least as long ago by the clock on the wall as lies between two of its occurrences.
+        """
+        before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
+        return before.date() != after.date() and after - before >= timedelta(hours=HOURS - self.range_hours)
+
+
+def local_hour(now: datetime, zone: ZoneInfo) -> tuple[str, int]:
+    """Weekday and hour of that moment on the wall.
+
+    >>> from datetime import UTC
+    >>> local_hour(datetime(2023, 3, 18, 15, tzinfo=UTC), ZoneInfo("Asia/Tokyo"))
+    ('Sunday', 0)
+    """
+    local = now.astimezone(zone)
+    return WEEKDAYS[local.isoweekday() % 7], local.hour

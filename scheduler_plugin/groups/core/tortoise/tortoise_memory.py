@@ -1,0 +1,88 @@
+"""What a Tortoise wants, what is seen of its target, and what it must not forget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
+from scheduler_plugin.groups.core.tortoise.recommendation_maximum import learned
+from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    Bounds,
+    ContainerRecommendation,
+    ResourceList,
+    VerticalRecommendation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One Tortoise's spec, and the cluster's ``configuration``. ``autoscaler`` names an HPA; None: one of its own.
+
+    ``policies`` is None where they follow from the HPA. ``sizes`` bounds containers by name.
+    """
+
+    configuration: Configuration = field(default_factory=Configuration)
+    mode: Mode = Mode.OFF
+    autoscaler: str | None = None
+    policies: Policies | None = None
+    sizes: Mapping[str, Bounds] = field(default_factory=dict)
+    max_replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is beside the workload: the HPA, the VPA's recommendation, and since when the HPA lacks metrics."""
+
+    autoscaler: Autoscaler | None = None
+    vertical: VerticalRecommendation | None = None
+    metrics_missing_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that a restart must not forget; it stands in the Tortoise's status.
+
+    ``recommended`` holds the maxima of what was recommended, by container. ``targets_at``: when target utilisations
+    last changed. ``too_many_since``: since when there are too many replicas, or when containers last grew for that.
+    ``shrunk_at``: when a container was last lowered. ``stepped_at``: the last step back after an emergency.
+    """
+
+    replicas: ReplicaMemory
+    phase: Phase | None = None
+    policies: Policies = field(default_factory=dict)
+    resources: Mapping[Place, ResourcePhase] = field(default_factory=dict)
+    recommended: Mapping[str, ResourceList] = field(default_factory=dict)
+    targets_at: datetime | None = None
+    too_many_since: datetime | None = None
+    shrunk_at: datetime | None = None
+    stepped_at: datetime | None = None
+
+    @classmethod
+    def empty(cls, configuration: Configuration) -> Memory:
+        """That of a new Tortoise."""
+        return cls(ReplicaMemory.empty(configuration.layout))
+
+    def works(self, place: Place) -> bool:
+        """Whether enough is known of that resource to scale it."""
+        return place in self.resources and self.resources[place].state is ResourceState.WORKING
+
+    def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> Memory:
+        """After so many replicas were seen."""
+        return replace(self, replicas=self.replicas.learned(replicas, configuration, now))
+
+    def with_recommendation(self, vertical: VerticalRecommendation | None) -> Memory:
+        """After the VPA said that; containers that are scaled no more are forgotten."""
+        names = {container for container, _ in self.policies}
+        said = vertical or VerticalRecommendation()
+        found = {
+            name: learned(self.recommended.get(name, NOTHING), said.container(name) or ContainerRecommendation(name))
+            for name in sorted(names)
+        }
+        return replace(self, recommended={name: sizes for name, sizes in found.items() if sizes})

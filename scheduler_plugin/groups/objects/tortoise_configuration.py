@@ -1,0 +1,162 @@
+"""Tortoise's global configuration as people write it: upstream's names, each with a default (S3.2-S3.6).
+
+Rules that hold here:
+
+- A name that is not known, and a value that cannot be, refuses the whole document; the message begins with the name.
+- Durations are written as ``15s`` or ``24h``, amounts as Kubernetes quantities, ratios as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from protocol.durations import format_duration, parse_duration
+from protocol.field_errors import shown
+from protocol.units import Bytes, MilliCpu, Seconds
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+
+LARGEST: Final = 10_000
+"""Of replicas; and the largest multiplier."""
+
+
+class ConfigurationError(ValueError):
+    """A global configuration that cannot be used; the message begins with the name of the bad value."""
+
+
+def _name(field: str) -> str:
+    return "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.split("_"))
+
+
+_FIELDS: Final = {_name(each.name): each.name for each in fields(Configuration)}
+"""From the name in a document to the field."""
+
+
+def read_configuration(document: Mapping[str, object]) -> Configuration:
+    """The defaults with what ``document`` names. Raises ``ConfigurationError``.
+
+    >>> read_configuration({"PreferredMaxReplicas": 10, "MaximumCPURequest": "5"}).maximum_cpu_request
+    MilliCpu(value=5000)
+    """
+    usual = Configuration()
+    changes: dict[str, object] = {}
+    for name, given in document.items():
+        field = _FIELDS.get(name)
+        if field is None:
+            raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
+        try:
+            changes[field] = _READERS[type(getattr(usual, field))](given)
+        except ValueError as error:
+            raise ConfigurationError(f"{name}: {error}") from None
+    found = replace(usual, **changes)  # type: ignore[arg-type]  # a reader makes what the field holds
+    _check(found)
+    return found
+
+
+def write_configuration(configuration: Configuration) -> dict[str, object]:
+    """The whole configuration as a document that ``read_configuration`` reads.
+
+    >>> write_configuration(Configuration())["TortoiseUpdateInterval"]
+    '15s'
+    """
+    return {name: _written(getattr(configuration, field)) for name, field in _FIELDS.items()}
+
+
+def _written(value: object) -> object:
+    match value:
+        case MilliCpu() | Bytes():
+            return value.quantity()
+        case timedelta():
+            return format_duration(Seconds(value.total_seconds()))
+        case Fraction():
+            return float(value)
+        case ZoneInfo():
+            return value.key
+    return value
+
+
+def _whole(given: object) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST:
+        raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(given)}")
+    return given
+
+
+def _ratio(given: object) -> Fraction:
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= LARGEST:
+        raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(given)}")
+    return Fraction(str(given))
+
+
+def _span(given: object) -> timedelta:
+    return timedelta(seconds=parse_duration(given))
+
+
+def _zone(given: object) -> ZoneInfo:
+    try:
+        return ZoneInfo(given)  # type: ignore[arg-type]  # what is no text raises
+    except (KeyError, ValueError, TypeError, OSError):
+        raise ValueError(f"expected a time zone such as Europe/Berlin, got {shown(given)}") from None
+
+
+def _period(given: object) -> str:
+    if given not in ("daily", "weekly"):
+        raise ValueError(f"expected daily or weekly, got {shown(given)}")
+    return str(given)
+
+
+def _cpu(given: object) -> MilliCpu:
+    return MilliCpu.parse(given)  # type: ignore[arg-type]  # parse refuses what is not a quantity
+
+
+def _memory(given: object) -> Bytes:
+    return Bytes.parse(given)  # type: ignore[arg-type]  # parse refuses what is not a quantity
+
+
+_READERS: Final[Mapping[type, Callable[[object], object]]] = {
+    int: _whole,
+    Fraction: _ratio,
+    timedelta: _span,
+    ZoneInfo: _zone,
+    str: _period,
+    MilliCpu: _cpu,
+    Bytes: _memory,
+}
+"""How a value is read, by the type of its default."""
+
+_ORDERED: Final = (
+    ("MinReplicasRecommendationMultiplier", "MaxReplicasRecommendationMultiplier"),
+    ("MinimumTargetResourceUtilization", "MaximumTargetResourceUtilization"),
+    ("MinimumMinReplicas", "MaximumMinReplicas"),
+    ("MaximumMinReplicas", "MaximumMaxReplicas"),
+    ("MinimumMinReplicas", "PreferredMaxReplicas"),
+    ("MinimumCPURequest", "MaximumCPURequest"),
+    ("MinimumMemoryRequest", "MaximumMemoryRequest"),
+)
+"""The first is not above the second."""
+
+_SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "BufferRatioOnVerticalResource")
+"""Each is below 1: an emergency ends, a container can shrink, and its buffer is smaller than itself."""
+
+
+def _check(found: Configuration) -> None:
+    values = {name: getattr(found, field) for name, field in _FIELDS.items()}
+    try:
+        _ = found.layout
+    except ValueError as error:
+        raise ConfigurationError(f"RangeOfMinMaxReplicasRecommendationHours: {error}") from None
+    if not values["MinReplicasRecommendationMultiplier"]:
+        raise ConfigurationError("MinReplicasRecommendationMultiplier: expected more than zero")
+    for name in _SHARES:
+        if values[name] >= 1:
+            raise ConfigurationError(f"{name}: expected less than 1, got {_written(values[name])}")
+    if values["MaximumTargetResourceUtilization"] > 100:
+        raise ConfigurationError("MaximumTargetResourceUtilization: expected at most 100")
+    for low, high in _ORDERED:
+        if values[low] > values[high]:
+            raise ConfigurationError(
+                f"{low}: expected at most {high} ({_written(values[high])}), got {_written(values[low])}"
+            )

@@ -1,0 +1,124 @@
+"""How large a container should be: the first rule that applies, within the bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, SizeFacts, container_size
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
+
+FACTS = SizeFacts(request=1000, recommended=600, least=100, most=5000, target=80)
+SOME = Numbers(replicas=6, least=4, minimum_min=3, preferred_max=30)
+RATIOS = Ratios(buffer=Fraction("0.1"), down=Fraction("0.8"))
+FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
+
+
+@pytest.mark.parametrize(
+    ("policy", "facts", "numbers", "size", "because"),
+    [
+        (Scaling.OFF, FACTS, SOME, 1000, "its policy is Off"),
+        (Scaling.HORIZONTAL, FACTS, SOME, 1000, "the number of replicas follows the need"),
+        (
+            Scaling.HORIZONTAL,
+            FACTS,
+            replace(SOME, replicas=30, grows=True),
+            1300,
+            "there are as many replicas as preferred, so containers grow instead",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            FACTS,
+            replace(SOME, replicas=25),
+            1000,
+            "smaller containers might need more replicas than preferred",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            FACTS,
+            replace(SOME, replicas=3),
+            600,
+            "there are as few replicas as may be, so containers shrink instead",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            replace(FACTS, recommended=1200),
+            replace(SOME, replicas=3),
+            1000,
+            "there are as few replicas as may be, and they use what they request",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            replace(FACTS, several=True),
+            SOME,
+            750,
+            "other containers drive the number of replicas, and this one uses little",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            replace(FACTS, several=True, target=None),
+            SOME,
+            1000,
+            "the number of replicas follows the need",
+        ),
+        (
+            Scaling.HORIZONTAL,
+            replace(FACTS, several=True),
+            replace(SOME, replicas=4),
+            1000,
+            "the number of replicas follows the need",
+        ),
+        (Scaling.VERTICAL, FACTS, SOME, 600, "the recommendation is far below the request"),
+        (Scaling.VERTICAL, replace(FACTS, recommended=1100), SOME, 1100, "the recommendation is above the request"),
+        (Scaling.VERTICAL, replace(FACTS, recommended=1000), SOME, 1000, "the recommendation is close to the request"),
+    ],
+)
+def test_the_first_rule_decides(policy: Scaling, facts: SizeFacts, numbers: Numbers, size: int, because: str) -> None:
+    found = container_size(policy, facts, numbers, FREE)
+    assert (found.size, found.wanted, found.because) == (size, size, because)
+
+
+def test_what_goes_beyond_the_bounds_says_what_it_wanted() -> None:
+    found = container_size(Scaling.HORIZONTAL, replace(FACTS, recommended=50), replace(SOME, replicas=3), RATIOS)
+    assert (found.size, found.wanted) == (800, 50)  # one step down keeps four fifths
+
+
+FACTS_OF_ANY_KIND = st.builds(
+    SizeFacts,
+    request=st.integers(1, 20_000),
+    recommended=st.integers(1, 20_000),
+    least=st.integers(0, 3000),
+    most=st.integers(3000, 10_000),
+    target=st.one_of(st.none(), st.integers(1, 100)),
+    several=st.booleans(),
+)
+NUMBERS_OF_ANY_KIND = st.builds(
+    Numbers,
+    replicas=st.integers(0, 60),
+    least=st.one_of(st.none(), st.integers(1, 20)),
+    minimum_min=st.integers(1, 10),
+    preferred_max=st.integers(10, 40),
+    grows=st.booleans(),
+)
+
+
+@settings(max_examples=60)
+@given(FACTS_OF_ANY_KIND, NUMBERS_OF_ANY_KIND, st.sampled_from([Scaling.HORIZONTAL, Scaling.VERTICAL]))
+def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: Numbers, policy: Scaling) -> None:
+    assert facts.least <= container_size(policy, facts, numbers, RATIOS).size <= facts.most
+
+
+@settings(max_examples=40)
+@given(FACTS_OF_ANY_KIND)
+def test_for_a_constant_need_a_vertical_size_moves_in_one_direction_and_rests(facts: SizeFacts) -> None:
+    sizes = [facts.request]
+    for _ in range(40):
+        found = container_size(Scaling.VERTICAL, replace(facts, request=max(1, sizes[-1])), SOME, RATIOS)
+        sizes.append(found.size)
+    inside = [size for size in sizes if facts.least <= size <= facts.most]
+    assert inside in (sorted(inside), sorted(inside, reverse=True))
+    assert sizes[-1] == sizes[-2]

@@ -1,0 +1,113 @@
+"""From a new Tortoise to one that works, and through an emergency."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from scheduler_plugin.groups.core.tortoise.phases import (
+    Circumstances,
+    Mode,
+    Phase,
+    ResourcePhase,
+    ResourceState,
+    by_states,
+    is_missing,
+    next_phase,
+    resource_phases,
+)
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
+from tests.scheduler_plugin.groups.core.tortoise.cluster_model import CPU
+
+NOW = datetime(2026, 5, 4, tzinfo=UTC)
+WEEK = timedelta(days=7)
+GATHERING, WORKING, OFF = ResourceState.GATHERING_DATA, ResourceState.WORKING, ResourceState.OFF
+AUTO = Circumstances(Mode.AUTO, has_horizontal=True)
+LACKING = Circumstances(Mode.AUTO, has_horizontal=True, metrics_missing=True)
+ASKED = Circumstances(Mode.EMERGENCY, has_horizontal=True)
+
+
+def test_a_tortoise_begins_when_there_is_a_recommendation() -> None:
+    waiting = Circumstances(Mode.AUTO, has_horizontal=True, ready=False)
+    assert next_phase(None, [], waiting) is Phase.INITIALIZING
+    assert next_phase(Phase.INITIALIZING, [GATHERING], waiting) is Phase.INITIALIZING
+    assert next_phase(Phase.INITIALIZING, [GATHERING], AUTO) is Phase.GATHERING_DATA
+
+
+@pytest.mark.parametrize(
+    ("states", "phase"),
+    [
+        ([GATHERING, OFF], Phase.GATHERING_DATA),
+        ([GATHERING, WORKING], Phase.PARTLY_WORKING),
+        ([OFF, WORKING], Phase.WORKING),
+        ([OFF], None),
+    ],
+)
+def test_the_resources_make_the_phase(states: list[ResourceState], phase: Phase | None) -> None:
+    assert by_states(states) is phase
+    assert next_phase(Phase.WORKING, states, AUTO) is (phase or Phase.WORKING)
+
+
+@pytest.mark.parametrize("alarm", [LACKING, ASKED])
+@pytest.mark.parametrize(
+    ("phase", "follows"),
+    [
+        (Phase.WORKING, Phase.EMERGENCY),
+        (Phase.PARTLY_WORKING, Phase.EMERGENCY),
+        (Phase.BACK_TO_NORMAL, Phase.EMERGENCY),
+        (Phase.EMERGENCY, Phase.EMERGENCY),
+        (Phase.INITIALIZING, Phase.GATHERING_DATA),
+    ],
+)
+def test_an_emergency_comes_where_it_is_known_what_many_replicas_are(
+    alarm: Circumstances, phase: Phase, follows: Phase
+) -> None:
+    assert next_phase(phase, [], alarm) is follows
+
+
+def test_an_emergency_is_left_step_by_step_and_only_when_its_cause_is_gone() -> None:
+    assert next_phase(Phase.EMERGENCY, [WORKING], LACKING) is Phase.EMERGENCY
+    assert next_phase(Phase.EMERGENCY, [WORKING], AUTO) is Phase.BACK_TO_NORMAL
+    assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], AUTO) is Phase.BACK_TO_NORMAL
+
+
+def test_without_an_hpa_to_write_there_is_no_way_back_to_go() -> None:
+    assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(Mode.AUTO, has_horizontal=False)) is Phase.WORKING
+    assert next_phase(Phase.BACK_TO_NORMAL, [WORKING], Circumstances(Mode.OFF, has_horizontal=True)) is Phase.WORKING
+
+
+def test_missing_metrics_are_no_emergency_where_nothing_is_written_or_nothing_horizontal() -> None:
+    off = Circumstances(Mode.OFF, has_horizontal=True, metrics_missing=True)
+    vertical = Circumstances(Mode.EMERGENCY, has_horizontal=False)
+    assert [next_phase(Phase.WORKING, [WORKING], seen) for seen in (off, vertical)] == [Phase.WORKING] * 2
+
+
+def test_metrics_may_be_missing_for_the_grace_period() -> None:
+    grace = timedelta(minutes=5)
+    assert [is_missing(NOW, grace, NOW + timedelta(seconds=late)) for late in (299, 300)] == [False, True]
+    assert not is_missing(None, grace, NOW)
+
+
+def test_a_resource_gathers_data_for_a_week_and_then_works() -> None:
+    memory: dict[Place, ResourcePhase] = {}
+    found = []
+    for day in (0, 1, 7, 8):
+        memory = resource_phases(memory, {CPU: Scaling.HORIZONTAL}, WEEK, NOW + timedelta(days=day))
+        found.append(memory[CPU])
+    working = ResourcePhase(WORKING, NOW + WEEK)
+    assert found == [ResourcePhase(GATHERING, NOW)] * 2 + [working] * 2
+
+
+def test_a_resource_that_was_off_gathers_data_again() -> None:
+    off = resource_phases({}, {CPU: Scaling.OFF}, WEEK, NOW)
+    later = NOW + WEEK
+    assert resource_phases(off, {CPU: Scaling.OFF}, WEEK, later) == off
+    back = resource_phases(off, {CPU: Scaling.VERTICAL}, WEEK, later)
+    assert back == {CPU: ResourcePhase(GATHERING, later)}
+    assert resource_phases(back, {CPU: Scaling.OFF}, WEEK, later) == {CPU: ResourcePhase(OFF, later)}
+
+
+def test_a_container_that_went_is_forgotten() -> None:
+    known: dict[Place, ResourcePhase] = {("old", "cpu"): ResourcePhase(WORKING, NOW)}
+    assert resource_phases(known, {}, WEEK, NOW) == {}

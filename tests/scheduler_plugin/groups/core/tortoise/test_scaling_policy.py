@@ -1,0 +1,67 @@
+"""What scales how, and which metrics an HPA has for it."""
+
+from __future__ import annotations
+
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, ResourceTarget
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling, effective, horizontal
+from scheduler_plugin.groups.core.workload import Container, ResourceList
+
+BOTH = ResourceList(MilliCpu(1000), Bytes(2**30))
+APP, PROXY, BARE = Container("app", BOTH), Container("proxy", BOTH), Container("bare")
+QUEUE = OtherMetric({"type": "External", "external": {"metric": {"name": "queue"}}})
+OFF, ACROSS, UP = Scaling.OFF, Scaling.HORIZONTAL, Scaling.VERTICAL
+
+
+def hpa(*metrics: ContainerTarget | ResourceTarget | OtherMetric) -> Autoscaler:
+    return Autoscaler(1, 9, metrics)
+
+
+def test_without_a_policy_or_an_hpa_cpu_is_horizontal_and_memory_vertical() -> None:
+    assert effective(None, [APP], None) == {("app", "cpu"): ACROSS, ("app", "memory"): UP}
+
+
+def test_what_an_attached_hpa_scales_is_horizontal() -> None:
+    attached = hpa(QUEUE, ContainerTarget("app", "memory", 70))
+    found = effective(None, [APP, PROXY], attached)
+    assert horizontal(found) == (("app", "memory"),)
+    assert [found[place] for place in found if place != ("app", "memory")] == [UP] * 3
+
+
+def test_a_resource_metric_is_of_all_containers() -> None:
+    assert horizontal(effective(None, [APP, PROXY], hpa(ResourceTarget("cpu")))) == (("app", "cpu"), ("proxy", "cpu"))
+
+
+def test_what_a_policy_leaves_out_is_off() -> None:
+    found = effective({("app", "cpu"): UP}, [APP, PROXY], hpa(ContainerTarget("proxy", "cpu", 70)))
+    assert [place for place, policy in found.items() if policy is not OFF] == [("app", "cpu")]
+
+
+def test_a_container_without_requests_is_not_scaled() -> None:
+    assert set(effective(None, [BARE], None).values()) == {OFF}
+    assert set(effective({("bare", "cpu"): ACROSS}, [BARE], None).values()) == {OFF}
+
+
+def test_container_metrics_are_managed_resource_metrics_go_and_others_stay_in_place() -> None:
+    before = hpa(
+        ResourceTarget("cpu"),
+        ContainerTarget("app", "cpu", 60),
+        QUEUE,
+        ContainerTarget("app", "cpu", 50),
+        ContainerTarget("gone", "cpu", 80),
+        ContainerTarget("app", "memory", None),
+    )
+    after = before.managing([("app", "cpu"), ("app", "memory"), ("proxy", "cpu")])
+    assert after.metrics == (
+        ContainerTarget("app", "cpu", 60),
+        QUEUE,
+        ContainerTarget("app", "memory", 70),
+        ContainerTarget("proxy", "cpu", 70),
+    )
+    assert after.managing([("app", "cpu"), ("app", "memory"), ("proxy", "cpu")]) == after
+
+
+def test_a_target_is_of_one_container_and_resource() -> None:
+    found = hpa(QUEUE, ContainerTarget("app", "cpu", 60), ContainerTarget("app", "memory", 70))
+    changed = found.with_target("app", "memory", 75)
+    assert [changed.target("app", "cpu"), changed.target("app", "memory"), changed.target("b", "cpu")] == [60, 75, None]
