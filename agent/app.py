@@ -19,6 +19,7 @@ from pathlib import Path
 
 import httpx
 
+from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
@@ -39,6 +40,7 @@ from protocol.runtime.followed_file import FollowedFile
 from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
+DATABASE_DEADLINE = Seconds(4.0)
 ASK_DEADLINE = Seconds(5.0)
 API_DEADLINE = Seconds(5.0)
 
@@ -99,11 +101,13 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
     scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE)
 
     def make(assignment: Assignment, policy: Policy) -> Runner:
-        url = settings.metrics_url.replace("{pod_ip}", _host(assignment.pod_ip or ""))
+        address = _host(assignment.pod_ip or "")
+        metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
         ports = Ports(
-            metrics=NodeExporter(clients.guests, url, SCRAPE_DEADLINE),
+            metrics=NodeExporter(clients.guests, metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
+            database=GuestDatabase(clients.guests, database, DATABASE_DEADLINE),
             clock=dependencies.clock,
         )
         return Runner(assignment, ports, policy, time.time_ns(), dependencies.log)

@@ -1,4 +1,4 @@
-"""Prometheus metrics, probes and ``/explain`` of one agent process.
+"""Prometheus metrics, probes, ``/explain`` and ``/database`` of one agent process.
 
 Rules that hold here:
 
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from agent.core.explain import explain
 from agent.http_server import Answer, Route
+from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
@@ -47,7 +48,7 @@ class AgentCollector(Collector):
 
 
 def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str, Route]:
-    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` needs no name."""
+    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor))
     ProcessCollector(registry=registry)
@@ -58,6 +59,7 @@ def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str,
         "/healthz": lambda _: Answer(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
+        "/database": lambda rest: _database(supervisor, rest, alone=alone),
     }
 
 
@@ -71,15 +73,36 @@ def _ready(supervisor: Supervisor) -> Answer:
 
 
 def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> Answer:
-    runners = {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
-    wanted = rest.removeprefix("/")
-    if not wanted and not alone:
+    if not rest.removeprefix("/") and not alone:
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
-        return _json({"vms": sorted(runners), "unreadable": unreadable})
-    runner = next(iter(runners.values()), None) if not wanted else runners.get(wanted)
-    if runner is None:
-        return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
+        return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
+    runner = _chosen(supervisor, rest, alone=alone)
+    if isinstance(runner, Answer):
+        return runner
     return _json(explain(runner.state, str(runner.assignment.vm), clock.now()))
+
+
+async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> Answer:
+    runner = _chosen(supervisor, rest, alone=alone)
+    if isinstance(runner, Answer):
+        return runner
+    try:
+        return _json(await runner.look_at_database())
+    except PortError as error:
+        return _json({"error": error.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | Answer:
+    """The runner of the VM that the path names, or of the only one; an answer that says so where there is none."""
+    wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
+    found = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
+    if found is None:
+        return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
+    return found
+
+
+def _by_vm(supervisor: Supervisor) -> dict[str, Runner]:
+    return {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Answer:

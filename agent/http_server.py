@@ -3,13 +3,13 @@
 Rules that hold here:
 
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
-- A route is a function of the path's rest that returns an answer at once; it never waits.
+- A route is a function of the path's rest that returns an answer at once, or one that asks the guest first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -28,7 +28,7 @@ class Answer:
     content_type: str = "text/plain; charset=utf-8"
 
 
-Route = Callable[[str], Answer]
+Route = Callable[[str], Answer | Awaitable[Answer]]
 """Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
 
@@ -41,7 +41,8 @@ async def listening(host: str, port: int, routes: Mapping[str, Route]) -> AsyncI
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(PATIENCE):
                     head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_wire(_answer(head, routes)))
+                    answer = _answer(head, routes)
+                    writer.write(_wire(answer if isinstance(answer, Answer) else await answer))
                     await writer.drain()
         finally:
             writer.close()
@@ -51,7 +52,7 @@ async def listening(host: str, port: int, routes: Mapping[str, Route]) -> AsyncI
         yield server.sockets[0].getsockname()[1]
 
 
-def _answer(head: bytes, routes: Mapping[str, Route]) -> Answer:
+def _answer(head: bytes, routes: Mapping[str, Route]) -> Answer | Awaitable[Answer]:
     words = head.split(b"\r\n", 1)[0].decode(errors="replace").split(" ")
     if len(words) != 3:
         return Answer(b"not HTTP\n", HTTPStatus.BAD_REQUEST)

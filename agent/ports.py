@@ -9,7 +9,9 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Annotated, Protocol
+
+import msgspec
 
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
@@ -57,6 +59,31 @@ class MetricsSource(Protocol):
 
     async def scrape(self) -> GuestSample:
         """One look at the guest. Raises ``PortError``."""
+
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+
+
+class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
+    """What a postgres says of itself. ``sessions`` counts clients; ``oldest_transaction_seconds`` is the age of the
+    oldest transaction that one of them has open.
+
+    A standby is ``streaming`` while it receives its primary's changes; ``lag_seconds`` is how far it is behind what it
+    received, None where it cannot know.
+    """
+
+    standby: bool
+    streaming: bool = False
+    lag_seconds: NotNegative | None = None
+    sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
+    oldest_transaction_seconds: NotNegative | None = None
+
+
+class DatabaseSource(Protocol):
+    """The guest's database, by the daemon in the guest."""
+
+    async def look(self) -> DatabaseView:
+        """One look at it. Raises ``PortError``."""
 
 
 class SchedulerClient(Protocol):

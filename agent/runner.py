@@ -38,6 +38,8 @@ from agent.core.state import State, begin
 from agent.core.vm import Vm, view
 from agent.ports import (
     ConflictError,
+    DatabaseSource,
+    DatabaseView,
     GoneError,
     MetricsSource,
     PortError,
@@ -64,6 +66,7 @@ class Ports:
     metrics: MetricsSource
     scheduler: SchedulerClient
     vm_api: VmApi
+    database: DatabaseSource
     clock: Clock
 
 
@@ -98,6 +101,10 @@ class Runner:
     def refuse_policy(self, reason: str) -> None:
         """Another policy for all VMs was refused; what is in force stays."""
         self._take(PolicyRefused(reason))
+
+    async def look_at_database(self) -> DatabaseView:
+        """What the VM's database says of itself now. Raises ``PortError``."""
+        return await self._ports.database.look()
 
     def _take(self, event: Event) -> None:
         note(self._log, self.tally, self.assignment.vm, self.state, event)

@@ -32,10 +32,11 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "SCHEDULER_TOKEN_FILE": ("", "token of this agent for the scheduler (none: send none)"),
     "SCHEDULER_CA_FILE": ("", "authority of the scheduler's certificate (https; none: the system's authorities)"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),
+    "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; like METRICS_URL"),
     "KUBERNETES_API_URL": ("https://kubernetes.default.svc", "the Kubernetes API"),
     "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token for the API (missing file by default: send none)"),
     "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "authority of the API's certificate"),
-    "AGENT_LISTEN": ("0.0.0.0:9101", "where to serve /metrics /healthz /readyz /explain"),
+    "AGENT_LISTEN": ("0.0.0.0:9101", "where to serve /metrics /healthz /readyz /explain /database"),
     "AGENT_CONFIG": ("", "policy file (YAML), read again when it changes"),
 }
 
@@ -57,6 +58,7 @@ class AgentSettings:
     scheduler_token: Path | None
     scheduler_ca: Path | None
     metrics_url: str
+    database_url: str
     api_url: str
     api_token: Path | None
     api_ca: Path | None
@@ -77,6 +79,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         scheduler_token=_path(found["SCHEDULER_TOKEN_FILE"]),
         scheduler_ca=_path(found["SCHEDULER_CA_FILE"]),
         metrics_url=_url("METRICS_URL", found),
+        database_url=_url("DATABASE_URL", found),
         api_url=_url("KUBERNETES_API_URL", found),
         api_token=_present("KUBERNETES_TOKEN_FILE", found),
         api_ca=_present("KUBERNETES_CA_FILE", found),
@@ -104,8 +107,9 @@ def _whom(found: Mapping[str, str]) -> tuple[Assignment | None, str | None]:
             vm_namespace = found["VM_NAMESPACE"] or found["POD_NAMESPACE"]
             needed = {"VM_NAMESPACE": vm_namespace, "VM_NAME": found["VM_NAME"], "POD_NAME": found["POD_NAME"]}
             _need(needed)
-            if "{pod_ip}" in found["METRICS_URL"]:
-                raise SettingsError("METRICS_URL: only the per-node form knows {pod_ip}")
+            for name in ("METRICS_URL", "DATABASE_URL"):
+                if "{pod_ip}" in found[name]:
+                    raise SettingsError(f"{name}: only the per-node form knows {{pod_ip}}")
             pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
             return Assignment(ObjectName(vm_namespace, found["VM_NAME"]), pod), None
         case "node":

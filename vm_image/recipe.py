@@ -69,6 +69,8 @@ GUEST_FILES: Final = (
     GuestFile("rootfs/cpu-now.sh", "usr/lib/autoscale/cpu-now.sh"),
     GuestFile("rootfs/daemon.sh", "usr/lib/autoscale/daemon.sh", 0o755),
     GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
+    GuestFile("rootfs/standby.sh", "usr/lib/autoscale/standby.sh", 0o755),
+    GuestFile("rootfs/database.sql", "usr/lib/autoscale/database.sql"),
     GuestFile("rootfs/dhcp.sh", "usr/lib/autoscale/dhcp.sh", 0o755),
     GuestFile("rootfs/postgresql.conf", "etc/autoscale/postgresql.conf"),
     GuestFile("rootfs/pg_hba.conf", "etc/autoscale/pg_hba.conf"),

@@ -80,7 +80,8 @@ class GuestSpec:
 
     ``address`` is the VM's own on the flat network (``ClusterNetwork.vm_address``): it stays with the VM wherever it
     runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
-    the guest; a guest that starts on the same directory again has the same disk.
+    the guest; a guest that starts on the same directory again has the same disk. ``kernel_arguments`` are the VM's own
+    words on the kernel command line.
     """
 
     vm: ObjectName
@@ -93,6 +94,7 @@ class GuestSpec:
     address: str
     network: PodNetwork
     state_dir: Path
+    kernel_arguments: str = ""
 
 
 _DOUBLED_EVERY: Final = 5.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.ports import ConflictError, PortError
+from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import Field, Level
 from protocol.codec import PluginResponseView
@@ -67,6 +67,20 @@ class FakeGuest:
             raise self.error
         memory = Bytes(64 * GIB)
         return GuestSample(cpus={"0": CpuSeconds(self._busy)}, load1=self.cores, mem_total=memory, mem_available=memory)
+
+
+@dataclass
+class FakeDatabase:
+    """A database that says ``view``; or its guest fails with ``error``."""
+
+    view: DatabaseView = field(default_factory=lambda: DatabaseView(standby=False))
+    error: PortError | None = None
+
+    async def look(self) -> DatabaseView:
+        """See ``DatabaseSource``."""
+        if self.error is not None:
+            raise self.error
+        return self.view
 
 
 @dataclass
@@ -169,7 +183,8 @@ class RunnerFixture:
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
-        ports = Ports(self.guest, self.scheduler, self.vm_api, self.clock)
+        self.database = FakeDatabase()
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock)
         self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.log)
 
     async def __aenter__(self) -> RunnerFixture:

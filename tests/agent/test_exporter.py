@@ -12,8 +12,10 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.assignments import OwnVm
+from agent.core.events import Fault
 from agent.exporter import routes
-from agent.http_server import LARGEST_HEAD, listening
+from agent.http_server import LARGEST_HEAD, Answer, listening
+from agent.ports import DatabaseView, PortError
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY
@@ -95,11 +97,36 @@ async def test_explain_answers_for_the_one_vm_and_by_name(served: Served) -> Non
     assert (missing.status_code, missing.json()) == (404, {"error": "no such VM here: default/vm-9"})
 
 
+async def test_the_database_is_asked_when_the_agent_is(served: Served) -> None:
+    fixture, supervisor, http = served
+    assert (await http.get("/database")).status_code == 404
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    fixture.database.view = DatabaseView(True, streaming=True, lag_seconds=0.5, sessions=3)
+    answer = await http.get("/database")
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {
+            "standby": True,
+            "streaming": True,
+            "lagSeconds": 0.5,
+            "sessions": 3,
+            "oldestTransactionSeconds": None,
+        },
+    )
+    fixture.database.error = PortError(Fault.GUEST, "the guest's database does not answer: it is starting")
+    answer = await http.get("/database/default/vm-1")
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"error": "the guest's database does not answer: it is starting"},
+    )
+
+
 async def test_the_node_form_lists_its_vms(served: Served) -> None:
     fixture, supervisor, http = served
     supervisor.runners[ASSIGNMENT] = fixture.runner
     supervisor.source.unreadable = {ObjectName("default", "vm-2-pod"): "nested"}  # type: ignore[misc]
     answer = routes(supervisor, fixture.clock, alone=False)["/explain"]("")
+    assert isinstance(answer, Answer)
     assert msgspec.json.decode(answer.body) == {
         "vms": ["default/vm-1"],
         "unreadable": {"default/vm-2-pod": "nested"},

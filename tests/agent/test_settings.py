@@ -21,6 +21,7 @@ def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
         "http://autoscaling-scheduler.kube-system.svc:10299",
         "http://10.255.255.254:9100/metrics",
     )
+    assert found.database_url == "http://10.255.255.254:25183/database"
     assert (found.host, found.port, found.policy_file, found.scheduler_token) == ("0.0.0.0", 9101, None, None)
 
 
@@ -59,6 +60,7 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"KUBERNETES_API_URL": "https://"}, "KUBERNETES_API_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: only the per-node form knows"),
+        (SIDECAR | {"DATABASE_URL": "http://{pod_ip}:1/database"}, "DATABASE_URL: only the per-node form knows"),
     ],
 )
 def test_what_is_missing_or_makes_no_sense_is_said_by_its_name(environment: dict[str, str], message: str) -> None:

@@ -16,7 +16,7 @@ from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from tests.agent.core.story import POLICY, holding
-from tests.agent.fake_ports import ASSIGNMENT, FakeGuest, FakeScheduler, FakeVmApi, Lines
+from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
 from tests.fake_clock import FakeClock, settle
 
 OTHER = Assignment(ObjectName("default", "vm-2"), ObjectName("default", "vm-2-pod"))
@@ -56,7 +56,7 @@ class Agents:
 
     def make(self, assignment: Assignment, policy: Policy) -> Runner:
         self.guests.append(FakeGuest(self.clock))
-        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), self.clock)
+        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase(), self.clock)
         return Runner(assignment, ports, policy, 1, self.log)
 
 

@@ -25,6 +25,9 @@ chroot "$root" chown postgres:postgres /var/lib/postgresql
 chroot "$root" setpriv --reuid postgres --regid postgres --init-groups env LC_ALL=C.UTF-8 \
     $postgres/bin/initdb --no-sync --auth=trust --username=postgres --encoding=UTF8 --pgdata=/var/lib/postgresql/data \
     >/dev/null
+# Who standbys copy and stream as.
+echo "CREATE ROLE replicator REPLICATION LOGIN" | chroot "$root" setpriv --reuid postgres --regid postgres --init-groups \
+    env LC_ALL=C.UTF-8 $postgres/bin/postgres --single -D /var/lib/postgresql/data postgres >/dev/null
 
 # The wrappers in /usr/bin are perl: without perl they go, and the real programs come first in PATH (see init.sh).
 rm -f "$root"/usr/bin/pg_* "$root"/usr/bin/psql "$root"/usr/bin/pgbench "$root"/usr/bin/createdb "$root"/usr/bin/vacuumdb

@@ -3,7 +3,8 @@
 #   GET /cpu    the guest's CPU in thousandths, as the kernel has it
 #   PUT /cpu    gives it that much (the body is the number); answers when it is done
 #   GET /ready  200 once the database accepts connections, 503 before
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+#   GET /database  how the database is, as JSON: its replication and its clients (database.sql); 503 while it cannot say
+export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 answer() {
     printf 'HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %s\r\nConnection: close\r\n\r\n%s\n' \
@@ -35,6 +36,14 @@ get_ready() {
     answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
 }
 
+get_database() {
+    if said=$(PGCONNECT_TIMEOUT=2 PGOPTIONS="-c statement_timeout=3s" psql -XAtq -U postgres -h /run/postgresql \
+        -v ON_ERROR_STOP=1 -f /usr/lib/autoscale/database.sql 2>&1); then
+        answer "200 OK" "$said"
+    fi
+    answer "503 Service Unavailable" "$said"
+}
+
 return=$(printf '\r')
 read -r method path _
 while read -r header value; do
@@ -49,6 +58,7 @@ case "$method $path" in
 "GET /cpu") get_cpu ;;
 "PUT /cpu") put_cpu ;;
 "GET /ready") get_ready ;;
-*" /cpu" | *" /ready") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
-*) answer "404 Not Found" "there is /cpu and /ready" ;;
+"GET /database") get_database ;;
+*" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
+*) answer "404 Not Found" "there is /cpu, /ready and /database" ;;
 esac

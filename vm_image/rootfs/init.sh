@@ -5,6 +5,7 @@
 #   autoscale.link=ADDRESS/PREFIX   the private link to the pod, on the second interface, where there is one
 #   autoscale.cpu=MILLI             the CPU with which it starts
 #   autoscale.name=NAME             its host name
+#   autoscale.primary=ADDRESS       the database that its own streams from as a standby
 # Without them it asks for an address by DHCP on every interface, which is what NeonVM's runner expects.
 #
 # Rules: nothing here polls (a loop that wakes five times a second costs a third of an emulated core); measuring and
@@ -30,6 +31,7 @@ for setting in $settings; do
     autoscale.link=*) link=${setting#*=} ;;
     autoscale.cpu=*) cpu=${setting#*=} ;;
     autoscale.name=*) busybox hostname "${setting#*=}" ;;
+    autoscale.primary=*) primary=${setting#*=} ;;
     esac
 done
 
@@ -64,7 +66,7 @@ GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --
     --no-collector.nvme --no-collector.rapl --no-collector.tapestats --no-collector.thermal_zone --no-collector.zfs \
     --collector.vmstat.fields='^(oom_kill|pgpg|pswp|pg.*fault|pgscan|workingset_refault).*' \
     --log.level=warn &
-forever sh "$here/postgres.sh" &
+forever sh "$here/postgres.sh" "$primary" &
 echo "autoscale: services are started"
 
 # Waiting for jobs that never end also reaps the orphans that every process 1 inherits.

@@ -20,7 +20,6 @@ from deploy.kube.informer import Change, Informer
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
-from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
@@ -137,11 +136,10 @@ class Kubelet:
     async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, lives: asyncio.TaskGroup) -> None:
         found = self._vms.get(vm)
         try:
-            machine = machine_of(found or {})
+            sandbox = Sandbox(pod, found or {}, self._deps)
         except InvalidObjectError as error:
             await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
-        sandbox = Sandbox(pod, machine, self._deps)
         self._sandboxes[name] = sandbox, lives.create_task(self._live(name, sandbox))
 
     async def _write(self, pod: Json, status: Json) -> None:

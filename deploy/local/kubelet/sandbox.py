@@ -26,6 +26,7 @@ from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
+from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of
 from deploy.neonvm.ports import (
     ClusterNetwork,
     Guest,
@@ -49,7 +50,6 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from protocol.virtual_machine import VirtualMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,13 @@ _ROLES: Final = {
 class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
-    def __init__(self, pod: Json, machine: VirtualMachine, deps: NodeDependencies) -> None:
+    def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
+        """Raises ``InvalidObjectError`` where ``vm`` cannot be read."""
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
-        self._machine = machine
+        self._machine = machine_of(vm)
+        self._kernel_arguments = kernel_arguments(vm)
         self._deps = deps
         self._inside: _Inside | None = None
         self._receives = bool(migration_of(pod))
@@ -209,6 +211,7 @@ class Sandbox:
             address=await self._deps.network.vm_address(vm.name),
             network=place,
             state_dir=vm_folder(self._deps.state, vm.name, vm.uid),
+            kernel_arguments=self._kernel_arguments,
         )
 
 

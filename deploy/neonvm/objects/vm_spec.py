@@ -18,6 +18,11 @@ def machine_of(vm: Json) -> VirtualMachine:
     return parse_virtual_machine({**vm, "metadata": {**child(vm, "metadata"), "annotations": kept}})
 
 
+def kernel_arguments(vm: Json) -> str:
+    """What the VM's spec adds to its guest's kernel command line."""
+    return text(vm, "spec", "guest", "appendKernelCmdline")
+
+
 def restarts(vm: Json, pod_phase: str) -> bool:
     """Whether a VM whose pod ended in ``pod_phase`` is started again."""
     policy = text(vm, "spec", "restartPolicy") or "Always"

@@ -157,6 +157,7 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
     ]
     if len(spec.network.attachments) > 1:
         words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
+    words.append(spec.kernel_arguments)
     return " ".join(word for word in words if word)
 
 

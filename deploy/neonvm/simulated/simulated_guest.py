@@ -31,6 +31,7 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
+from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
@@ -68,6 +69,7 @@ class _Running:
     since: Instant
     boot_time: float
     kernel: SimulatedKernel
+    database: SimulatedDatabase
     servers: list[Serving]
 
 
@@ -95,7 +97,8 @@ class SimulatedGuest:
         with ExitStack() as held:
             listeners = await self._listeners(held)
             held.pop_all()
-        await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, []), listeners)
+        database = SimulatedDatabase.told(self._spec.kernel_arguments)
+        await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, database, []), listeners)
 
     async def receive(self) -> None:
         """Waits for another guest; until then it has no ports."""
@@ -244,7 +247,9 @@ class SimulatedGuest:
         if not self._receives:
             self._begins()
         self._receives, self._running = False, running
-        answering = GuestServer(self._now, self._press, self.fail, running.boot_time)
+        answering = GuestServer(
+            self._now, self._press, lambda: self._runs().database, self._tell, self.fail, running.boot_time
+        )
         for listener in listeners:
             running.servers.append(await Serving.on(listener, answering.serve))
 
@@ -259,6 +264,9 @@ class SimulatedGuest:
 
     def _press(self, demand: Demand | None) -> None:
         self._replace(self._now().under(demand))
+
+    def _tell(self, database: SimulatedDatabase) -> None:
+        self._runs().database = database
 
     def _now(self) -> SimulatedKernel:
         """The guest at this moment. Raises ``GuestError`` where it does not run."""

@@ -4,6 +4,8 @@
     GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
     GET /demand                      what is asked of the guest now: {"cpu": cores, "mem": quantity}
     PUT /demand                      asks this of it until further notice; DELETE /demand gives it back to its load
+    GET /database                    what the daemon of a real guest says of its database
+    PUT /database                    the guest says this of its database until further notice
     POST /fail                       the guest cannot go on, for the reason in the body
 
 Every path is answered on both ports. One request at a time on a connection, which may be kept.
@@ -20,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
@@ -47,12 +50,14 @@ class Reply:
 class GuestServer:
     """How requests see and change a guest.
 
-    ``kernel`` looks at it now and raises ``GuestError`` where it cannot go on, ``press`` changes its demand, and
-    ``fail`` ends it for a reason.
+    ``kernel`` looks at it now and raises ``GuestError`` where it cannot go on, ``press`` changes its demand,
+    ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a reason.
     """
 
     kernel: Callable[[], SimulatedKernel]
     press: Callable[[Demand | None], None]
+    database: Callable[[], SimulatedDatabase]
+    tell: Callable[[SimulatedDatabase], None]
     fail: Callable[[str], None]
     boot_time: float
 
@@ -74,7 +79,8 @@ class GuestServer:
         route = _ROUTES.get((method, url.path))
         if route is None:
             return Reply(
-                "404 Not Found", "there is GET /metrics, /cpu, /ready, GET, PUT, DELETE /demand and POST /fail\n"
+                "404 Not Found",
+                "there is GET /metrics, /cpu, /ready, GET, PUT, DELETE /demand, GET, PUT /database and POST /fail\n",
             )
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
@@ -115,6 +121,18 @@ class GuestServer:
         self.press(None)
         return self.demand(nothing, body)
 
+    def show_database(self, _: list[str], __: bytes) -> Reply:
+        """What it says of its database."""
+        return Reply("200 OK", msgspec.json.encode(self.database()).decode() + "\n")
+
+    def put_database(self, nothing: list[str], body: bytes) -> Reply:
+        """Lets it say something else of its database."""
+        try:
+            self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
+        except msgspec.DecodeError as error:
+            return Reply("400 Bad Request", f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n')
+        return self.show_database(nothing, body)
+
     def fail_for(self, _: list[str], body: bytes) -> Reply:
         """Ends the guest as a fault of its machine would."""
         self.fail(body.decode(errors="replace").strip() or "it was made to fail")
@@ -128,6 +146,8 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes]
     ("GET", "/demand"): GuestServer.demand,
     ("PUT", "/demand"): GuestServer.put_demand,
     ("DELETE", "/demand"): GuestServer.lift_demand,
+    ("GET", "/database"): GuestServer.show_database,
+    ("PUT", "/database"): GuestServer.put_database,
     ("POST", "/fail"): GuestServer.fail_for,
 }
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import httpx
 
+from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
@@ -195,6 +196,7 @@ class Agents:
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
+            GuestDatabase(line, "http://guest/database", DEADLINE),
             self._clock,
         )
         policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))

@@ -90,6 +90,11 @@ def test_a_guest_without_a_private_link_is_not_told_of_one(tmp_path: Path) -> No
     assert "autoscale.link" not in values(flat, "-append")[0]
 
 
+def test_a_vm_may_have_words_of_its_own_on_the_kernel_command_line(tmp_path: Path) -> None:
+    spec = replace(spec_in(tmp_path), kernel_arguments="autoscale.primary=10.100.128.0")
+    assert values(spec, "-append")[0].endswith(" autoscale.primary=10.100.128.0")
+
+
 def test_an_attachment_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     spec = spec_in(tmp_path)
     with pytest.raises(GuestError, match="cannot be plugged into 'wifi:home'"):

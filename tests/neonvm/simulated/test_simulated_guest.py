@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
+from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
 from protocol.units import Bytes, MilliCpu
@@ -90,6 +91,22 @@ async def test_a_page_without_a_choice_has_every_collector_and_the_time(simulate
 async def test_a_collector_that_there_is_not_is_refused_as_node_exporter_does(simulated: SimulatedGuestFixture) -> None:
     answer = await simulated.client.get("/metrics?collect[]=weather")
     assert (answer.status_code, answer.text) == (400, "missing collector: weather\n")
+
+
+async def test_a_guest_says_of_its_database_what_it_was_told(simulated: SimulatedGuestFixture) -> None:
+    answers = [(await simulated.client.get("/database")).json()]
+    answers.append((await simulated.client.put("/database", json={"standby": True, "sessions": 2})).json())
+    assert [(each["standby"], each["streaming"], each["sessions"]) for each in answers] == [
+        (False, False, 0),
+        (True, False, 2),
+    ]
+    refused = await simulated.client.put("/database", json={"sessions": 2})
+    assert (refused.status_code, refused.text[:8]) == (400, "expected")
+
+
+def test_a_guest_that_is_told_a_primary_is_its_standby() -> None:
+    told = SimulatedDatabase.told("quiet autoscale.primary=10.100.128.0")
+    assert (told.standby, told.streaming, told.lag_seconds) == (True, True, 0.0)
 
 
 async def test_load_put_on_a_guest_shows_at_once_and_can_be_lifted(simulated: SimulatedGuestFixture) -> None:

@@ -1,0 +1,55 @@
+"""What the guest's database says of itself, asked of the daemon in the guest (S4.3).
+
+Rules that hold here:
+
+- The guest is asked only when the agent is: the answer costs a guest a query, and only groups want to know.
+- The answer is taken apart and written anew: a guest is not trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import httpx
+import msgspec
+
+from agent.adapters.http_errors import no_answer, reason_in
+from agent.core.events import Fault
+from agent.ports import DatabaseView, PortError
+from protocol.field_errors import field_message
+from protocol.units import Seconds
+
+LARGEST: Final = 4096
+
+
+class GuestDatabase:
+    """One guest's database, by the daemon at ``url``."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, deadline: Seconds) -> None:
+        self._client = client
+        self._url = url
+        self._deadline = deadline
+
+    async def look(self) -> DatabaseView:
+        """One look at the database. Raises ``PortError``."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                body = await self._body()
+        except (httpx.HTTPError, OSError) as error:
+            raise no_answer(f"the guest's database at {self._url}", error, self._deadline) from None
+        try:
+            return msgspec.json.decode(body, type=DatabaseView)
+        except (ValueError, RecursionError) as error:
+            raise PortError(Fault.GUEST, f"the guest's database at {self._url}: {field_message(error)}") from None
+
+    async def _body(self) -> bytes:
+        async with self._client.stream("GET", self._url) as answer:
+            body = bytearray()
+            async for chunk in answer.aiter_raw():
+                body += chunk
+                if len(body) > LARGEST:
+                    raise PortError(Fault.GUEST, f"the guest's database says more than {LARGEST} bytes")
+            if answer.status_code != httpx.codes.OK:
+                raise PortError(Fault.GUEST, f"the guest's database does not answer: {reason_in(bytes(body)).strip()}")
+            return bytes(body)

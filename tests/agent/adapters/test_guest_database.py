@@ -1,0 +1,51 @@
+"""What the guest says of its database, with every fault a guest can have."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from agent.adapters.guest_database import LARGEST, GuestDatabase
+from agent.core.events import Fault
+from agent.ports import DatabaseView, PortError
+from protocol.units import Seconds
+from tests.agent.adapters.answering import Chunks, client, silent, unreachable
+
+URL = "http://10.255.255.254:25183/database"
+
+
+async def look(http: httpx.AsyncClient) -> DatabaseView:
+    return await GuestDatabase(http, URL, Seconds(0.05)).look()
+
+
+def saying(body: bytes, status: int = 200) -> httpx.AsyncClient:
+    return client(lambda _: httpx.Response(status, stream=Chunks(body)))
+
+
+async def test_a_standby_says_how_far_it_is_behind_and_who_uses_it() -> None:
+    body = b'{"standby": true, "streaming": true, "lagSeconds": 0.25, "sessions": 2, "oldestTransactionSeconds": 1.5}'
+    assert await look(saying(body)) == DatabaseView(True, True, 0.25, 2, 1.5)
+    assert await look(saying(b'{"standby": false, "lagSeconds": null}')) == DatabaseView(False)
+
+
+@pytest.mark.parametrize(
+    ("http", "fault", "reason"),
+    [
+        (saying(b"{}"), Fault.GUEST, f"the guest's database at {URL}: standby: expected a value, the field is missing"),
+        (
+            saying(b'{"standby": true, "sessions": -1}'),
+            Fault.GUEST,
+            f"the guest's database at {URL}: sessions: expected",
+        ),
+        (saying(b"x" * (LARGEST + 1)), Fault.GUEST, "the guest's database says more than 4096 bytes"),
+        (saying(b"it is starting\n", 503), Fault.GUEST, "the guest's database does not answer: it is starting"),
+        (silent(), Fault.NETWORK, f"the guest's database at {URL} did not answer within 0.05 s"),
+        (unreachable(), Fault.NETWORK, f"the guest's database at {URL} cannot be reached"),
+    ],
+)
+async def test_no_answer_that_can_be_used_says_whose_fault_it_is(
+    http: httpx.AsyncClient, fault: Fault, reason: str
+) -> None:
+    with pytest.raises(PortError) as caught:
+        await look(http)
+    assert (caught.value.fault, caught.value.reason[: len(reason)]) == (fault, reason)
