@@ -49,6 +49,12 @@ class Booted:
         port = await self.network.expose(self.spec.address, 5432)
         return await output(_pgbench(), "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", *arguments, "postgres")
 
+    async def psql(self, query: str) -> str:
+        """What the database answers to one query, through a forwarded port."""
+        port = await self.network.expose(self.spec.address, 5432)
+        psql = str(Path(_pgbench()).with_name("psql"))
+        return await output(psql, "-XAtq", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c", query)
+
 
 @asynccontextmanager
 async def booted(kind: NetworkKind, state_dir: Path) -> AsyncIterator[Booted]:
