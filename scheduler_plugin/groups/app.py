@@ -1,0 +1,108 @@
+"""The one place where an ``autoscale-groups`` is put together. Nothing is made at import."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.group_controller import GroupController, GroupsContext
+from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
+from scheduler_plugin.groups.controllers.writer import Writer
+from scheduler_plugin.groups.lease import Leadership
+from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.groups.settings import GroupsSettings
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+
+
+@dataclass(slots=True)
+class InForce:
+    """The settings in force; replaced while the program runs."""
+
+    settings: GroupsSettings
+
+    @property
+    def interval(self) -> Seconds:
+        """How often every group is looked at."""
+        return Seconds(self.settings.interval_seconds)
+
+
+@dataclass(slots=True)
+class Program:
+    """One ``autoscale-groups``: what to keep running, and what to ask."""
+
+    cache: Cache
+    leadership: Leadership
+    telemetry: GroupsTelemetry
+    in_force: InForce
+    controllers: dict[str, GroupController] = field(default_factory=dict)
+
+    async def run(self, api: KubernetesApi, clock: Clock) -> None:
+        """Works until cancelled; gives the Lease back where that can still be said."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.cache.run(api, clock))
+                tasks.create_task(self.leadership.run())
+                tasks.create_task(self._say_ready())
+                for controller in self.controllers.values():
+                    tasks.create_task(controller.run())
+        finally:
+            await self.leadership.release()
+
+    def use(self, settings: GroupsSettings) -> None:
+        """New settings: every group is looked at again."""
+        self.in_force.settings = settings
+        self.look_at_all()
+
+    def look_at(self, kind: str, name: ObjectName) -> None:
+        """Has one group looked at soon."""
+        controller = self.controllers.get(kind)
+        if controller is not None:
+            controller.look_at(name)
+
+    def look_at_all(self) -> None:
+        """Has every group looked at soon."""
+        for controller in self.controllers.values():
+            controller.look_at_all()
+
+    def page(self) -> bytes:
+        """The metrics as they are now."""
+        for kind, controller in self.controllers.items():
+            self.telemetry.take(kind, self.cache.objects(controller.policy.kind).values())
+        return self.telemetry.page()
+
+    def led(self, leads: bool) -> None:
+        """The Lease was gained or lost."""
+        self.telemetry.leads(leads)
+        if leads:
+            self.look_at_all()
+
+    async def _say_ready(self) -> None:
+        await self.cache.synced.wait()
+        self.telemetry.became_ready()
+
+
+def assemble(
+    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, policies: Iterable[GroupPolicy]
+) -> Program:
+    """Puts one program together; nothing runs yet."""
+    every = tuple(policies)
+    telemetry = GroupsTelemetry()
+    kinds: tuple[Resource, ...] = (*AROUND, *(policy.kind for policy in every))
+    cache = Cache(kinds, telemetry)
+    leadership = Leadership(api, clock, settings.lease.terms(), identity)
+    in_force = InForce(settings)
+    program = Program(cache, leadership, telemetry, in_force)
+    leadership.on_change = program.led
+    writer = Writer(api, leadership, clock, telemetry.wrote)
+    context = GroupsContext(cache, writer, clock, telemetry, lambda: in_force.interval)
+    surroundings = Surroundings(cache, every, program.look_at)
+    for policy in every:
+        program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
+    return program

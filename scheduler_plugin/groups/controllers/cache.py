@@ -1,0 +1,82 @@
+"""What the program knows of the cluster: all objects of the kinds that its controllers look at, kept by informers.
+
+Rules that hold here:
+
+- Objects are kept as the API has them; who needs one reads it, and says what is wrong with it where people look.
+- A kind that the cluster lacks is empty. Nothing is decided before every kind has been listed.
+- What a write answered is learned at once: the next look does not see the past.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from scheduler_plugin.cluster.api import KubernetesApi
+from scheduler_plugin.cluster.informer import Change, Informer, Kind, WatchReport
+
+Listener = Callable[[Change[Json]], None]
+_NONE: Final[Mapping[ObjectName, Json]] = {}
+
+
+class Cache:
+    """The objects of several kinds. Listeners are called in order and only take notes."""
+
+    def __init__(self, kinds: Iterable[Resource], report: WatchReport) -> None:
+        self._listeners: dict[Resource, list[Listener]] = {}
+        self._listed: set[Resource] = set()
+        self._informers = {kind: self._informer(kind, report) for kind in dict.fromkeys(kinds)}
+        self.synced = asyncio.Event()
+
+    def _informer(self, kind: Resource, report: WatchReport) -> Informer[Json]:
+        watched: Kind[Json] = Kind(kind.plural, kind.path(), dict, is_optional=True)
+        return Informer(watched, lambda change: self._changed(kind, change), report)
+
+    @property
+    def missing(self) -> list[str]:
+        """The kinds that have not been listed yet."""
+        return sorted(kind.plural for kind in self._informers if kind not in self._listed)
+
+    def objects(self, kind: Resource) -> Mapping[ObjectName, Json]:
+        """All objects of a kind by name. Do not change them."""
+        informer = self._informers.get(kind)
+        return _NONE if informer is None else informer.facts
+
+    def get(self, kind: Resource, name: ObjectName) -> Json | None:
+        """One object; None where there is none."""
+        return self.objects(kind).get(name)
+
+    def unreadable(self, kind: Resource) -> Mapping[ObjectName, str]:
+        """Why objects of a kind cannot be decoded at all."""
+        return {name: found.reason for name, found in self._informers[kind].unreadable.items()}
+
+    def listen(self, kind: Resource, listener: Listener) -> None:
+        """Calls ``listener`` with every later change of an object of that kind."""
+        self._listeners.setdefault(kind, []).append(listener)
+
+    def learn(self, kind: Resource, found: JsonObject) -> None:
+        """Takes an object that a write answered."""
+        informer = self._informers.get(kind)
+        if informer is not None:
+            informer.learn(found)
+
+    async def run(self, api: KubernetesApi, clock: Clock) -> None:
+        """Keeps all kinds in step for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for kind, informer in self._informers.items():
+                tasks.create_task(informer.run(api, clock, partial(self._was_listed, kind)))
+
+    def _was_listed(self, kind: Resource) -> None:
+        self._listed.add(kind)
+        if not self.missing:
+            self.synced.set()
+
+    def _changed(self, kind: Resource, change: Change[Json]) -> None:
+        for listener in self._listeners.get(kind, ()):
+            listener(change)

@@ -1,0 +1,161 @@
+"""Brings every group of one kind to where it should be: gathers facts, has them judged, and writes what was judged.
+
+Rules that hold here:
+
+- Only the holder of the Lease acts; everyone keeps the caches, so that a successor begins at once.
+- The status with memory and intent is written before the target, for the version of the group that was judged: of two
+  that judge the same group one is refused.
+- A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
+- One group is the unit of failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
+from scheduler_plugin.groups.controllers.surroundings import Surroundings
+from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
+from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.objects.intents import Intent, progress
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
+from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.policies.judgement import Facts, Judgement, judge
+from scheduler_plugin.groups.policies.notices import refused, scaled, stopped, without_intent
+from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+
+WORKERS: Final = 4
+_PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+"""Refusals that only say that the cache was behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsContext:
+    """What all controllers share. ``interval`` is how often every group is looked at, in seconds."""
+
+    cache: Cache
+    writer: Writer
+    clock: Clock
+    telemetry: GroupsTelemetry
+    interval: Callable[[], Seconds]
+
+
+class GroupController:
+    """Runs the groups of one kind."""
+
+    def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: Surroundings) -> None:
+        self.policy = policy
+        self._context = context
+        self._surroundings = surroundings
+        self._queue = WorkQueue(context.clock)
+        self._pods = PodResizer(context.writer)
+
+    def look_at(self, name: ObjectName) -> None:
+        """Has one group looked at soon."""
+        self._queue.add(name)
+
+    def look_at_all(self) -> None:
+        """Has every group looked at soon."""
+        for name in self._context.cache.objects(self.policy.kind):
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._context.cache.synced.wait()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(WORKERS):
+                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
+
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
+        kind, context = self.policy.kind, self._context
+        group = context.cache.get(kind, name)
+        if group is None or is_leaving(group) or not context.writer.leadership.leads:
+            return
+        facts = self._surroundings.facts(self.policy, group)
+        found = judge(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
+        try:
+            await self._carry_out(facts, found)
+        except ApiRefusedError as error:
+            if error.kind not in _PASSING:
+                await self._give_up(name, str(error))
+            raise
+        context.telemetry.judged.labels(kind.kind, "stopped" if found.problem else "done").inc()
+        self._queue.add(name, context.interval())
+
+    async def _carry_out(self, facts: Facts, found: Judgement) -> None:
+        for write in found.upkeep:
+            await self._do(write)
+        group = await self._write_status(facts.group, found.status)
+        if found.problem is not None:
+            await self._tell_stopped(facts, found)
+        if found.intent is not None and facts.target is not None and facts.arrangement is not None:
+            reference = facts.arrangement.target
+            await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
+            group = await self._write_status(group, without_intent(group, found.intent))
+        if facts.target is not None:
+            await self._pods.bring(facts.target, found.sizes)
+        if found.inbox is not None:
+            await self._context.writer.do(found.inbox)
+
+    async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
+        """Writes what is left of the intent, and says so on the group."""
+        left = progress(intent, workload_of(target, kind))
+        if left.containers:
+            target = await self._do(resize(target, kind, left.containers))
+        if left.replicas is not None:
+            await self._context.writer.do(scale(target, kind, left.replicas))
+            await self._read_again(kind.resource, name_of(target))
+        self._count(intent)
+        await self._context.writer.tell(scaled(self.policy.kind, group, intent))
+
+    def _count(self, intent: Intent) -> None:
+        scalings, kind = self._context.telemetry.scalings, self.policy.kind.kind
+        if intent.replicas is not None:
+            scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
+        if intent.after:
+            scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
+
+    async def _read_again(self, kind: Resource, name: ObjectName) -> None:
+        """Learns what a write through ``/scale`` made of its object: its answer is only the scale."""
+        call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
+        self._context.cache.learn(kind, await self._context.writer.api.call(call))
+
+    async def _do(self, write: Write) -> JsonObject:
+        found = await self._context.writer.do(write)
+        self._context.cache.learn(write.resource, found)
+        return found
+
+    async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
+        """Writes what differs; the group as it is then."""
+        changed = difference(child(group, "status"), wanted)
+        if not changed:
+            return group
+        body: Json = {"status": changed}
+        return await self._do(Write("status", self.policy.kind, name_of(group), body, "status", version_of(group)))
+
+    async def _tell_stopped(self, facts: Facts, found: Judgement) -> None:
+        """Says on the group why nothing is scaled, once for each reason."""
+        event = stopped(self.policy.kind, facts.group, found)
+        if event is not None:
+            await self._context.writer.tell(event)
+
+    async def _give_up(self, name: ObjectName, why: str) -> None:
+        """A write was refused for good: says so, and decides anew next time."""
+        group = self._context.cache.get(self.policy.kind, name)
+        if group is not None and text(group, "metadata", "resourceVersion"):
+            await self._write_status(group, refused(group, why, self._context.clock.wall()))

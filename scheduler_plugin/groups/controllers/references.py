@@ -1,0 +1,96 @@
+"""Which groups refer to which objects: who has to be looked at when one changes, and who scales the same target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+
+Key = tuple[str, str, ObjectName]
+"""API group, kind and name of an object."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Claimant:
+    """A group, ordered by age: of two that scale one target the older one does."""
+
+    created: str
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def object_name(self) -> ObjectName:
+        """Its name."""
+        return ObjectName(self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class References:
+    """The references of all groups, by group and by object."""
+
+    def __init__(self) -> None:
+        self._of_group: dict[tuple[str, ObjectName], tuple[Claimant, Key | None, frozenset[Key]]] = {}
+        self._by_object: dict[Key, set[tuple[str, ObjectName]]] = {}
+        self._hpas: dict[Key, set[ObjectName]] = {}
+        self._scaled_by: dict[ObjectName, Key] = {}
+
+    def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
+        """What the group refers to now."""
+        self.drop(group.kind, group.object_name)
+        where = (group.kind, group.object_name)
+        keys = frozenset(others) | (frozenset() if target is None else {target})
+        self._of_group[where] = (group, target, keys)
+        for key in keys:
+            self._by_object.setdefault(key, set()).add(where)
+
+    def drop(self, kind: str, name: ObjectName) -> None:
+        """The group is gone."""
+        found = self._of_group.pop((kind, name), None)
+        for key in () if found is None else found[2]:
+            of_key = self._by_object[key]
+            of_key.discard((kind, name))
+            if not of_key:
+                del self._by_object[key]
+
+    def target_of(self, kind: str, name: ObjectName) -> Key | None:
+        """What the group scales, as far as it is known."""
+        found = self._of_group.get((kind, name))
+        return None if found is None else found[1]
+
+    def groups_at(self, key: Key) -> list[tuple[str, ObjectName]]:
+        """Kind and name of every group that refers to the object."""
+        return sorted(self._by_object.get(key, ()), key=str)
+
+    def rival(self, kind: str, name: ObjectName) -> str:
+        """The oldest other group that scales the same target, where it is older than this one; else empty."""
+        found = self._of_group.get((kind, name))
+        if found is None or found[1] is None:
+            return ""
+        claims = [self._of_group[each] for each in self._by_object[found[1]]]
+        oldest = min(claimant for claimant, target, _ in claims if target == found[1])
+        return "" if oldest == found[0] else str(oldest)
+
+    def note_hpa(self, hpa: ObjectName, scales: Key | None) -> None:
+        """What the HPA scales now; None where it is gone."""
+        before = self._scaled_by.pop(hpa, None)
+        if before is not None:
+            self._hpas[before].discard(hpa)
+            if not self._hpas[before]:
+                del self._hpas[before]
+        if scales is not None:
+            self._scaled_by[hpa] = scales
+            self._hpas.setdefault(scales, set()).add(hpa)
+
+    def hpas_at(self, key: Key) -> list[ObjectName]:
+        """Every HPA that scales the object."""
+        return sorted(self._hpas.get(key, ()), key=str)
+
+
+def key_of(resource: Resource, name: ObjectName) -> Key:
+    """How an object is referred to."""
+    return resource.group, resource.kind, name

@@ -1,0 +1,117 @@
+"""What lies around a group: who refers to what, and which groups have to be looked at when an object changes.
+
+Changes only take notes: a group's name goes into the queue of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.informer import Change
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
+from scheduler_plugin.groups.objects.hpa import scales
+from scheduler_plugin.groups.objects.ownership import is_owned_by
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS
+from scheduler_plugin.groups.policies.judgement import Facts
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidGroupError
+
+AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+"""Every kind that a group may refer to."""
+
+LookAt = Callable[[str, ObjectName], None]
+"""Has the group of that kind and name looked at soon."""
+
+
+class Surroundings:
+    """The references between the groups of all ``policies`` and the objects of the cluster."""
+
+    def __init__(self, cache: Cache, policies: Iterable[GroupPolicy], look_at: LookAt) -> None:
+        self._cache = cache
+        self._look_at = look_at
+        self._references = References()
+        for policy in policies:
+            cache.listen(policy.kind, partial(self._group_changed, policy))
+        for kind in AROUND:
+            cache.listen(kind, partial(self._object_changed, kind))
+
+    def facts(self, policy: GroupPolicy, group: JsonObject) -> Facts:
+        """All that is known of one group and what is around it."""
+        try:
+            arrangement = policy.arrangement(group)
+        except InvalidGroupError as error:
+            return Facts(group, fault=str(error))
+        name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
+        hpa, vpa = arrangement.hpa, arrangement.vpa
+        return Facts(
+            group,
+            arrangement,
+            target=self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name)),
+            hpa=None if hpa is None else self._cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(name.namespace, hpa.name)),
+            vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
+            rival=self._references.rival(policy.kind.kind, name),
+            others=tuple(self._other_hpas(group, arrangement)),
+        )
+
+    def _other_hpas(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
+        """HPAs that scale the group's target and are not the one beside the group."""
+        namespace, reference = name_of(group).namespace, arrangement.target
+        own = "" if arrangement.hpa is None else arrangement.hpa.name
+        wanted = (reference.group, reference.kind, reference.name)
+        for name in self._references.hpas_at((reference.group, reference.kind, ObjectName(namespace, reference.name))):
+            found = self._cache.get(HORIZONTAL_AUTOSCALERS, name)
+            if found is None or is_leaving(found) or scales(found) != wanted:
+                continue
+            if name.name != own and not is_owned_by(found, group):
+                yield name.name
+
+    def _group_changed(self, policy: GroupPolicy, change: Change[Json]) -> None:
+        kind, name = policy.kind.kind, change.name
+        before = self._references.target_of(kind, name)
+        if change.after is None or is_leaving(change.after):
+            self._references.drop(kind, name)
+        else:
+            self._references.set(_claimant(policy, change.after), *_keys(policy, change.after))
+        self._look_at(kind, name)
+        for key in {before, self._references.target_of(kind, name)} - {None}:
+            self._look_at_all(key)
+
+    def _object_changed(self, kind: Resource, change: Change[Json]) -> None:
+        self._look_at_all(key_of(kind, change.name))
+        if kind is HORIZONTAL_AUTOSCALERS:
+            before = None if change.before is None else _scaled_by(change.before)
+            after = None if change.after is None else _scaled_by(change.after)
+            self._references.note_hpa(change.name, after)
+            for key in {before, after} - {None}:
+                self._look_at_all(key)
+
+    def _look_at_all(self, key: Key | None) -> None:
+        for kind, name in () if key is None else self._references.groups_at(key):
+            self._look_at(kind, name)
+
+
+def _scaled_by(hpa: JsonObject) -> Key:
+    group, kind, name = scales(hpa)
+    return group, kind, ObjectName(name_of(hpa).namespace, name)
+
+
+def _claimant(policy: GroupPolicy, group: JsonObject) -> Claimant:
+    name = name_of(group)
+    return Claimant(text(group, "metadata", "creationTimestamp"), policy.kind.kind, name.namespace, name.name)
+
+
+def _keys(policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
+    """The group's target, and the HPA and VPA beside it."""
+    try:
+        found = policy.arrangement(group)
+    except InvalidGroupError:
+        return None, []
+    namespace = name_of(group).namespace
+    target = (found.target.group, found.target.kind, ObjectName(namespace, found.target.name))
+    pairs = ((HORIZONTAL_AUTOSCALERS, found.hpa), (VERTICAL_AUTOSCALERS, found.vpa))
+    return target, [key_of(kind, ObjectName(namespace, each.name)) for kind, each in pairs if each is not None]

@@ -1,0 +1,76 @@
+"""Why a group has so many replicas and why they are so large: what is recommended, what was decided, and what held it
+back (S1.11). Read from the caches as they are; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
+from scheduler_plugin.groups.objects.hpa import horizontal_of
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, workload_of
+from scheduler_plugin.groups.objects.vpa import vertical_of
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidGroupError
+
+
+def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | None:
+    """The account of one group as JSON; None where there is no such group."""
+    group = cache.get(policy.kind, name)
+    if group is None:
+        return None
+    status = child(group, "status")
+    found: Json = {
+        "group": f"{policy.kind.kind} {name}",
+        "conditions": items(status, "conditions"),
+        "kept": items(status, "kept"),
+        "explanation": status.get("explanation", []),
+        "underWay": child(status, "intent") or None,
+        "lastScaled": child(status, "lastScaled") or None,
+    }
+    try:
+        arrangement = policy.arrangement(group)
+    except InvalidGroupError as error:
+        return {**found, "problem": str(error)}
+    return {
+        **found,
+        "target": _target(cache, arrangement, group),
+        "recommended": _recommended(cache, arrangement, group),
+    }
+
+
+def _target(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
+    reference = arrangement.target
+    kind = TARGET_KINDS[reference.group, reference.kind]
+    target = cache.get(kind.resource, ObjectName(name_of(group).namespace, reference.name))
+    if target is None:
+        return {"name": str(reference), "problem": "it is not there"}
+    try:
+        found = workload_of(target, kind)
+    except InvalidTargetError as error:
+        return {"name": str(reference), "problem": str(error)}
+    sizes = [write_container(each) for each in found.containers]
+    return {"name": str(reference), "replicas": found.replicas, "ready": found.ready, "containers": sizes}
+
+
+def _recommended(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
+    namespace = name_of(group).namespace
+    found: Json = {}
+    if arrangement.hpa is not None:
+        hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, arrangement.hpa.name))
+        horizontal = None if hpa is None else horizontal_of(hpa)
+        found["replicas"] = None if horizontal is None else horizontal.desired
+        found["bounds"] = None if horizontal is None else {"min": horizontal.min, "max": horizontal.max}
+    if arrangement.vpa is not None:
+        vpa = cache.get(VERTICAL_AUTOSCALERS, ObjectName(namespace, arrangement.vpa.name))
+        found["containers"] = [] if vpa is None else _sizes(vpa)
+    return found
+
+
+def _sizes(vpa: JsonObject) -> list[Json]:
+    try:
+        found = vertical_of(vpa)
+    except ValueError as error:
+        return [{"problem": str(error)}]
+    return [] if found is None else [{"name": each.name, **write_amounts(each.target)} for each in found.containers]

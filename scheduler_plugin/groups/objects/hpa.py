@@ -1,0 +1,57 @@
+"""HorizontalPodAutoscalers: what one recommends, and how ours are made (S1.1).
+
+An HPA of ours has the group itself as its scale target: the HPA controller writes its wish into the group's ``/scale``,
+where it changes nothing, and the group scales the real target.
+"""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
+from scheduler_plugin.groups.core.workload import HorizontalRecommendation
+
+
+def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
+    """What the HPA recommends; None while it has not looked, or says that it cannot (``ScalingActive`` is False)."""
+    status = child(hpa, "status")
+    desired = status.get("desiredReplicas")
+    conditions = {text(each, "type"): each for each in items(status, "conditions")}
+    is_blind = text(conditions.get("ScalingActive", {}), "status") == "False"
+    if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
+        return None
+    limited = conditions.get("ScalingLimited", {})
+    return HorizontalRecommendation(
+        desired=desired,
+        min=least_replicas(hpa),
+        max=whole(hpa, "spec", "maxReplicas"),
+        limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
+    )
+
+
+def least_replicas(hpa: JsonObject) -> int:
+    """``spec.minReplicas``, 1 where it is left out."""
+    found = child(hpa, "spec").get("minReplicas")
+    return found if isinstance(found, int) else 1
+
+
+def why_blind(hpa: JsonObject) -> str:
+    """Why the HPA recommends nothing; empty where it does not say."""
+    for each in items(hpa, "status", "conditions"):
+        if text(each, "type") == "ScalingActive" and text(each, "status") == "False":
+            return f"{text(each, 'reason')}: {text(each, 'message')}"
+    return ""
+
+
+def scales(hpa: JsonObject) -> tuple[str, str, str]:
+    """API group, kind and name of what the HPA scales."""
+    target = child(hpa, "spec", "scaleTargetRef")
+    return text(target, "apiVersion").rpartition("/")[0], text(target, "kind"), text(target, "name")
+
+
+def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
+    """The spec of an HPA that recommends for ``group``: what the template says, about the group itself."""
+    reference = {
+        "apiVersion": text(group, "apiVersion"),
+        "kind": text(group, "kind"),
+        "name": text(group, "metadata", "name"),
+    }
+    return {"minReplicas": 1, **template, "scaleTargetRef": reference}

@@ -1,0 +1,147 @@
+"""A scaling that is decided and perhaps not carried out yet, as it is kept in a group's status.
+
+Rules that hold here:
+
+- The intent is written before the first write to the target, and removed after the last: a process that begins anew
+  finds in it what to finish, and finishes exactly that.
+- Each part says from what to what. What is there already is not written again; what is neither, another has written
+  since: then the rest is given up, and everything is decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
+from scheduler_plugin.groups.core.workload import NOTHING, Container, Decision, ResourceList, Workload
+from scheduler_plugin.groups.objects.amounts import read_container, write_container
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """From what to what; ``at`` is when it was decided, in RFC 3339. A part that does not change is None or empty.
+
+    ``before`` and ``after`` have the same containers, and of each the same amounts.
+    """
+
+    at: str
+    replicas: tuple[int, int] | None = None
+    before: tuple[Container, ...] = ()
+    after: tuple[Container, ...] = ()
+
+    @property
+    def grows(self) -> bool:
+        """Whether a container gets more of anything than it had."""
+        return any(_grows(*pair) for pair in zip(self.before, self.after, strict=True))
+
+    def __str__(self) -> str:
+        """The change in words: ``replicas 3 → 5; app: requests cpu 200m → 400m``."""
+        words = [] if self.replicas is None else [f"replicas {self.replicas[0]} → {self.replicas[1]}"]
+        words += [
+            f"{after.name}: {_words(before, after)}" for before, after in zip(self.before, self.after, strict=True)
+        ]
+        return "; ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What of an intent is left to write. ``is_overtaken``: another has written what this one was about."""
+
+    replicas: int | None = None
+    containers: tuple[Container, ...] = ()
+    is_overtaken: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.is_overtaken or (self.replicas is None and not self.containers)
+
+
+def intent_of(decision: Decision, workload: Workload, at: str) -> Intent | None:
+    """What carrying out ``decision`` means for ``workload``; None where it changes nothing."""
+    changes = decision.replicas is not None and decision.replicas != workload.replicas
+    after = tuple(each for each in decision.containers if workload.container(each.name) is not None)
+    before = tuple(_same_amounts(workload.container(each.name) or each, each) for each in after)
+    replicas = (workload.replicas, decision.replicas) if changes and decision.replicas is not None else None
+    if replicas is None and before == after:
+        return None
+    return Intent(at, replicas, before, after) if before != after else Intent(at, replicas)
+
+
+def progress(intent: Intent, workload: Workload) -> Progress:
+    """How far the intent has been carried out on ``workload``, as it is now."""
+    left = Progress()
+    if intent.replicas is not None and workload.replicas != intent.replicas[1]:
+        if workload.replicas != intent.replicas[0]:
+            return Progress(is_overtaken=True)
+        left = replace(left, replicas=intent.replicas[1])
+    now = tuple(
+        _same_amounts(found, each) for each in intent.after if (found := workload.container(each.name)) is not None
+    )
+    if now == intent.after:
+        return left
+    return replace(left, containers=intent.after) if now == intent.before else Progress(is_overtaken=True)
+
+
+def _same_amounts(container: Container, like: Container) -> Container:
+    """Of ``container`` only those amounts that ``like`` has."""
+    return Container(container.name, _only(container.requests, like.requests), _only(container.limits, like.limits))
+
+
+def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
+    found = NOTHING
+    for resource, _ in like:
+        amount = amounts[resource]
+        found = found.with_value(resource, None if amount is None else amount.value)
+    return found
+
+
+def write_intent(intent: Intent) -> Json:
+    """The intent as JSON."""
+    body: Json = {"at": intent.at}
+    if intent.replicas is not None:
+        body["replicas"] = {"from": intent.replicas[0], "to": intent.replicas[1]}
+    if intent.after:
+        body["containers"] = [
+            {"from": write_container(before), "to": write_container(after)}
+            for before, after in zip(intent.before, intent.after, strict=True)
+        ]
+    return body
+
+
+def read_intent(status: JsonObject) -> Intent | None:
+    """The intent in a group's status; None where there is none, or it cannot be read: then all is decided anew."""
+    body = child(status, "intent")
+    if not body:
+        return None
+    try:
+        pairs = list(_pairs(body))
+    except ValueError:
+        return None
+    replicas = child(body, "replicas")
+    steps = (whole(replicas, "from"), whole(replicas, "to")) if replicas else None
+    return Intent(text(body, "at"), steps, tuple(old for old, _ in pairs), tuple(new for _, new in pairs))
+
+
+def _pairs(body: JsonObject) -> Iterator[tuple[Container, Container]]:
+    for each in items(body, "containers"):
+        yield read_container(child(each, "from"), "from"), read_container(child(each, "to"), "to")
+
+
+def _grows(before: Container, after: Container) -> bool:
+    pairs = ((before.requests, after.requests), (before.limits, after.limits))
+    return any(
+        (had := old[resource]) is None or amount.value > had.value for old, new in pairs for resource, amount in new
+    )
+
+
+def _words(before: Container, after: Container) -> str:
+    pairs = (("requests", before.requests, after.requests), ("limits", before.limits, after.limits))
+    changes = [
+        f"{part} {resource} {old[resource] or 'none'} → {amount}"
+        for part, old, new in pairs
+        for resource, amount in new
+        if old[resource] != amount
+    ]
+    return ", ".join(changes)

@@ -1,0 +1,76 @@
+"""HPAs and VPAs beside a group: made, adopted, kept as they should be, or left to whom they belong.
+
+Rules that hold here:
+
+- An object that another controller owns is never touched.
+- One without a controller, under the name that ours would have, is adopted: from then on it is as the group says.
+- Only ``spec`` and the owner reference are ours; what else an object carries stays.
+"""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, version_of
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.objects.writes import Write, difference
+
+
+class ForeignObjectError(ValueError):
+    """The object belongs to another controller; the message says to which."""
+
+
+def owner_reference(owner: JsonObject) -> Json:
+    """The reference that makes ``owner`` the controller of an object, which then goes when the owner goes."""
+    return {
+        "apiVersion": text(owner, "apiVersion"),
+        "kind": text(owner, "kind"),
+        "name": name_of(owner).name,
+        "uid": uid_of(owner),
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def controller_of(found: JsonObject) -> Json | None:
+    """The owner reference of the object's controller; None where it has none."""
+    owners = (each for each in items(found, "metadata", "ownerReferences") if each.get("controller") is True)
+    return next(owners, None)
+
+
+def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
+    """Whether ``owner`` is the object's controller."""
+    reference = controller_of(found)
+    return reference is not None and text(reference, "uid") == uid_of(owner)
+
+
+def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name: str, spec: Json) -> Write | None:
+    """What to write so that the object ``name`` is the owner's and has ``spec``; None where it is so.
+
+    Raises ``ForeignObjectError`` where the object belongs to another controller.
+    """
+    where, what = ObjectName(name_of(owner).namespace, name), resource.kind
+    if found is None:
+        metadata = {"name": name, "namespace": where.namespace, "ownerReferences": [owner_reference(owner)]}
+        body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+        return Write(what, resource, where, body, creates=True)
+    patch = _spec_patch(child(found, "spec"), spec)
+    if not is_owned_by(found, owner):
+        refuse_foreign(found, resource)
+        others = items(found, "metadata", "ownerReferences")
+        patch["metadata"] = {"ownerReferences": [*others, owner_reference(owner)]}
+    return Write(what, resource, where, patch, version=version_of(found)) if patch else None
+
+
+def refuse_foreign(found: JsonObject, resource: Resource) -> None:
+    """Raises ``ForeignObjectError`` where the object has a controller."""
+    owner = controller_of(found)
+    if owner is not None:
+        whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
+        raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
+
+
+def _spec_patch(old: Json, spec: Json) -> Json:
+    """Replaces the fields that are ours; a field that the server filled in and we leave out stays."""
+    ours = {key: value for key, value in old.items() if key in spec}
+    changed = difference(ours, spec)
+    return {"spec": changed} if changed else {}

@@ -1,0 +1,50 @@
+"""The sizes of one running pod: what to ask of it through ``pods/resize``, and when to take a wish back."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of
+from protocol.kubernetes.resources import PODS
+from scheduler_plugin.groups.core.workload import Container, by_name
+from scheduler_plugin.groups.objects.amounts import read_amounts, read_container, write_container
+from scheduler_plugin.groups.objects.writes import Write
+
+
+def resize_pod(pod: JsonObject, sizes: tuple[Container, ...]) -> Write | None:
+    """What to write so that the pod has ``sizes``; None where it has been asked already, or has ended.
+
+    A pod whose wish is pending is asked for what it has been allocated instead.
+    """
+    if is_over(pod):
+        return None
+    wanted = _allocated(pod, sizes) if is_pending(pod) else sizes
+    now = {each.name: each for each in _containers(pod)}
+    changes = [each for each in wanted if each.name in now and _over(each, now[each.name]) != now[each.name]]
+    if not changes:
+        return None
+    body: Json = {"spec": {"containers": [write_container(each) for each in changes]}}
+    return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)
+
+
+def is_pending(pod: JsonObject) -> bool:
+    """Whether the kubelet has said that it cannot resize the pod now, or at all."""
+    return any(
+        (text(each, "type"), text(each, "status")) == ("PodResizePending", "True")
+        for each in items(pod, "status", "conditions")
+    )
+
+
+def _containers(pod: JsonObject) -> tuple[Container, ...]:
+    return tuple(read_container(each, "spec.containers") for each in items(pod, "spec", "containers"))
+
+
+def _allocated(pod: JsonObject, sizes: tuple[Container, ...]) -> tuple[Container, ...]:
+    statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
+    return tuple(
+        Container(name, read_amounts(child(status, "allocatedResources"), "allocatedResources"))
+        for name, status in statuses.items()
+        if by_name(sizes, name) is not None
+    )
+
+
+def _over(container: Container, now: Container) -> Container:
+    return Container(now.name, container.requests.over(now.requests), container.limits.over(now.limits))

@@ -1,0 +1,175 @@
+"""What a group can scale: which kinds, how each is read as a workload, and how it is written (S1.1, S1.10).
+
+Rules that hold here:
+
+- Replicas are written through ``/scale``, sizes where the kind keeps them: in the pod template, or in a VM's bounds.
+- A VM is one replica with one container, ``vm``: its requests are the bounds' ``min``, its limits their ``max``. Its
+  agent alone writes ``use``, between the two.
+- A kind without a template (a group of VMs) has replicas and no containers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, texts, version_of, whole
+from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_BOUNDS
+from protocol.units import Resources
+from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
+from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload, by_name
+from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.writes import Write
+
+VM_CONTAINER: Final = "vm"
+"""The name of a VM's only container."""
+
+
+class Shape(Enum):
+    """Where a kind keeps the sizes of its replicas."""
+
+    TEMPLATE = "pod template"
+    VM = "bounds of a VM"
+    NONE = "nowhere"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """One kind that can be scaled."""
+
+    resource: Resource
+    shape: Shape = Shape.TEMPLATE
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRef:
+    """The object that a group scales: its kind, and its name in the group's namespace."""
+
+    group: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+_KINDS: Final = (
+    TargetKind(DEPLOYMENTS),
+    TargetKind(STATEFUL_SETS),
+    TargetKind(REPLICA_SETS),
+    TargetKind(VIRTUAL_MACHINES, Shape.VM),
+)
+TARGET_KINDS: Final = {(each.resource.group, each.resource.kind): each for each in _KINDS}
+"""Everything that can be scaled, by API group and kind."""
+
+
+class InvalidTargetError(ValueError):
+    """The target cannot be scaled as it is; the message says which field is wrong."""
+
+
+def read_reference(found: JsonObject, path: str) -> TargetRef:
+    """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidTargetError``.
+
+    >>> str(read_reference({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "spec.targetRef"))
+    'Deployment web'
+    """
+    group = text(found, "apiVersion").rpartition("/")[0]
+    reference = TargetRef(group, text(found, "kind"), text(found, "name"))
+    if not reference.name:
+        raise InvalidTargetError(f"{path}.name: expected the name of what is to be scaled")
+    if (reference.group, reference.kind) not in TARGET_KINDS:
+        known = ", ".join(f"{each.resource.api_version} {each.resource.kind}" for each in TARGET_KINDS.values())
+        what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
+        raise InvalidTargetError(f"{path}: expected one of {known}, got {what!r}")
+    return reference
+
+
+def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
+    """The target as a workload. Raises ``InvalidTargetError``."""
+    try:
+        return _vm(target) if kind.shape is Shape.VM else _replicated(target)
+    except ValueError as error:
+        raise InvalidTargetError(f"{kind.resource.kind} {name_of(target)}: {error}") from None
+
+
+def _replicated(target: JsonObject) -> Workload:
+    path = "spec.template.spec.containers"
+    listed = items(target, "spec", "template", "spec", "containers")
+    containers = tuple(read_container(each, f"{path}[{index}]") for index, each in enumerate(listed))
+    replicas = child(target, "spec").get("replicas", 1)
+    return Workload(replicas if isinstance(replicas, int) else 1, whole(target, "status", "readyReplicas"), containers)
+
+
+def _vm(target: JsonObject) -> Workload:
+    vm = parse_virtual_machine(target)
+    container = Container(VM_CONTAINER, _amounts(vm.bounds.min), _amounts(vm.bounds.max))
+    return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
+
+
+def _amounts(size: Resources) -> ResourceList:
+    return ResourceList(size.cpu, size.mem)
+
+
+def selector_of(target: JsonObject) -> str:
+    """The label selector of the target's pods, as ``/scale`` shows it; empty where it has none."""
+    return ",".join(f"{key}={value}" for key, value in sorted(texts(target, "spec", "selector", "matchLabels").items()))
+
+
+def scale(target: JsonObject, kind: TargetKind, replicas: int) -> Write:
+    """Sets how many replicas there are."""
+    body: Json = {"spec": {"replicas": replicas}}
+    return Write("replicas", kind.resource, name_of(target), body, "scale", version_of(target))
+
+
+def resize(target: JsonObject, kind: TargetKind, containers: tuple[Container, ...]) -> Write:
+    """Sets the sizes of ``containers``, as far as they are given; all others stay."""
+    name, version = name_of(target), version_of(target)
+    if kind.shape is Shape.VM:
+        bounds = _vm_bounds(parse_virtual_machine(target), containers)
+        text_of = msgspec.json.encode({"min": _bound(bounds.min), "max": _bound(bounds.max)}).decode()
+        annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: text_of}}}
+        return Write("bounds", kind.resource, name, annotations, version=version)
+    body: Json = {"spec": {"template": {"spec": {"containers": [write_container(each) for each in containers]}}}}
+    return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
+
+
+def achievable(target: JsonObject, kind: TargetKind, containers: tuple[Container, ...]) -> tuple[Container, ...]:
+    """``containers`` as they can be written: of a VM in whole slots, and no request above its limit."""
+    if kind.shape is not Shape.VM:
+        return containers
+    found = by_name(containers, VM_CONTAINER)
+    if found is None:
+        return ()
+    bounds = _vm_bounds(parse_virtual_machine(target), containers)
+    requests = found.requests.map(lambda resource, _: value_of(bounds.min, resource))
+    return (Container(VM_CONTAINER, requests, found.limits.map(lambda resource, _: value_of(bounds.max, resource))),)
+
+
+def value_of(size: Resources, resource: str) -> int:
+    """One resource of a size, in thousandths of a vCPU or bytes."""
+    return size.cpu.value if resource == "cpu" else size.mem.value
+
+
+def _vm_bounds(vm: VirtualMachine, containers: tuple[Container, ...]) -> Bounds:
+    changed = by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)
+    most = _with(vm, changed.limits, vm.bounds.max)
+    return Bounds(_with(vm, changed.requests, vm.bounds.min).at_most(most), most)
+
+
+def _with(vm: VirtualMachine, amounts: ResourceList, otherwise: Resources) -> Resources:
+    memory = otherwise.mem if amounts.memory is None else amounts.memory.up_to(vm.slot_size)
+    return Resources(otherwise.cpu if amounts.cpu is None else amounts.cpu, memory)
+
+
+def _bound(size: Resources) -> Json:
+    return {"cpu": size.cpu.quantity(), "mem": size.mem.quantity()}
+
+
+def target_name(reference: TargetRef, namespace: str) -> ObjectName:
+    """Where the target is."""
+    return ObjectName(namespace, reference.name)

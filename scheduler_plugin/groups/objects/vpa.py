@@ -1,0 +1,32 @@
+"""VerticalPodAutoscalers: what one recommends, and how ours are made (S1.1). Ours have ``updateMode: "Off"``."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text
+from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
+from scheduler_plugin.groups.objects.amounts import read_amounts
+
+
+def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
+    """What the VPA recommends; None while it recommends nothing. Raises ``ValueError`` for what is no amount."""
+    listed = items(vpa, "status", "recommendation", "containerRecommendations")
+    found = tuple(
+        _container(each, f"status.recommendation.containerRecommendations[{i}]") for i, each in enumerate(listed)
+    )
+    return VerticalRecommendation(found) if found else None
+
+
+def _container(found: JsonObject, path: str) -> ContainerRecommendation:
+    rows = ("target", "lowerBound", "upperBound", "uncappedTarget")
+    return ContainerRecommendation(
+        text(found, "containerName"), *(read_amounts(child(found, row), f"{path}.{row}") for row in rows)
+    )
+
+
+def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
+    """The spec of a VPA that recommends sizes for the object that ``target`` refers to, and changes none."""
+    return {
+        **template,
+        "targetRef": dict(target),
+        "updatePolicy": {**child(template, "updatePolicy"), "updateMode": "Off"},
+    }

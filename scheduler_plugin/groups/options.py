@@ -1,0 +1,41 @@
+"""The command line of ``autoscale-groups``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(
+        prog="autoscale-groups",
+        description="Decides how many replicas a workload has and how large each is (Hvpa, Tortoise).",
+    )
+    found.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="settings; read again when the file changes (default: none, everything has a default)",
+    )
+    found.add_argument(
+        "--kubeconfig",
+        type=Path,
+        default=os.environ.get("KUBECONFIG"),
+        metavar="FILE",
+        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
+    )
+    found.add_argument(
+        "--listen",
+        default="0.0.0.0:10294",
+        metavar="HOST:PORT",
+        help="where /metrics /healthz /readyz /explain/NAMESPACE/KIND/NAME are (default: %(default)s)",
+    )
+    found.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level to log to stderr (default: %(default)s)",
+    )
+    return found

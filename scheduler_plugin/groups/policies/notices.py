@@ -1,0 +1,73 @@
+"""What is said of a group beside its judgement: events, and the status once a scaling is done or refused.
+
+An event about something that happens once has a name that says what: told twice, it is there once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from protocol.kubernetes.conditions import condition, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of
+from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.timestamps import timestamp
+from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.groups.objects.intents import Intent, write_intent
+from scheduler_plugin.groups.policies.judgement import ABLE, Judgement
+
+WRITABLE: Final = "TargetWritable"
+"""The condition that says that a write was refused for good."""
+
+_LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
+
+
+def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
+    """That a scaling was carried out."""
+    note = str(intent)
+    name = _event_name(group, "scaled", f"{uid_of(group)}{intent.at}{note}")
+    return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
+
+
+def stopped(kind: Resource, group: JsonObject, found: Judgement) -> EventRecord | None:
+    """That nothing is scaled any more, and why; None where ``group`` said so already."""
+    problem = found.problem
+    if problem is None or any(
+        (text(each, "type"), text(each, "reason"), text(each, "message")) == (ABLE, problem.reason, problem.message)
+        for each in items(group, "status", "conditions")
+    ):
+        return None
+    return EventRecord(_about(kind, group), problem.reason, problem.message)
+
+
+def stopped_because(group: JsonObject) -> str:
+    """The reason for which the group scales nothing, in one word; empty where it scales."""
+    for each in items(group, "status", "conditions"):
+        if text(each, "type") == ABLE and text(each, "status") == "False":
+            return text(each, "reason")
+    return ""
+
+
+def without_intent(group: JsonObject, intent: Intent) -> Json:
+    """The group's status once ``intent`` is carried out."""
+    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
+    conditions = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
+    if intent.replicas is not None:
+        status["replicas"] = intent.replicas[1]
+    return {**status, "conditions": conditions, "lastScaled": write_intent(intent)}
+
+
+def refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
+    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
+    others = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
+    said = condition(group, WRITABLE, "False", "Refused", why)
+    return stamped({**status, "conditions": [*others, said]}, timestamp(wall))
+
+
+def _about(kind: Resource, group: JsonObject) -> EventSubject:
+    return EventSubject(kind, name_of(group), uid_of(group))
+
+
+def _event_name(group: JsonObject, what: str, note: str) -> str:
+    return f"{name_of(group).name[:_LONGEST]}.{what}.{zlib.crc32(note.encode()):08x}"

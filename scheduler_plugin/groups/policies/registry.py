@@ -1,0 +1,9 @@
+"""The policies of all kinds of groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler_plugin.groups.policies.policy import GroupPolicy
+
+POLICIES: Final[tuple[GroupPolicy, ...]] = ()

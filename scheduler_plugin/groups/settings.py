@@ -1,0 +1,76 @@
+"""The settings of ``autoscale-groups``: a YAML file, followed while the program runs.
+
+Everything but the Lease is taken in without a restart; a text is taken whole or refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.messages import ObjectName
+from protocol.runtime.followed_file import FileRefusedError
+from protocol.units import Seconds
+from protocol.yaml_text import read_yaml
+from scheduler_plugin.groups.lease import LeaseTerms
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+
+
+class SettingsError(ValueError):
+    """The settings are refused; the message begins with the path of the bad field."""
+
+
+class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which Lease decides who acts, and its times in seconds."""
+
+    namespace: Name = "kube-system"
+    name: Name = "autoscale-groups"
+    duration_seconds: Annotated[int, msgspec.Meta(ge=4, le=120)] = 9
+    renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
+
+    def terms(self) -> LeaseTerms:
+        """The same as terms. Raises ``SettingsError`` where a holder would lose the Lease between two renewals."""
+        if self.renew_seconds * 2 > self.duration_seconds:
+            raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
+        name = ObjectName(self.namespace, self.name)
+        return LeaseTerms(name, Seconds(float(self.duration_seconds)), Seconds(self.renew_seconds))
+
+
+class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest."""
+
+    lease: LeaseSettings = LeaseSettings()
+    interval_seconds: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
+
+
+def parse_settings(text: str) -> GroupsSettings:
+    """Reads the YAML ``text``; an empty one means the defaults. Raises ``SettingsError``."""
+    try:
+        settings = msgspec.convert(read_yaml(text) or {}, GroupsSettings)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(field_message(error)) from None
+    settings.lease.terms()
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFollower:
+    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
+
+    use: Callable[[GroupsSettings], None]
+    report: GroupsTelemetry
+
+    def accept(self, value: GroupsSettings, generation: int) -> None:
+        """Puts new settings in force."""
+        self.use(value)
+        self.report.settings_accepted(generation)
+
+    def refuse(self, error: FileRefusedError) -> None:
+        """Tells of a refusal."""
+        self.report.settings_refused(str(error))

@@ -1,0 +1,51 @@
+"""What the program answers over HTTP: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import FastAPI, Path
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from protocol.messages import ObjectName
+from scheduler_plugin.groups.app import Program
+from scheduler_plugin.groups.explain import explanation
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Name = Annotated[str, Path(max_length=253)]
+
+
+def probes_app(program: Program) -> FastAPI:
+    """The only application: nothing here changes anything."""
+    app = FastAPI(title="autoscale-groups", description="Why groups are as many and as large as they are.")
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """Whether the process works."""
+        return "ok\n"
+
+    @app.get("/readyz", response_class=PlainTextResponse)
+    async def readyz() -> Response:
+        """Whether the cluster has been read; a standby is ready too."""
+        if missing := program.cache.missing:
+            return PlainTextResponse(f"not listed yet: {', '.join(missing)}\n", 503)
+        return PlainTextResponse("ok, leading\n" if program.leadership.leads else "ok, standing by\n")
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus's text format."""
+        return Response(program.page(), media_type=METRICS_TYPE)
+
+    @app.get("/explain/{namespace}/{kind}/{name}")
+    async def explain(namespace: Name, kind: Name, name: Name) -> Response:
+        """Why so many and why so large, what was wanted and kept, and by which rule (S1.11)."""
+        controller = program.controllers.get(kind) or program.controllers.get(kind.capitalize())
+        found = (
+            None if controller is None else explanation(program.cache, controller.policy, ObjectName(namespace, name))
+        )
+        if found is None:
+            return JSONResponse({"error": f"there is no {kind} {namespace}/{name}"}, 404)
+        return JSONResponse(found)
+
+    return app

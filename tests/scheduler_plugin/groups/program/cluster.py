@@ -1,0 +1,193 @@
+"""The embedded API server in the test's own process, on the test's own clock, behind the port of the groups' program.
+
+A ``Connection`` is one process's way to it: it can be cut before or after its n-th write takes effect, as ``kill -9``
+does, and everything that it wrote is kept to be looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+from starlette.requests import Request
+
+from deploy.local.apiserver.apimachinery.environment import Environment
+from deploy.local.apiserver.apimachinery.errors import ApiError as ServerError
+from deploy.local.apiserver.registry.watching import Watch
+from deploy.local.apiserver.routes.requests import target_of, watch_options
+from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
+from deploy.local.apiserver.server import admin_tokens, build
+from deploy.local.cluster.content import definitions
+from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.kubernetes.pages import LineSplitter, Page, read_page
+from protocol.kubernetes.refusals import read_refusal
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
+from tests.fake_clock import FakeClock
+
+TOKEN = "the-admin-of-this-test"
+MERGE = "application/merge-patch+json"
+
+
+class EmbeddedCluster:
+    """One API server with the kinds of a local cluster; ``ways`` are all connections to it that were made."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        uids = count(1)
+        environment = Environment(
+            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(uids)}", lambda text: text[0]
+        )
+        self.server = build(None, admin_tokens(TOKEN), environment, ApiServerSettings())
+        self._routes = ResourceRoutes(
+            self.server.api, self.server.authenticator, ApiServerSettings(), self.server.closing
+        )
+        self.connections: list[Connection] = []
+
+    async def prepare(self) -> None:
+        """Defines the custom kinds."""
+        for definition in definitions():
+            await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
+
+    async def request(
+        self, method: str, path: str, body: JsonObject | None = None, content_type: str = "", query: str = ""
+    ) -> bytes:
+        """One request, as over HTTP. Raises ``ApiRefusedError``."""
+        sent = b"" if body is None else json.dumps(body).encode()
+        headers = [(b"authorization", f"Bearer {TOKEN}".encode()), (b"content-type", content_type.encode())]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": headers if content_type else headers[:1],
+        }
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        try:
+            response = await self._routes(Request(scope, receive))
+        except ServerError as error:
+            raise ApiRefusedError(read_refusal(error.code, json.dumps(error.status()).encode())) from None
+        return bytes(response.body)
+
+    async def make(self, resource: Resource, text: str, namespace: str = "default") -> Json:
+        """Creates the object of a YAML text."""
+        return decoded(await self.request("POST", resource.path(namespace), yaml.safe_load(text)))
+
+    async def get(self, resource: Resource, name: str, namespace: str = "default") -> Json:
+        """One object."""
+        return decoded(await self.request("GET", resource.path(namespace, name)))
+
+    async def every(self, resource: Resource) -> list[Json]:
+        """All objects of a kind."""
+        return read_page(await self.request("GET", resource.path())).objects
+
+    async def patch(self, resource: Resource, name: str, body: Json, subresource: str = "") -> Json:
+        """Merges ``body`` into an object of the default namespace."""
+        return decoded(await self.request("PATCH", resource.path("default", name, subresource), body, MERGE))
+
+    async def delete(self, resource: Resource, name: str) -> None:
+        """Deletes an object of the default namespace."""
+        await self.request("DELETE", resource.path("default", name))
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: dict[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of a watch."""
+        target = target_of(self.server.api.catalog, path)
+        watch = Watch(self.server.api.store, target, watch_options(query, 3600.0, 3600.0), None)
+        yield self._lines(watch)
+
+    async def _lines(self, watch: Watch) -> AsyncIterator[bytes]:
+        splitter = LineSplitter()
+        async for chunk in watch.lines(self.server.closing):
+            for line in splitter.feed(chunk):
+                yield line
+
+    def connection(self) -> Connection:
+        """A new process's way to the cluster."""
+        made = Connection(self)
+        self.connections.append(made)
+        return made
+
+    def writes(self, *, whole: bool = False) -> list[str]:
+        """What all processes wrote and the server took, in order: ``METHOD path``, Leases and events left out."""
+        found = [each for way in self.connections for each in way.applied]
+        return [each for _, each in sorted(found) if whole or not ("/leases" in each or "/events" in each)]
+
+
+_moments = count()
+
+
+@dataclass(slots=True)
+class Connection:
+    """``KubernetesApi``. ``cut_at`` is the number of writes that are let through; ``is_applied`` says whether the last
+    one takes effect before the process dies. Renewals of the Lease do not count.
+    """
+
+    cluster: EmbeddedCluster
+    cut_at: int | None = None
+    is_applied: bool = False
+    is_cut: bool = False
+    refuse: dict[str, int] = field(default_factory=dict)
+    applied: list[tuple[int, str]] = field(default_factory=list)
+    count: int = 0
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        return decoded(await self._send(call))
+
+    async def page(self, call: ApiCall) -> Page:
+        return read_page(await self._send(call))
+
+    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        if self.is_cut:
+            raise ApiUnknownError("the process is dead")
+        return self.cluster.stream(call.path, dict(call.query))
+
+    async def _send(self, call: ApiCall) -> bytes:
+        if self.is_cut:
+            raise ApiUnknownError("the process is dead")
+        writes = call.method != "GET" and "/leases" not in call.path
+        dies = writes and self.cut_at == self.count
+        self.count += writes
+        if dies:
+            self.is_cut = True
+            if not self.is_applied:
+                raise ApiUnknownError("killed before the write took effect")
+        for part, status in self.refuse.items():
+            if call.method != "GET" and part in f"{call.method} {call.path}":
+                raise ApiRefusedError(read_refusal(status, b"no", ""))
+        query = urlencode(dict(call.query))
+        answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
+        if call.method != "GET":
+            self.applied.append((next(_moments), f"{call.method} {call.path}"))
+        if dies:
+            raise ApiUnknownError("killed after the write took effect")
+        return answer
+
+
+def decoded(answer: bytes) -> Json:
+    """The object of an answer."""
+    found: Json = json.loads(answer)
+    return found
+
+
+def status_of(obj: JsonObject) -> Json:
+    """An object's status."""
+    return child(obj, "status")
+
+
+def condition_of(obj: JsonObject, kind: str) -> tuple[str, str, str]:
+    """Status, reason and message of a condition; empty texts where there is none."""
+    found: Any = obj.get("status") or {}
+    for each in found.get("conditions", ()):
+        if each["type"] == kind:
+            return each["status"], each["reason"], each["message"]
+    return "", "", ""
