@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.assignments import Assignment
 from agent.config import PolicyError, read_policy
@@ -35,7 +36,7 @@ from agent.core.events import (
 from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import State, begin
-from agent.core.vm import Vm, view
+from agent.core.vm import Vm, VmFloor, view
 from agent.ports import (
     ConflictError,
     DatabaseSource,
@@ -50,13 +51,18 @@ from agent.ports import (
 )
 from agent.telemetry import Log, note
 from protocol.backoff import Backoff
-from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
+from protocol.floors import Floor, decode_floor
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
 """Between two watches of the VM, also where the server ended the first in peace."""
+
+
+LONGEST_FLOOR: Final = 86_400.0
+"""Seconds: a floor that claims to hold for longer comes from a clock that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +170,16 @@ class Runner:
 
     def _see(self, found: VirtualMachine) -> None:
         self._take(VmSeen(self._view(found)))
-        annotation = found.annotations.get(ANNOTATION_CONFIG)
-        if (annotation, found.problems) != (self._annotation, self._problems):
-            self._annotation, self._problems = annotation, found.problems
+        annotation, problems = found.annotations.get(ANNOTATION_CONFIG), (*found.problems, *_read_floor(found)[1])
+        if (annotation, problems) != (self._annotation, self._problems):
+            self._annotation, self._problems = annotation, problems
             self._read_policy()
 
     def _view(self, found: VirtualMachine) -> Vm:
-        return view(self._with_old_bounds(found), self.assignment.pod.name)
+        floor, clock = _read_floor(found)[0], self._ports.clock
+        lasts = 0.0 if floor is None else min(LONGEST_FLOOR, floor.until - clock.wall())
+        held = None if floor is None else VmFloor(floor.size, Instant(clock.now() + lasts))
+        return view(self._with_old_bounds(found), self.assignment.pod.name, held)
 
     def _with_old_bounds(self, found: VirtualMachine) -> VirtualMachine:
         """Bounds that cannot be read leave the last ones in force, as far as the spec allows them."""
@@ -202,3 +211,12 @@ class Runner:
             except PortError as error:
                 self._take(ScrapeFailed(error.fault, error.reason))
             at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
+
+
+def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:
+    """The floor that the object names, or none and why it cannot be read."""
+    given = found.annotations.get(ANNOTATION_FLOOR)
+    try:
+        return (None if given is None else decode_floor(given)), ()
+    except ValueError as error:
+        return None, (f"metadata.annotations[{ANNOTATION_FLOOR}]: {error}",)

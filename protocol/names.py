@@ -21,6 +21,9 @@ ANNOTATION_USAGE: Final = "vm.neon.tech/usage"
 ANNOTATION_BOUNDS: Final = "autoscaling.neon.tech/bounds"
 """On a VirtualMachine: bounds that replace those of its spec for autoscaling."""
 
+ANNOTATION_FLOOR: Final = "autoscaling.neon.tech/floor"
+"""On a VirtualMachine: its least size for now, from what the same hour needed before; groups write it."""
+
 ANNOTATION_CONFIG: Final = "autoscaling.neon.tech/config"
 """On a VirtualMachine: its own scaling policy."""
 

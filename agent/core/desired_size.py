@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
 - What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
-- The bounds are orders and need no proof. Memory that is in use is never taken away, not even by them.
+- The bounds and the floor are orders and need no proof. Memory that is in use is never taken away, not even by them.
 """
 
 from __future__ import annotations
@@ -40,13 +40,22 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
         return DesiredSize(vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing")
     if unit is None:
         return DesiredSize(vm.use, "no compute unit yet: asking for what the VM has")
-    sizes = Sizes(unit, vm.bounds, vm.slot_size)
-    known = current_goal(state, now)
+    known, used = current_goal(state, now), in_use(state, vm, now)
+    sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
+    size, is_for_cache = _wanted(state, vm, sizes, known)
+    if vm.floor is not None:
+        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), known)
+        if not size.within(without.at_least(used)):
+            return DesiredSize(size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has")
+    size = size.at_least(used)
+    return DesiredSize(size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes))
+
+
+def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal) -> tuple[Resources, bool]:
+    """The size within the bounds of ``sizes``, and whether the page cache decides about its memory."""
     size = _size(vm, sizes, known, state.guest.stabilizer)
     with_cache = size.at_least(_for_cache(state, vm, sizes, known)).at_most(vm.bounds.max)
-    is_for_cache = with_cache.mem > size.mem
-    size = with_cache.at_least(in_use(state, vm, now))
-    return DesiredSize(size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes))
+    return with_cache, with_cache.mem > size.mem
 
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:

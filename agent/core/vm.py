@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
+- A floor raises the least that autoscaling goes to, never the most; it ends by itself.
 - ``version`` orders views of one object: an older view never replaces a newer one. Where the outcome of a patch is
   unknown, only a version beyond the one that it was based on settles whether it took effect.
 """
@@ -13,11 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import number
-from protocol.units import Bytes, Resources
+from protocol.units import Bytes, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 """In any other phase the controller refuses a resize, or there is nothing to resize."""
+
+
+@dataclass(frozen=True, slots=True)
+class VmFloor:
+    """The least size until ``until``, from what the same hour needed before (S3.7)."""
+
+    size: Resources
+    until: Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,18 @@ class Vm:
     recorded_permit: Resources | None = None
     ours: bool = True
     enabled: bool = True
+    floor: VmFloor | None = None
 
     @property
     def holds(self) -> Resources:
         """What must be accounted for: the VM has it, or has been ordered to have it."""
         return self.use.at_least(self.actual)
+
+    def bounds_at(self, now: Instant) -> Bounds:
+        """The bounds with the floor that holds at ``now`` as their least."""
+        if self.floor is None or now >= self.floor.until:
+            return self.bounds
+        return Bounds(self.bounds.min.at_least(self.floor.size).at_most(self.bounds.max), self.bounds.max)
 
     def follows(self, version: int) -> bool:
         """Whether this view is newer than ``version``; a view that cannot be ordered follows every other."""
@@ -54,7 +70,7 @@ class Vm:
         return not self.actual.within(self.use)
 
 
-def view(found: VirtualMachine, pod: str) -> Vm:
+def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
     """What the core needs of the object, for the agent of ``pod``. A status without sizes counts as obeyed.
 
     A resource version that is no number cannot be ordered and counts as 0: such views replace each other as they come.
@@ -69,4 +85,5 @@ def view(found: VirtualMachine, pod: str) -> Vm:
         recorded_permit=found.permit,
         ours=found.pod_name == pod,
         enabled=found.enabled,
+        floor=floor,
     )

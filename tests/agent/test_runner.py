@@ -12,7 +12,8 @@ from agent.core.explain import explain
 from agent.core.stabilizer import Step
 from agent.ports import GoneError, PortError, RefusedError, SchedulerError
 from agent.telemetry import Level
-from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG
+from protocol.floors import Floor, encode_floor
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.virtual_machine import Bounds
 from tests.agent.core.story import POLICY, cu, holding
 from tests.agent.fake_ports import RunnerFixture
@@ -212,3 +213,32 @@ async def test_a_bug_in_a_port_ends_the_runner_with_everything_of_it() -> None:
         await asyncio.wait_for(fixture.runner.run(), 5.0)
     assert caught.group_contains(ZeroDivisionError)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_floor_is_kept_until_its_time_and_one_that_cannot_be_read_is_said() -> None:
+    async with RunnerFixture() as fixture:
+        await fixture.clock.advance(1.0)
+        floor = Floor(cu(2), fixture.clock.wall() + 60.0)
+        fixture.vm_api.change(annotations={ANNOTATION_FLOOR: encode_floor(floor)})
+        await fixture.clock.advance(2.0)
+        assert fixture.vm_api.patched == [(cu(2), 2)]
+        await fixture.clock.advance(70.0)
+        assert [size for size, _ in fixture.vm_api.patched] == [cu(2), cu(1)], "the floor has ended by itself"
+        fixture.vm_api.change(annotations={ANNOTATION_FLOOR: "{}"})
+        await fixture.clock.advance(1.0)
+        failure = fixture.runner.state.settings_failure
+        assert failure is not None
+        assert failure.reason == (
+            "metadata.annotations[autoscaling.neon.tech/floor]: vCPUs: expected a value, the field is missing"
+        )
+
+
+async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
+    async with RunnerFixture() as fixture:
+        far = Floor(cu(2), fixture.clock.wall() + 10**8)
+        fixture.vm_api.change(annotations={ANNOTATION_FLOOR: encode_floor(far)})
+        await fixture.clock.advance(1.0)
+        seen = fixture.runner.state.vm.seen
+        assert seen is not None
+        assert seen.floor is not None
+        assert seen.floor.until <= fixture.clock.now() + 86_400

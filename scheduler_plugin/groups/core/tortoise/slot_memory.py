@@ -60,6 +60,11 @@ class SlotMemory:
         known = self.values.get(self.layout.slot_at(now))
         return known.value if known is not None else self.most
 
+    def exactly_at(self, now: datetime) -> int:
+        """What the slot of ``now`` itself needed; 0 where it never came."""
+        known = self.values.get(self.layout.slot_at(now))
+        return 0 if known is None else known.value
+
     @property
     def most(self) -> int | None:
         """The greatest number of all slots; None where nothing is known."""

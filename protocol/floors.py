@@ -1,0 +1,59 @@
+"""The floor under one VM's size, as it is kept on its VirtualMachine (S3.7).
+
+The annotation ``autoscaling.neon.tech/floor`` holds ``{"vCPUs": "2", "mem": "8Gi", "until": "2026-01-01T10:00:00Z"}``:
+the least that the VM's agent goes to within its bounds, until then. ``autoscale-groups`` alone writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from protocol.field_errors import field_message, shown
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from protocol.units import Resources
+from protocol.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """At least ``size`` until ``until``, in seconds since 1970. A floor that is not renewed ends by itself."""
+
+    size: Resources
+    until: float
+
+
+class _Floor(msgspec.Struct, frozen=True):
+    vCPUs: WireQuantity  # noqa: N815 - as in the permit
+    mem: WireQuantity
+    until: str
+
+
+_DECODER = msgspec.json.Decoder(_Floor)
+
+
+def encode_floor(floor: Floor) -> str:
+    """The annotation's text. Equal floors give equal texts.
+
+    >>> encode_floor(Floor(Resources.parse(2, "8Gi"), 1767261600.0))
+    '{"vCPUs":2,"mem":"8Gi","until":"2026-01-01T10:00:00Z"}'
+    """
+    size = floor.size
+    return msgspec.json.encode(_Floor(cpu_to_wire(size.cpu), mem_to_wire(size.mem), timestamp(floor.until))).decode()
+
+
+def decode_floor(text: str) -> Floor:
+    """Reads the annotation's text. Raises ``ValueError`` whose message names the bad field.
+
+    >>> decode_floor('{"vCPUs":2,"mem":"8Gi","until":"2026-01-01T10:00:00Z"}').until
+    1767261600.0
+    """
+    try:
+        found = _DECODER.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+    until = parse_timestamp(found.until)
+    if until is None:
+        raise ValueError(f"until: expected a time such as 2026-01-01T10:00:00Z, got {shown(found.until)}")
+    return Floor(Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem)), until)
