@@ -11,17 +11,10 @@ from typing import Final
 
 from tests.vectors.registry import Family
 
-NAMES: Final = ("smoothing", "ranking", "neon", "tortoise")
+NAMES: Final = ("smoothing", "ranking", "neon", "hvpa", "tortoise")
 """The families that are answered, each by the module of that name beside this one."""
-
-NOT_BUILT: Final = {
-    "hvpa": "groups of VMs are not built yet: horizontal and vertical recommendations in tandem (S1)",
-}
-"""The families that are declined as a whole, with the reason."""
 
 
 def families(names: Iterable[str]) -> dict[str, Family]:
-    """Those of ``names`` that the project answers or declines."""
-    wanted = sorted(set(names))
-    answered = {name: import_module(f"tests.vectors.{name}").FAMILY for name in wanted if name in NAMES}
-    return answered | {name: Family(name, {}, not_built=NOT_BUILT[name]) for name in wanted if name in NOT_BUILT}
+    """Those of ``names`` that the project answers."""
+    return {name: import_module(f"tests.vectors.{name}").FAMILY for name in sorted(set(names)) if name in NAMES}

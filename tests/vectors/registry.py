@@ -42,15 +42,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Family:
-    """The groups that the project answers and the groups or cases that it declines, each with its reason.
-
-    ``not_built`` is the reason to decline every group of a family that is not built yet.
-    """
+    """The groups that the project answers and the groups or cases that it declines, each with its reason."""
 
     name: str
     groups: Mapping[str, Check | Answer]
     declined: Mapping[str, str] = field(default_factory=dict)
-    not_built: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ def run_case(case: Case, families: Mapping[str, Family]) -> Outcome:
     family = families.get(case.family)
     if family is None:
         return Outcome(case, failure=f"unknown family {case.family!r}")
-    reason = family.not_built or family.declined.get(case.id) or family.declined.get(case.group)
+    reason = family.declined.get(case.id) or family.declined.get(case.group)
     if reason:
         return Outcome(case, declined=reason)
     entry = family.groups.get(case.group)

@@ -96,6 +96,11 @@ class Workload:
         return by_name(self.containers, name)
 
 
+def amount(resource: Resource, value: int) -> Amount:
+    """``value`` thousandths of a vCPU, or bytes, as an amount of ``resource``."""
+    return MilliCpu(value) if resource == "cpu" else Bytes(value)
+
+
 def by_name(containers: Iterable[Container], name: str) -> Container | None:
     """The first of ``containers`` with that name; None where there is none."""
     return next((each for each in containers if each.name == name), None)
@@ -115,6 +120,10 @@ class Bounds:
         return capped if least is None else max(capped, least.value)
 
 
+UNBOUNDED: Final = Bounds()
+"""No bound at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaBounds:
     """How few and how many replicas there may be: ``0 <= min <= max``."""
@@ -125,6 +134,10 @@ class ReplicaBounds:
     def clamp(self, replicas: int) -> int:
         """The nearest number within the bounds."""
         return max(self.min, min(self.max, replicas))
+
+
+ONE_REPLICA: Final = ReplicaBounds(1, 1)
+"""Neither fewer nor more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +157,13 @@ class ContainerRecommendation:
 
 @dataclass(frozen=True, slots=True)
 class VerticalRecommendation:
-    """How large each container should be: VPA's ``status.recommendation``, or that of our own recommender."""
+    """How large each container should be: VPA's ``status.recommendation``, or that of our own recommender.
+
+    ``replicas`` is the number of replicas whose use it describes; None is that of the workload now.
+    """
 
     containers: tuple[ContainerRecommendation, ...] = ()
+    replicas: int | None = None
 
     def container(self, name: str) -> ContainerRecommendation | None:
         """The recommendation for the container of that name; None where there is none."""

@@ -1,0 +1,95 @@
+"""How each family of modes answers the wishes: each wish gets the value to write, or the rule that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from scheduler_plugin.groups.core.hvpa.gates import Gates
+from scheduler_plugin.groups.core.hvpa.modes import HorizontalDelta, VerticalDelta, allowed
+from scheduler_plugin.groups.core.hvpa.weights import (
+    HORIZONTAL_ONLY,
+    VERTICAL_ONLY,
+    away_from,
+    effective_weight,
+    vpa_weight,
+    weighted,
+    weighted_replicas,
+)
+from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish
+from scheduler_plugin.groups.core.workload import Rule, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A wish with the value to write, and the rule that keeps it from being written; None where it is written."""
+
+    wish: Wish
+    rule: Rule | None = None
+    message: str = ""
+
+
+def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
+    """HPA preferred, HPA biased, VPA biased and mixed: of the wishes that may go now, the mode chooses."""
+    wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
+    gated = [Answer(wish, gates.rule(wish)) for wish in wishes]
+    free = [answer.wish for answer in gated if answer.rule is None]
+    spec, current = gates.spec, workload.replicas
+    desired = next((wish.value for wish in free if wish.resource is None), current)
+    deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
+    may = allowed(spec.mode, spec.mixed, HorizontalDelta(current, desired, spec.replicas), deltas)
+
+    def chosen(wish: Wish) -> bool:
+        if wish.resource is None:
+            return may.horizontal
+        return may.up if wish.grows else may.down
+
+    return [
+        answer if answer.rule or chosen(answer.wish) else Answer(answer.wish, Rule.POLICY, f"mode {spec.mode}")
+        for answer in gated
+    ]
+
+
+def _delta(gates: Gates, workload: Workload, wish: Wish) -> VerticalDelta:
+    container = workload.container(wish.container)
+    limit = container.limits[wish.resource] if container and wish.resource else None
+    y = gates.spec.mixed.y[wish.resource] if wish.resource else None
+    return VerticalDelta(
+        wish.value - wish.now, 0 if y is None else y.value, limit is not None and wish.wanted > limit.value
+    )
+
+
+def by_weight(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
+    """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it."""
+    spec, current = gates.spec, workload.replicas
+    desired = current if horizontal is None else horizontal.wanted
+    weight = vpa_weight(spec.intervals, spec.replicas, current, desired)
+    answers = [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
+    if horizontal is None:
+        return answers
+    trapped = weight == VERTICAL_ONLY and vertical.exhausted(horizontal.grows)
+    return [_weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else weight), *answers]
+
+
+def _weighted_count(gates: Gates, wish: Wish, vpa: Fraction) -> Answer:
+    value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
+    return _answered(gates, wish.at(value), 1 - vpa)
+
+
+def _weighted_size(gates: Gates, wish: Wish, weight: Fraction, replicas: int) -> Answer:
+    if gates.is_urgent(wish):
+        weight = VERTICAL_ONLY
+    applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
+    return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
+
+
+def _answered(gates: Gates, wish: Wish, weight: Fraction) -> Answer:
+    if wish.value == wish.now:
+        return Answer(wish, Rule.WEIGHT, f"weight {float(weight):g}")
+    return Answer(wish, gates.rule(wish), f"weight {float(weight):g}")
+
+
+def written(answers: Iterable[Answer]) -> list[Wish]:
+    """The wishes that are written."""
+    return [answer.wish for answer in answers if answer.rule is None]

@@ -1,0 +1,18 @@
+"""When a VPA's recommendation is not to be believed, by the conditions that it reports of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
+
+
+def is_believable(conditions: Mapping[str, str]) -> bool:
+    """Whether to use a recommendation beside these conditions: ``True``, ``False`` or ``Unknown`` by type.
+
+    >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
+    (True, False)
+    """
+    distrusted = any(conditions.get(kind) == "True" for kind in _DISTRUSTED)
+    return not distrusted and conditions.get("RecommendationProvided", "True") == "True"

@@ -1,0 +1,97 @@
+"""Effective intervals: one number of replicas and one size for each total need (S1.12).
+
+Rules that hold here:
+
+- A need has a part that every replica has anyway (``base``) and a part that replicas share (``total``). Neither
+  depends on how many replicas there are, so the plan does not depend on the order in which recommendations arrive.
+- Vertical first: the fewest replicas that can be large enough. Horizontal wishes are a least number of replicas.
+- Fewer replicas are planned only where the need fits with ``overlap`` to spare: at a boundary nothing flaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from protocol.units import Amount
+from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ChangeParams, Exact, ResourceChangeParams
+from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Resource, ResourceList
+
+_TEN_PERCENT: Final = ChangeParams(percentage=Fraction(10))
+DEFAULT_OVERLAP: Final = ResourceChangeParams(_TEN_PERCENT, _TEN_PERCENT)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingInterval:
+    """Up to ``max_replicas`` replicas, each may have at most ``most``; what is missing is bounded by maxAllowed."""
+
+    max_replicas: int | None = None
+    most: ResourceList = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveIntervals:
+    """The intervals, in any order; what every replica has for itself; and the overlap when scaling in."""
+
+    intervals: tuple[ScalingInterval, ...] = ()
+    base: ResourceChangeParams = NO_PARAMS
+    overlap: ResourceChangeParams = DEFAULT_OVERLAP
+
+    def most(self, replicas: int) -> ResourceList:
+        """The most that each of ``replicas`` replicas may have: that of the first interval that reaches so far."""
+        reached = [each for each in self.intervals if each.max_replicas is None or replicas <= each.max_replicas]
+        ordered = sorted(reached, key=lambda each: (each.max_replicas is None, each.max_replicas or 0))
+        return ordered[0].most if ordered else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one resource of one container needs, in thousandths of a vCPU or bytes.
+
+    ``base`` is what each replica has for itself, ``total`` what all of them share.
+    """
+
+    container: str
+    resource: Resource
+    base: int
+    total: int
+
+    def each(self, replicas: int) -> int:
+        """The size of each of ``replicas`` (> 0) replicas, rounded up."""
+        return self.base - (-self.total // replicas)
+
+
+def base_of(params: ChangeParams, target: int) -> int:
+    """What a replica of size ``target`` has for itself: the larger of value and percentage, at most all of it."""
+    return min(target, int(max([Fraction(0), *params.parts(target)])))
+
+
+def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
+    """The total up to which scaling in to replicas that can have ``most`` in total is planned (>= 0)."""
+    return max(Fraction(0), most - max([Fraction(0), *overlap.parts(most)]))
+
+
+def planned_replicas(
+    needs: Sequence[Need],
+    most: Callable[[Need, int], Amount | None],
+    overlap: ResourceChangeParams,
+    current: int,
+    bounds: ReplicaBounds,
+) -> int:
+    """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` where none do.
+
+    ``most`` gives the largest size of a need's resource at so many replicas; None is no bound.
+    """
+
+    def fits(need: Need, replicas: int) -> bool:
+        size = most(need, replicas)
+        if size is None:
+            return True
+        room = max(0, size.value - need.base) * replicas
+        boundary = scale_in_boundary(room, overlap[need.resource]) if replicas < current else room
+        return need.each(replicas) <= size.value and need.total <= boundary
+
+    counts = range(bounds.min, bounds.max + 1)
+    return next((count for count in counts if count > 0 and all(fits(need, count) for need in needs)), bounds.max)

@@ -1,0 +1,57 @@
+"""What holds a wish back now: update mode, delay, maintenance window and least change, in this order (S1.8, S1.9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.hvpa.min_change import DEFAULT_MIN_CHANGE, is_enough, threshold
+from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, Memory, UpdateMode
+from scheduler_plugin.groups.core.hvpa.wishes import Wish
+from scheduler_plugin.groups.core.workload import Rule
+
+
+def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
+    """Whether ``delay`` has passed since ``last``; equality passes, and a time in the future proves nothing."""
+    return last is None or last > now or (now - last).total_seconds() >= delay
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Decides for one moment. A container that ran out of memory gets more without delay and least change."""
+
+    spec: HvpaSpec
+    memory: Memory
+    now: datetime
+    out_of_memory: bool = False
+
+    def rules(self, wish: Wish) -> DirectionRules:
+        """The rules for the axis and direction of ``wish``."""
+        axis = self.spec.vertical if wish.resource else self.spec.horizontal
+        return axis.up if wish.grows else axis.down
+
+    def is_urgent(self, wish: Wish) -> bool:
+        """Whether the wish is for the memory that ran out."""
+        return self.out_of_memory and wish.resource == "memory" and wish.grows
+
+    def rule(self, wish: Wish) -> Rule | None:
+        """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None where it may go."""
+        rules, urgent = self.rules(wish), self.is_urgent(wish)
+        last = self.memory.last_up if wish.grows else self.memory.last_down
+        if rules.mode is UpdateMode.OFF:
+            return Rule.UPDATE_MODE
+        if not urgent and not delay_passed(last, self.now, rules.delay):
+            return Rule.DELAY
+        if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
+            return Rule.MAINTENANCE_WINDOW
+        return None if urgent or self._is_enough(wish, rules) else Rule.MIN_CHANGE
+
+    def _in_window(self) -> bool:
+        return self.spec.window is not None and self.spec.window.contains(self.now)
+
+    def _is_enough(self, wish: Wish, rules: DirectionRules) -> bool:
+        if wish.resource is None:
+            return True
+        default = DEFAULT_MIN_CHANGE[wish.resource].value
+        return is_enough(wish.now, wish.value, threshold(rules.min_change[wish.resource], wish.now, default))

@@ -1,0 +1,98 @@
+"""Effective intervals carried out: from the planned replicas and sizes to what is written now (S1.12).
+
+Rules that hold here, so that the workload never has less than it needs on the way:
+
+- Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
+- Before scaling in, sizes grow to what fewer replicas need, however small that change is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.units import Amount
+from scheduler_plugin.groups.core.hvpa.answers import Answer
+from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
+from scheduler_plugin.groups.core.hvpa.gates import Gates
+from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec
+from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
+from scheduler_plugin.groups.core.workload import Container, Recommendations, Rule, Workload
+
+SIZES_FIRST = "sizes grow first"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """So many replicas for these needs."""
+
+    replicas: int
+    needs: tuple[Need, ...]
+
+
+def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> Plan:
+    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
+    needs = total_needs(spec, workload, recommendations)
+    bounds = replica_bounds(spec, recommendations)
+    if not needs and recommendations.horizontal is None:
+        return Plan(spec.replicas.clamp(workload.replicas), ())
+
+    def most(need: Need, replicas: int) -> Amount | None:
+        return _most(spec, need, replicas)
+
+    return Plan(planned_replicas(needs, most, spec.effective.overlap, workload.replicas, bounds), needs)
+
+
+def _most(spec: HvpaSpec, need: Need, replicas: int) -> Amount | None:
+    allowed = spec.policy(need.container).bounds.most[need.resource]
+    interval = spec.effective.most(replicas)[need.resource]
+    if interval is None or replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
+        return allowed
+    return interval if allowed is None else min(allowed, interval)
+
+
+def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
+    """What of the plan is written now."""
+    now, then = workload.replicas, plan.replicas
+    count = Wish(now, then, then)
+    if now == then:
+        return _sizes(gates, workload, plan.needs, then, shrinks=True)
+    rule = gates.rule(count)
+    if rule:
+        return [Answer(count, rule), *_sizes(gates, workload, plan.needs, now, shrinks=True)]
+    if then > now:
+        return [Answer(count), *_sizes(gates, workload, plan.needs, then, shrinks=False)]
+    sizes = _grown_first(_sizes(gates, workload, plan.needs, then, shrinks=True))
+    if any(answer.wish.grows for answer in sizes):
+        return [Answer(count, Rule.POLICY, SIZES_FIRST), *sizes]
+    return [Answer(count), *sizes]
+
+
+def _grown_first(sizes: Sequence[Answer]) -> list[Answer]:
+    return [Answer(each.wish) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each for each in sizes]
+
+
+def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: int, *, shrinks: bool) -> list[Answer]:
+    """Each need's size at so many replicas. A size shrinks only as far as those replicas that are ready can bear."""
+    serving = max(1, min(workload.ready, replicas))
+    found = []
+    for need in needs:
+        container = workload.container(need.container)
+        if container is None:
+            continue
+        wish = _size(gates.spec, container, need, replicas)
+        if not wish.grows and wish.wanted != wish.now:
+            least = _size(gates.spec, container, need, serving).wanted if shrinks else wish.now
+            wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
+        if wish.wanted != wish.now:
+            answered = wish.at(wish.wanted)
+            found.append(Answer(answered, gates.rule(answered)))
+    return found
+
+
+def _size(spec: HvpaSpec, container: Container, need: Need, replicas: int) -> Wish:
+    request, most = container.requests[need.resource], _most(spec, need, replicas)
+    size = need.each(replicas) if most is None else min(need.each(replicas), most.value)
+    value = within_policy(spec.policy(container.name), container, need.resource, size)
+    return Wish(None if request is None else request.value, value, value, container.name, need.resource)

@@ -1,0 +1,82 @@
+"""The policy of an Hvpa: both recommendations applied in tandem, in whichever mode it asks for (S1.1-S1.12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from scheduler_plugin.groups.core.hvpa.answers import Answer, by_mode, by_weight, written
+from scheduler_plugin.groups.core.hvpa.gates import Gates
+from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
+from scheduler_plugin.groups.core.hvpa.modes import Mode
+from scheduler_plugin.groups.core.hvpa.plan import Plan, by_plan, planned
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
+from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish, replica_wish, vertical_wishes
+from scheduler_plugin.groups.core.workload import Container, Decision, Recommendations, Rule, Workload, amount
+
+SCALED_TO_ZERO = "scaled to zero replicas: left alone until it has one"
+
+
+def decide(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory, now: datetime
+) -> tuple[Decision, Memory]:
+    """What to write now, and the memory to keep once it is written. ``now`` is an aware time."""
+    if workload.replicas <= 0:
+        return Decision(explanation=(SCALED_TO_ZERO,)), memory
+    gates = Gates(spec, memory, now, workload.out_of_memory)
+    vertical = vertical_wishes(spec, workload, recommendations)
+    if spec.mode is Mode.EFFECTIVE_INTERVALS:
+        plan = planned(spec, workload, recommendations)
+        answers, why = by_plan(gates, workload, plan), _explained(plan)
+    else:
+        answer = by_weight if spec.mode is Mode.WEIGHT_BASED else by_mode
+        answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
+        why = tuple(f"{each.wish.subject}: {each.message}" for each in answers if each.message)
+    return _decision(spec, workload, answers, vertical, why), _remembered(memory, written(answers), now)
+
+
+def _explained(plan: Plan) -> tuple[str, ...]:
+    return tuple(
+        f"{need.container}/{need.resource}: {amount(need.resource, need.each(plan.replicas))}"
+        f" in each of {plan.replicas} replicas"
+        for need in plan.needs
+    )
+
+
+def _decision(
+    spec: HvpaSpec, workload: Workload, answers: Sequence[Answer], vertical: VerticalWishes, why: tuple[str, ...]
+) -> Decision:
+    wishes = written(answers)
+    kept = [each.wish.kept(each.rule, each.message) for each in answers if each.rule]
+    return Decision(
+        replicas=next((wish.value for wish in wishes if wish.resource is None), None),
+        containers=_containers(spec, workload, wishes),
+        kept=(*kept, *(wish.kept(Rule.BOUNDS) for wish in vertical.at_bounds)),
+        explanation=why,
+    )
+
+
+def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> tuple[Container, ...]:
+    found: dict[str, Container] = {}
+    for old in workload.containers:
+        for wish in wishes:
+            if wish.container != old.name or wish.resource is None:
+                continue
+            new = found.get(old.name, Container(old.name))
+            limit = old.limits[wish.resource] if spec.policy(old.name).controls_limits else None
+            scaled = scaled_limit(
+                None if limit is None else limit.value, wish.current, wish.value, spec.limit_gap[wish.resource]
+            )
+            found[old.name] = replace(
+                new,
+                requests=new.requests.with_value(wish.resource, wish.value),
+                limits=new.limits.with_value(wish.resource, scaled),
+            )
+    return tuple(found.values())
+
+
+def _remembered(memory: Memory, wishes: Sequence[Wish], now: datetime) -> Memory:
+    up = any(wish.grows for wish in wishes)
+    down = any(not wish.grows for wish in wishes)
+    return Memory(now if up else memory.last_up, now if down else memory.last_down)

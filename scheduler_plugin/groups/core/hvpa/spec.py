@@ -1,0 +1,88 @@
+"""What one Hvpa asks for: bounds, mode, and what holds scaling back in each direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals
+from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow
+from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode
+from scheduler_plugin.groups.core.hvpa.weights import Interval
+from scheduler_plugin.groups.core.workload import ONE_REPLICA, RESOURCES, UNBOUNDED, Bounds, ReplicaBounds, Resource
+
+ANY_CONTAINER: Final = "*"
+"""The name of the policy for containers that have none of their own."""
+
+
+class UpdateMode(StrEnum):
+    """Whether recommendations are applied: always, never, or within the maintenance window."""
+
+    AUTO = "Auto"
+    OFF = "Off"
+    MAINTENANCE_WINDOW = "MaintenanceWindow"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionRules:
+    """What holds scaling in one direction back. ``delay`` is in seconds after the last scaling in that direction."""
+
+    mode: UpdateMode = UpdateMode.AUTO
+    delay: Seconds = Seconds(0.0)
+    min_change: ResourceChangeParams = NO_PARAMS
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRules:
+    """The rules for growing and for shrinking along one axis."""
+
+    up: DirectionRules = field(default=DirectionRules())
+    down: DirectionRules = field(default=DirectionRules())
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPolicy:
+    """How one container may be sized. ``controls_limits`` is off where limits must stay as they are."""
+
+    name: str = ANY_CONTAINER
+    bounds: Bounds = UNBOUNDED
+    resources: tuple[Resource, ...] = RESOURCES
+    controls_limits: bool = True
+    is_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HvpaSpec:
+    """Everything that the policy needs of an Hvpa.
+
+    ``desired_by_utilization`` says that the HPA measures use against requests: a larger replica then needs fewer.
+    """
+
+    replicas: ReplicaBounds = ONE_REPLICA
+    mode: Mode = Mode.EFFECTIVE_INTERVALS
+    intervals: tuple[Interval, ...] = ()
+    mixed: Mixed = field(default=Mixed())
+    effective: EffectiveIntervals = field(default=EffectiveIntervals())
+    containers: tuple[ContainerPolicy, ...] = ()
+    horizontal: AxisRules = field(default=AxisRules())
+    vertical: AxisRules = field(default=AxisRules())
+    window: MaintenanceWindow | None = None
+    limit_gap: ResourceChangeParams = NO_PARAMS
+    desired_by_utilization: tuple[Resource, ...] = ()
+
+    def policy(self, container: str) -> ContainerPolicy:
+        """The policy of that container: its own, that of ``*``, or none in particular."""
+        named = {policy.name: policy for policy in reversed(self.containers)}
+        return named.get(container) or named.get(ANY_CONTAINER) or ContainerPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times)."""
+
+    last_up: datetime | None = None
+    last_down: datetime | None = None

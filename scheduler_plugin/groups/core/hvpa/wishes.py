@@ -1,0 +1,113 @@
+"""What the recommenders want changed: one wish for the replicas, and one for each resource of each container."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec
+from scheduler_plugin.groups.core.workload import (
+    Container,
+    ContainerRecommendation,
+    HorizontalRecommendation,
+    Kept,
+    Recommendations,
+    Resource,
+    Rule,
+    Workload,
+    amount,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One number, what is wanted instead, and what would be written (``value``).
+
+    Replicas have neither ``container`` nor ``resource``. ``current`` is None where a container has no request.
+    """
+
+    current: int | None
+    wanted: int
+    value: int
+    container: str = ""
+    resource: Resource | None = None
+
+    @property
+    def now(self) -> int:
+        """The current number; nothing counts as zero."""
+        return self.current or 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether more is wanted."""
+        return self.wanted > self.now
+
+    @property
+    def subject(self) -> str:
+        """Its name in status."""
+        return f"{self.container}/{self.resource}" if self.resource else "replicas"
+
+    def at(self, value: int) -> Wish:
+        """The same wish, answered with ``value``."""
+        return replace(self, value=value)
+
+    def kept(self, rule: Rule, message: str = "") -> Kept:
+        """That this wish does not go through, and why."""
+        if self.resource is None:
+            return Kept(self.subject, self.wanted, self.current, rule, message)
+        current = None if self.current is None else amount(self.resource, self.current)
+        return Kept(self.subject, amount(self.resource, self.wanted), current, rule, message)
+
+
+def replica_wish(spec: HvpaSpec, workload: Workload, recommended: HorizontalRecommendation | None) -> Wish | None:
+    """What the HPA wants, within the bounds; None where the replicas are as wanted. Bounds hold without an HPA too."""
+    desired = workload.replicas if recommended is None else recommended.desired
+    wanted = spec.replicas.clamp(desired)
+    return None if wanted == workload.replicas else Wish(workload.replicas, wanted, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalWishes:
+    """The wishes for sizes, and what bounds alone keep from growing or shrinking."""
+
+    wishes: tuple[Wish, ...]
+    at_bounds: tuple[Wish, ...]
+
+    def exhausted(self, growing: bool) -> bool:
+        """Whether a size is at its bound in that direction and more is recommended."""
+        return any(wish.grows is growing for wish in self.at_bounds)
+
+
+def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> VerticalWishes:
+    """What the VPA wants of every container that the workload has, within minAllowed and maxAllowed."""
+    wishes: list[Wish] = []
+    at_bounds: list[Wish] = []
+    for container, recommended in sized_containers(spec, workload, recommendations):
+        for resource, target in recommended.target:
+            policy = spec.policy(container.name)
+            if resource not in policy.resources:
+                continue
+            request = container.requests[resource]
+            current = None if request is None else request.value
+            wanted = within_policy(policy, container, resource, target.value)
+            beyond = (recommended.uncapped[resource] or target).value
+            if wanted != (current or 0):
+                wishes.append(Wish(current, wanted, wanted, container.name, resource))
+            elif within_policy(policy, container, resource, beyond) != beyond:
+                at_bounds.append(Wish(current, beyond, wanted, container.name, resource))
+    return VerticalWishes(tuple(wishes), tuple(at_bounds))
+
+
+def within_policy(policy: ContainerPolicy, container: Container, resource: Resource, value: int) -> int:
+    """The nearest request that the policy allows: within its bounds, and within a limit that must stay."""
+    limit = None if policy.controls_limits else container.limits[resource]
+    bounded = policy.bounds.clamp(resource, value)
+    return bounded if limit is None else min(bounded, limit.value)
+
+
+def sized_containers(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations
+) -> list[tuple[Container, ContainerRecommendation]]:
+    """The workload's containers that have a recommendation and are not switched off."""
+    vertical = recommendations.vertical
+    found = [] if vertical is None else [(each, vertical.container(each.name)) for each in workload.containers]
+    return [(each, said) for each, said in found if said is not None and not spec.policy(each.name).is_off]

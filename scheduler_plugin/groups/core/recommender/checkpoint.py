@@ -1,0 +1,98 @@
+"""The recommenders' memory as plain JSON for an object's status, and back.
+
+Rules that hold here:
+
+- A checkpoint is small: about 5 kB for each container, however long its history is.
+- Reading never fails: what is not as it was written reads as never observed.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text
+from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
+from scheduler_plugin.groups.core.recommender.horizontal import Desires
+from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
+from scheduler_plugin.groups.core.recommender.vertical import (
+    ContainerHistory,
+    History,
+    VerticalRules,
+    no_history,
+)
+
+MOST_CONTAINERS: Final = 16
+"""So many containers are remembered, by name."""
+
+MOST_DESIRES: Final = 64
+"""So many entries of the stabilization window are remembered, the newest."""
+
+_MOST: Final = 1e18  # more than any amount of memory, and than any weight
+
+
+def encode_history(history: History) -> list[Json]:
+    """The histograms of each container, by name."""
+    return [_encoded(name, history[name]) for name in sorted(history)[:MOST_CONTAINERS]]
+
+
+def _encoded(name: str, history: ContainerHistory) -> Json:
+    until = history.until
+    return {
+        "containerName": name,
+        "firstSampleTime": micro_timestamp(history.since),
+        "lastSampleTime": micro_timestamp(until),
+        "samples": history.samples,
+        "cpu": _weights(history.cpu, until),
+        "memory": _weights(history.memory, until),
+        "memoryPeak": {"bytes": round(history.peak), "until": micro_timestamp(history.peak_until)},
+    }
+
+
+def _weights(histogram: UsageHistogram, at: float) -> Json:
+    return {"totalWeight": float(f"{histogram.total(at):.9g}"), "bucketWeights": histogram.checkpoint()}
+
+
+def decode_history(found: JsonObject, field: str, rules: VerticalRules | None = None) -> dict[str, ContainerHistory]:
+    """What ``encode_history`` wrote to ``field`` of ``found``."""
+    decoded = {text(each, "containerName"): _decoded(each, rules or VerticalRules()) for each in items(found, field)}
+    return {name: history for name, history in decoded.items() if name and history is not None}
+
+
+def _decoded(found: JsonObject, rules: VerticalRules) -> ContainerHistory | None:
+    since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
+    if since is None or until is None or until < since:
+        return None
+    empty = no_history(until, rules)
+    return ContainerHistory(
+        _restored(empty.cpu, child(found, "cpu"), until),
+        _restored(empty.memory, child(found, "memory"), until),
+        since,
+        until,
+        int(_number(found.get("samples"))),
+        _number(child(found, "memoryPeak").get("bytes")),
+        parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0,
+    )
+
+
+def _restored(empty: UsageHistogram, found: JsonObject, at: float) -> UsageHistogram:
+    weights = {name: int(_number(weight)) for name, weight in child(found, "bucketWeights").items()}
+    return empty.restored(weights, _number(found.get("totalWeight")), at)
+
+
+def encode_desires(memory: Desires) -> list[Json]:
+    """The stabilization window's entries, oldest first."""
+    return [{"time": micro_timestamp(at), "replicas": count} for at, count in memory.entries[-MOST_DESIRES:]]
+
+
+def decode_desires(found: JsonObject, field: str) -> Desires:
+    """What ``encode_desires`` wrote to ``field`` of ``found``."""
+    entries = ((parse_timestamp(each.get("time")), int(_number(each.get("replicas")))) for each in items(found, field))
+    return Desires(tuple((at, count) for at, count in entries if at is not None)[-MOST_DESIRES:])
+
+
+def _number(found: object) -> float:
+    """A finite number that is not negative; 0 for anything else."""
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return 0.0
+    return float(found) if 0 <= found <= _MOST and isfinite(found) else 0.0

@@ -1,0 +1,104 @@
+"""A histogram of use with exponential buckets and exponential decay: VPA's, small enough for an object's status.
+
+Rules that hold here:
+
+- Each bucket is 5 % wider than the one before it. A percentile is the upper end of its bucket, so never too little.
+- A sample's weight halves with every half-life that passes. New weights grow instead, so adding is cheap.
+- A histogram is a value: adding gives a new one. A checkpoint holds at most ``BUCKETS`` whole numbers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from math import exp2
+from typing import Final
+
+from protocol.units import Seconds
+
+GROWTH: Final = 1.05
+"""The ratio of the width of one bucket to that of the one before it."""
+
+BUCKETS: Final = 176
+"""How many buckets there are: the last begins 100,000 times above the end of the first."""
+
+CHECKPOINT_WEIGHT: Final = 10_000
+"""The weight of the heaviest bucket in a checkpoint; lighter than one part of it is forgotten."""
+
+_LARGEST_EXPONENT: Final = 100.0
+_FORGOTTEN: Final = 1000.0
+_EMPTY: Final = (0.0,) * BUCKETS
+
+
+@cache
+def _starts(growth: float) -> tuple[float, ...]:
+    """Where each bucket starts, and where the last ends, in widths of the first."""
+    return tuple(accumulate((growth**number for number in range(BUCKETS)), initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class UsageHistogram:
+    """Weights of buckets of which the first is ``first`` wide (> 0) and each next wider by ``growth`` (>= 1).
+
+    ``since`` is when a weight of 1 counts as 1. Times are seconds since 1970.
+    """
+
+    first: float
+    half_life: Seconds
+    since: float = 0.0
+    weights: tuple[float, ...] = _EMPTY
+    growth: float = GROWTH
+
+    def add(self, value: float, weight: float, at: float) -> UsageHistogram:
+        """With one sample (>= 0) of that weight at that time; a negative weight takes a sample back."""
+        current = self._brought_to(at)
+        bucket = self._bucket(value)
+        changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / self.half_life))
+        return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
+
+    def percentile(self, fraction: float) -> float | None:
+        """The upper end of the bucket in which so large a part (0 to 1) of the weight is reached; None where empty."""
+        total = sum(self.weights)
+        if total <= 0:
+            return None
+        wanted, reached, last = fraction * total, 0.0, 0
+        for bucket, weight in enumerate(self.weights):
+            reached += weight
+            last = bucket if weight else last
+            if weight and reached >= wanted:
+                break
+        return self.first * _starts(self.growth)[last + 1]
+
+    def checkpoint(self) -> dict[str, int]:
+        """The weights as whole numbers by bucket, relative to the heaviest."""
+        heaviest = max(self.weights)
+        if heaviest <= 0:
+            return {}
+        parts = ((number, round(weight / heaviest * CHECKPOINT_WEIGHT)) for number, weight in enumerate(self.weights))
+        return {str(number): part for number, part in parts if part}
+
+    def restored(self, weights: dict[str, int], total: float, at: float) -> UsageHistogram:
+        """With the weights of a checkpoint, which had ``total`` weight at that time. Unknown buckets are left out."""
+        whole = sum(weights.values())
+        parts = [max(0, weights.get(str(number), 0)) for number in range(BUCKETS)]
+        scale = total / whole if whole > 0 else 0.0
+        return replace(self, since=at, weights=tuple(part * scale for part in parts))
+
+    def total(self, at: float) -> float:
+        """The weight of everything, as it counts at that time."""
+        return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
+
+    def _bucket(self, value: float) -> int:
+        return min(BUCKETS - 1, max(0, bisect_right(_starts(self.growth), value / self.first) - 1))
+
+    def _brought_to(self, at: float) -> UsageHistogram:
+        """The same, with ``at`` as its time where it is empty or new weights would become too large."""
+        if not any(self.weights):
+            return replace(self, since=at)
+        exponent = (at - self.since) / self.half_life
+        if exponent <= _LARGEST_EXPONENT:
+            return self
+        factor = exp2(-min(exponent, _FORGOTTEN))
+        return replace(self, since=at, weights=tuple(weight * factor for weight in self.weights))

@@ -1,0 +1,152 @@
+"""How large each container should be, from what its replicas used: VPA's recommendation without a VPA.
+
+Rules that hold here:
+
+- CPU is counted as the sum over all replicas, so that a recommendation follows at once when their number changes.
+- Memory is counted as each day's peak of the largest replica: what was needed once a day is needed.
+- ``target`` is the 90th percentile, ``lower`` the 50th and ``upper`` the 95th, each with a margin of 15 %. The bounds
+  are wider while the history is short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Final
+
+from protocol.units import Bytes, MilliCpu, Seconds
+from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    RESOURCES,
+    ContainerRecommendation,
+    Resource,
+    ResourceList,
+    VerticalRecommendation,
+)
+
+DAY: Final = Seconds(86_400.0)
+SAMPLES_PER_DAY: Final = 1440
+"""One a minute: a day with fewer counts as less than a day of history."""
+
+_FIRST_BUCKET: Final[dict[Resource, float]] = {"cpu": 10.0, "memory": 10e6}
+_OUT_OF_MEMORY_FACTOR: Final = 1.2
+_OUT_OF_MEMORY_BYTES: Final = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalRules:
+    """VPA's defaults. Percentiles are fractions, the margin is added to each; ``least`` is never undercut."""
+
+    target: float = 0.9
+    lower: float = 0.5
+    upper: float = 0.95
+    margin: float = 0.15
+    half_life: Seconds = DAY
+    least: ResourceList = field(default=ResourceList(MilliCpu(25), Bytes(250_000_000)))
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHistory:
+    """What one container used. ``peak`` is the largest memory since the day that ends at ``peak_until`` began.
+
+    Times are seconds since 1970; ``samples`` counts those of CPU.
+    """
+
+    cpu: UsageHistogram
+    memory: UsageHistogram
+    since: float
+    until: float
+    samples: int = 0
+    peak: float = 0.0
+    peak_until: float = 0.0
+
+
+History = Mapping[str, ContainerHistory]
+"""What is remembered of each container, by name."""
+
+
+def no_history(at: float, rules: VerticalRules) -> ContainerHistory:
+    """That of a container which was seen first at that time."""
+    cpu, memory = (UsageHistogram(_FIRST_BUCKET[resource], rules.half_life) for resource in RESOURCES)
+    return ContainerHistory(cpu, memory, at, at)
+
+
+def observed(
+    history: History, container: str, replicas: Sequence[ResourceList], at: float, rules: VerticalRules | None = None
+) -> History:
+    """With what each replica used of one container at that time; earlier times than the last are left out."""
+    old = history.get(container) or no_history(at, rules or VerticalRules())
+    if at < old.until:
+        return history
+    new = replace(old, until=at)
+    cpu = [used.cpu.value for used in replicas if used.cpu is not None]
+    if cpu:
+        new = replace(new, cpu=new.cpu.add(sum(cpu) * len(replicas) / len(cpu), 1.0, at), samples=new.samples + 1)
+    memory = [used.memory.value for used in replicas if used.memory is not None]
+    if memory:
+        new = _with_peak(new, max(memory), at)
+    return {**history, container: new}
+
+
+def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) -> History:
+    """With a container killed for want of memory at that use: it needed a fifth, or 100 MB, more."""
+    old = history.get(container)
+    if old is None:
+        return history
+    needed = max(used.value * _OUT_OF_MEMORY_FACTOR, float(used.value + _OUT_OF_MEMORY_BYTES))
+    return {**history, container: _with_peak(old, needed, max(at, old.until))}
+
+
+def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHistory:
+    if at >= old.peak_until:
+        until = at + DAY
+        return replace(old, memory=old.memory.add(value, 1.0, until), peak=value, peak_until=until)
+    if value <= old.peak:
+        return old
+    without = old.memory.add(old.peak, -1.0, old.peak_until)
+    return replace(old, memory=without.add(value, 1.0, old.peak_until), peak=value)
+
+
+def recommended(history: History, replicas: int, rules: VerticalRules | None = None) -> VerticalRecommendation | None:
+    """How large each container of so many replicas should be; None where nothing was ever observed."""
+    rules = rules or VerticalRules()
+    if replicas <= 0:
+        return None
+    found = tuple(_of(name, history[name], replicas, rules) for name in sorted(history))
+    known = tuple(each for each in found if each.target)
+    return VerticalRecommendation(known, replicas) if known else None
+
+
+def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRules) -> ContainerRecommendation:
+    days = min((history.until - history.since) / DAY, history.samples / SAMPLES_PER_DAY)
+    target = _sized(history, replicas, rules, rules.target, 1.0)
+    if days <= 0:
+        return ContainerRecommendation(name, target, uncapped=target)
+    lower = _sized(history, replicas, rules, rules.lower, confidence_factor(days, 0.001, -2))
+    upper = _sized(history, replicas, rules, rules.upper, confidence_factor(days, 1, 1))
+    return ContainerRecommendation(name, target, lower, upper, uncapped=target)
+
+
+def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
+    """By how much a bound is moved after so many days (> 0) of history: nearer to 1 the longer it is.
+
+    >>> confidence_factor(1.0, 1, 1), round(confidence_factor(1 / 24, 0.001, -2), 3)
+    (2.0, 0.954)
+    """
+    return float((1 + multiplier / days) ** exponent)
+
+
+def _sized(
+    history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, confidence: float
+) -> ResourceList:
+    found = NOTHING
+    for resource in RESOURCES:
+        histogram, share = (history.cpu, replicas) if resource == "cpu" else (history.memory, 1)
+        used = histogram.percentile(fraction)
+        if used is not None:
+            least = rules.least[resource]
+            size = ceil(used / share * (1 + rules.margin) * confidence)
+            found = found.with_value(resource, max(size, 0 if least is None else least.value))
+    return found

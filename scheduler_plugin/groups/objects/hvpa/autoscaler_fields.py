@@ -1,0 +1,115 @@
+"""The HPA and the VPA inside an Hvpa, in the spellings of the document and of the original controller.
+
+- HPA: ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for VPA.
+- They come out as today's ``autoscaling/v2`` and ``autoscaling.k8s.io/v1`` want them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.groups.core.hvpa.spec import ANY_CONTAINER, ContainerPolicy
+from scheduler_plugin.groups.core.workload import RESOURCES, Bounds, Resource
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields
+
+_POLICY_KEYS: Final = ("containerName", "mode", "minAllowed", "maxAllowed", "controlledResources", "controlledValues")
+_DEFAULT_UTILIZATION: Final = 80
+
+
+def autoscaler(spec: Fields, kind: str) -> Fields | None:
+    """The spec of the ``hpa`` or ``vpa`` inside an Hvpa; None where it has none, or does not deploy it."""
+    wrapped = spec.fields(kind)
+    if not wrapped.flag("deploy", otherwise=True):
+        return None
+    names = [name for name in (f"{kind}Template", f"{kind}Spec", kind) if spec.has(name)]
+    if len(names) > 1:
+        raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
+    if not names:
+        return None
+    return wrapped.fields("template").fields("spec") if names == [kind] else spec.fields(names[0])
+
+
+def hpa_template(hpa: Fields) -> Json:
+    """What the HPA's spec is to have beside its target."""
+    body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
+    body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
+    percentage = hpa.count("targetCPUUtilizationPercentage", 1)
+    if not body["metrics"]:
+        body["metrics"] = [_cpu_utilization(percentage or _DEFAULT_UTILIZATION)]
+    if hpa.has("behavior"):
+        body["behavior"] = dict(hpa.fields("behavior").found)
+    return body
+
+
+def _cpu_utilization(percentage: int) -> Json:
+    target: Json = {"type": "Utilization", "averageUtilization": percentage}
+    return {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+
+
+def _metric(metric: Fields) -> Json:
+    """One metric; the targets that ``v2beta1`` wrote beside the name move to where v2 has them."""
+    resource = metric.fields("resource")
+    if resource.has("targetAverageUtilization"):
+        target: Json = {"type": "Utilization", "averageUtilization": resource.get("targetAverageUtilization")}
+    elif resource.has("targetAverageValue"):
+        target = {"type": "AverageValue", "averageValue": resource.get("targetAverageValue")}
+    else:
+        return dict(metric.found)
+    return {"type": "Resource", "resource": {"name": resource.text("name"), "target": target}}
+
+
+def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
+    """The resources of which use is measured against requests; None where other metrics stand beside them."""
+    metrics = [Fields(metric, hpa.at("metrics")) for metric in _listed(hpa_template(hpa)["metrics"])]
+    sources = [
+        metric.fields("resource") if metric.has("resource") else metric.fields("containerResource")
+        for metric in metrics
+    ]
+    measured = [each for each in sources if each.fields("target").has("averageUtilization")]
+    if measured and len(measured) < len(sources):
+        return None
+    names = {each.text("name") for each in measured}
+    return tuple(resource for resource in RESOURCES if resource in names)
+
+
+def _listed(found: object) -> list[Json]:
+    return found if isinstance(found, list) else []
+
+
+def vpa_template(vpa: Fields) -> Json:
+    """What the VPA's spec is to have beside its target and update policy, with its keys as VPA spells them."""
+    policies = [
+        {key: policy.get(key) for key in _POLICY_KEYS if policy.has(key)}
+        for policy in vpa.fields("resourcePolicy").each("containerPolicies")
+    ]
+    return {"resourcePolicy": {"containerPolicies": policies}} if policies else {}
+
+
+def container_policies(vpa: Fields) -> tuple[ContainerPolicy, ...]:
+    """How each container may be sized (S1.10)."""
+    return tuple(_policy(policy) for policy in vpa.fields("resourcePolicy").each("containerPolicies"))
+
+
+def _policy(policy: Fields) -> ContainerPolicy:
+    bounds = Bounds(policy.amounts("minAllowed"), policy.amounts("maxAllowed"))
+    for resource, least in bounds.least:
+        most = bounds.most[resource]
+        if most is not None and most < least:
+            raise policy.error("maxAllowed", f"at least minAllowed.{resource} ({least})")
+    return ContainerPolicy(
+        name=policy.text("containerName") or ANY_CONTAINER,
+        bounds=bounds,
+        resources=_controlled(policy),
+        controls_limits=policy.text("controlledValues") != "RequestsOnly",
+        is_off=policy.text("mode") == "Off",
+    )
+
+
+def _controlled(policy: Fields) -> tuple[Resource, ...]:
+    given = policy.get("controlledResources")
+    if given is None:
+        return RESOURCES
+    if not isinstance(given, list):
+        raise policy.error("controlledResources", "a list")
+    return tuple(resource for resource in RESOURCES if resource in given)

@@ -1,0 +1,183 @@
+"""``hvpas.autoscaling.k8s.io/v1alpha1``: the document's manifests, and the original controller's, as one spec (S1.10).
+
+Rules that hold here:
+
+- A manifest that says nothing of a mode is weight-based where it has weights, vertical only where it has no HPA, and
+  has effective intervals otherwise.
+- Whatever cannot be used raises ``HvpaError`` with one sentence for each part that is wrong; then nothing is scaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeVar
+
+from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
+from scheduler_plugin.groups.core.hvpa import (
+    AxisRules,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    Memory,
+    Mixed,
+    Mode,
+    ResourceChangeParams,
+    UpdateMode,
+)
+from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS
+from scheduler_plugin.groups.core.workload import Resource
+from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import (
+    autoscaler,
+    container_policies,
+    hpa_template,
+    utilization_resources,
+    vpa_template,
+)
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields
+from scheduler_plugin.groups.objects.hvpa.mode_fields import (
+    ANY_REPLICAS,
+    effective_of,
+    mixed_of,
+    mode_of,
+    replica_bounds,
+    weight_intervals,
+)
+from scheduler_plugin.groups.objects.hvpa.rule_fields import axis_rules, both_params, maintenance_window
+
+T = TypeVar("T")
+
+VM_GROUP: Final = "VirtualMachineGroup"
+"""The kind of target whose replicas are VMs."""
+
+_OFF: Final = AxisRules(DirectionRules(UpdateMode.OFF), DirectionRules(UpdateMode.OFF))
+_NO_RULES: Final = AxisRules()
+_NOTHING: Final[Json] = {}
+_AXES: Final = ("hpa", "vpa")
+
+
+class HvpaError(ValueError):
+    """An Hvpa that cannot be used; the message names every field that is wrong."""
+
+
+class Applied(StrEnum):
+    """How sizes reach running pods: through the template, in place, or not at all."""
+
+    TEMPLATE = "Template"
+    IN_PLACE = "InPlace"
+    OFF = "Off"
+
+
+@dataclass(frozen=True, slots=True)
+class Hvpa:
+    """An Hvpa as its policy and its controller need it.
+
+    ``target`` has apiVersion, kind and name. ``hpa`` and ``vpa`` are what these objects' specs are to have beside their
+    targets; None where there is to be none.
+    """
+
+    spec: HvpaSpec
+    target: Json
+    hpa: Json | None
+    vpa: Json | None
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Autoscalers:
+    """The HPA's and the VPA's part of the object; None where it has none."""
+
+    hpa: Fields | None
+    vpa: Fields | None
+
+
+class _Parts:
+    """Reads an object part by part and collects what is wrong with each."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, part: Callable[[], T], otherwise: T) -> T:
+        """What ``part`` gives, or ``otherwise`` where it cannot be read."""
+        try:
+            return part()
+        except FieldError as error:
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+            return otherwise
+
+
+def decode(found: JsonObject) -> Hvpa:
+    """Reads the object. Raises ``HvpaError``."""
+    spec, parts = Fields(child(found, "spec"), "spec"), _Parts()
+    found_in = _Autoscalers(*(parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES))
+    target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
+    applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
+    is_vm_group, is_off = target.get("kind") == VM_GROUP, applied is Applied.OFF
+    decoded = Hvpa(
+        spec=_policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group),
+        target=target,
+        hpa=None if found_in.hpa is None else parts.read(partial(hpa_template, found_in.hpa), _NOTHING),
+        vpa=None if found_in.vpa is None else parts.read(partial(vpa_template, found_in.vpa), _NOTHING),
+        in_place=applied is Applied.IN_PLACE,
+    )
+    if parts.problems:
+        raise HvpaError("; ".join(parts.problems))
+    return decoded
+
+
+def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bool, is_vm_group: bool) -> HvpaSpec:
+    bounds = parts.read(lambda: replica_bounds(found.hpa), ANY_REPLICAS)
+    rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), _NO_RULES) for axis in _AXES]
+    return HvpaSpec(
+        replicas=bounds,
+        mode=parts.read(lambda: mode_of(spec, found.hpa), Mode.WEIGHT_BASED),
+        intervals=parts.read(lambda: weight_intervals(spec, bounds), ()),
+        mixed=parts.read(lambda: mixed_of(spec), Mixed()),
+        effective=parts.read(lambda: effective_of(spec, is_vm_group), EffectiveIntervals()),
+        containers=parts.read(lambda: () if found.vpa is None else container_policies(found.vpa), ()),
+        horizontal=rules[0],
+        vertical=rules[1],
+        window=parts.read(lambda: maintenance_window(spec, *rules), None),
+        limit_gap=parts.read(lambda: _limit_gap(spec), NO_PARAMS),
+        desired_by_utilization=parts.read(lambda: _by_utilization(found.hpa), ()),
+    )
+
+
+def _limit_gap(spec: Fields) -> ResourceChangeParams:
+    name = "limitsRequestsGapScaleParams"
+    return both_params(spec.fields("vpa"), name, both_params(spec, name, NO_PARAMS))
+
+
+def _by_utilization(horizontal: Fields | None) -> tuple[Resource, ...]:
+    return () if horizontal is None else utilization_resources(horizontal) or ()
+
+
+def _target(spec: Fields, horizontal: Fields | None) -> Json:
+    at_top = horizontal is None or spec.has("targetRef")
+    reference = spec.fields("targetRef") if at_top or horizontal is None else horizontal.fields("scaleTargetRef")
+    target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}
+    for name in ("kind", "name"):
+        if not target[name]:
+            raise reference.error(name, f"the {name} of what is scaled")
+    return target
+
+
+def memory_json(memory: Memory) -> Json:
+    """The policy's memory as fields of the status; a time that there is none of is null."""
+    times = {"lastScaleUpTime": memory.last_up, "lastScaleDownTime": memory.last_down}
+    return {name: None if at is None else micro_timestamp(at.timestamp()) for name, at in times.items()}
+
+
+def memory_of(status: JsonObject) -> Memory:
+    """What ``memory_json`` wrote; what cannot be read never happened."""
+    return Memory(*(_moment(status.get(name)) for name in ("lastScaleUpTime", "lastScaleDownTime")))
+
+
+def _moment(found: object) -> datetime | None:
+    seconds = parse_timestamp(found)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

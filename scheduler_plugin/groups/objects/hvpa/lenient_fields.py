@@ -1,0 +1,141 @@
+"""Fields of an object as people write them: a key in another case is the same key, and every refusal names its field.
+
+A field that is missing or null reads as None. Anything of the wrong type raises ``FieldError``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, TypeVar
+
+from protocol.durations import DurationError, parse_duration
+from protocol.field_errors import shown
+from protocol.kubernetes.objects import JsonObject
+from protocol.units import Bytes, MilliCpu, QuantityError, Seconds, parse_quantity
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList
+
+E = TypeVar("E", bound=StrEnum)
+
+MOST_REPLICAS: Final = 10_000
+"""More replicas than any workload is scaled to."""
+
+
+class FieldError(ValueError):
+    """A field that cannot be used. The message begins with its path and says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of the JSON object at ``path``."""
+
+    found: JsonObject
+    path: str
+
+    def at(self, name: str) -> str:
+        """The path of one field."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def error(self, name: str, expected: str) -> FieldError:
+        """That the field ``name`` was expected to be something else; to be raised."""
+        given = self.get(name)
+        return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if given is None else shown(given)}")
+
+    def get(self, name: str) -> object:
+        """The value as it is. Raises ``FieldError`` where two spellings of the key say different things."""
+        spellings = {
+            key: value for key, value in self.found.items() if key.lower() == name.lower() and value is not None
+        }
+        values = list(spellings.values())
+        if any(value != values[0] for value in values):
+            raise FieldError(f"{self.at(name)}: expected one spelling, got {' and '.join(sorted(spellings))}")
+        return values[0] if values else None
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these fields is given."""
+        return any(self.get(name) is not None for name in names)
+
+    def fields(self, name: str) -> Fields:
+        """The JSON object of that name; without any field where there is none."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, dict):
+            raise self.error(name, "an object")
+        return Fields(found or {}, self.at(name))
+
+    def each(self, name: str) -> list[Fields]:
+        """The JSON objects of that list; empty where there is none."""
+        found = self.get(name)
+        if found is not None and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
+            raise self.error(name, "a list of objects")
+        return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(found or [])]
+
+    def text(self, name: str) -> str:
+        """The text; empty where there is none."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, str):
+            raise self.error(name, "a text")
+        return found or ""
+
+    def flag(self, name: str, otherwise: bool) -> bool:
+        """True or false."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, bool):
+            raise self.error(name, "true or false")
+        return otherwise if found is None else found
+
+    def count(self, name: str, least: int = 0) -> int | None:
+        """A number of replicas, from ``least`` on."""
+        found = self.get(name)
+        if found is None:
+            return None
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= MOST_REPLICAS:
+            raise self.error(name, f"a whole number from {least} to {MOST_REPLICAS}")
+        return found
+
+    def number(self, name: str, most: int) -> Fraction | None:
+        """A number from 0 to ``most``, also as text."""
+        found = self.get(name)
+        if found is None:
+            return None
+        try:
+            number = parse_quantity(found)  # type: ignore[arg-type]  # refuses what is no number
+        except QuantityError:
+            number = Fraction(-1)
+        if not 0 <= number <= most:
+            raise self.error(name, f"a number from 0 to {most}")
+        return number
+
+    def duration(self, name: str) -> Seconds | None:
+        """A span of time."""
+        found = self.get(name)
+        try:
+            return None if found is None else parse_duration(found)
+        except DurationError as error:
+            raise FieldError(f"{self.at(name)}: {error}") from None
+
+    def quantity(self, name: str, resource: Resource) -> int | None:
+        """An amount of ``resource``, in thousandths of a vCPU or bytes."""
+        found = self.get(name)
+        parse = MilliCpu.parse if resource == "cpu" else Bytes.parse
+        try:
+            return None if found is None else parse(found).value  # type: ignore[arg-type]  # refuses what is none
+        except QuantityError as error:
+            raise FieldError(f"{self.at(name)}: {error}") from None
+
+    def amounts(self, name: str) -> ResourceList:
+        """CPU and memory of the object of that name; other resources are left out."""
+        found, amounts = self.fields(name), NOTHING
+        for resource in RESOURCES:
+            amounts = amounts.with_value(resource, found.quantity(resource, resource))
+        return amounts
+
+    def choice(self, name: str, kinds: type[E]) -> E | None:
+        """One of the values of ``kinds``, in any case."""
+        found = self.text(name)
+        if not found:
+            return None
+        by_lower = {kind.value.lower(): kind for kind in kinds}
+        if found.lower() not in by_lower:
+            raise self.error(name, f"one of {', '.join(kinds)}")
+        return by_lower[found.lower()]

@@ -1,0 +1,117 @@
+"""How an Hvpa wants both recommendations brought together: its mode, and what that needs (S1.2-S1.7, S1.12).
+
+The fields ``mode``, ``mixed`` and ``updateMode`` are this project's own; the document names the modes without fields.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import Final
+
+from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
+from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.modes import Mixed, Mode, Preference
+from scheduler_plugin.groups.core.hvpa.weights import Interval, stages
+from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import utilization_resources
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields
+from scheduler_plugin.groups.objects.hvpa.rule_fields import both_params
+
+ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
+"""Where there is no HPA: replicas stay as they are."""
+
+_STAGE_ENDS: Final = ("stageTwoStartReplicaCount", "stageTwoStopReplicaCount")
+_STAGE_WEIGHTS: Final = ("firstStageVpaWeight", "secondStageVpaWeight", "thirdStageVpaWeight")
+_INTERVALS: Final = "weightBasedScalingIntervals"
+_WHOLE_MEMORY: Final = ResourceChangeParams(memory=ChangeParams(percentage=Fraction(100)))
+
+
+def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
+    """The HPA's bounds. Raises ``FieldError``."""
+    if horizontal is None:
+        return ANY_REPLICAS
+    least, most = horizontal.count("minReplicas", 1) or 1, horizontal.count("maxReplicas", 1)
+    if most is None or most < least:
+        raise horizontal.error("maxReplicas", f"a whole number from minReplicas ({least}) on")
+    return ReplicaBounds(least, most)
+
+
+def mode_of(spec: Fields, horizontal: Fields | None) -> Mode:
+    """The mode that is named, or the one that the other fields mean. Raises ``FieldError``."""
+    named = spec.choice("mode", Mode)
+    if named is None:
+        if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
+            return Mode.WEIGHT_BASED
+        return Mode.VPA_BIASED if horizontal is None else Mode.EFFECTIVE_INTERVALS
+    if horizontal is None and named in {Mode.HPA_PREFERRED, Mode.EFFECTIVE_INTERVALS}:
+        raise FieldError(
+            f"{spec.at('hpaTemplate.maxReplicas')}: expected a number, which mode {named} needs, got nothing"
+        )
+    if named is Mode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
+        raise FieldError(
+            f"{horizontal.at('metrics')}: expected either utilization or other targets in mode {named}, got both"
+        )
+    return named
+
+
+def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
+    """The intervals with their weights, from the list or from three stages. Raises ``FieldError``."""
+    listed = spec.each(_INTERVALS)
+    if not listed:
+        return _stages(spec, bounds) if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS) else ()
+    if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS):
+        raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
+    weights = _weights([(each, "vpaWeight") for each in listed])
+    intervals = tuple(
+        Interval(weight, each.count("startReplicaCount") or None, each.count("lastReplicaCount") or None)
+        for each, weight in zip(listed, weights, strict=True)
+    )
+    _refuse_overlaps(listed, intervals, bounds)
+    return intervals
+
+
+def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
+    """Weights from 0 to 1; where one is larger, all are percentages, as later versions of the original have them."""
+    found = [each.number(name, 100) or Fraction(0) for each, name in fields]
+    return [weight / 100 for weight in found] if any(weight > 1 for weight in found) else found
+
+
+def _stages(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
+    start, stop = (spec.count(name) or None for name in _STAGE_ENDS)
+    if start is not None and stop is not None and stop < start:
+        raise spec.error(_STAGE_ENDS[1], f"at least {_STAGE_ENDS[0]} ({start})")
+    return stages(bounds, start, stop, _weights([(spec, name) for name in _STAGE_WEIGHTS]))
+
+
+def _refuse_overlaps(listed: list[Fields], intervals: tuple[Interval, ...], bounds: ReplicaBounds) -> None:
+    """One shared end is the document's own example; more is a mistake."""
+    spans = [(*interval.within(bounds), each.path) for each, interval in zip(listed, intervals, strict=True)]
+    for start, last, path in spans:
+        if last < start:
+            raise FieldError(f"{path}.lastReplicaCount: expected at least startReplicaCount ({start}), got {last}")
+    ordered = sorted(spans)
+    for (_, last, path), (start, _, other) in pairwise(ordered):
+        if start < last:
+            raise FieldError(f"{other}: expected to share at most one end with {path}, got {start} to {last} in both")
+
+
+def mixed_of(spec: Fields) -> Mixed:
+    """Mixed mode's thresholds and preference. Raises ``FieldError``."""
+    found, plain = spec.fields("mixed"), Mixed()
+    replicas = found.count("replicasThreshold")
+    return Mixed(
+        plain.x if replicas is None else replicas,
+        found.amounts("requestsThreshold").over(plain.y),
+        found.choice("preference", Preference) or plain.preference,
+    )
+
+
+def effective_of(spec: Fields, is_vm_group: bool) -> EffectiveIntervals:
+    """The effective intervals. A group of VMs has its whole memory in each replica unless it says otherwise."""
+    intervals = tuple(
+        ScalingInterval(each.count("maxReplicas", 1), each.amounts("maxResources"))
+        for each in spec.each("scalingIntervals")
+    )
+    base = both_params(spec, "baseResourcesPerReplica", _WHOLE_MEMORY if is_vm_group else NO_PARAMS)
+    return EffectiveIntervals(intervals, base, both_params(spec, "scalingIntervalsOverlap", DEFAULT_OVERLAP))
