@@ -102,7 +102,7 @@ def assemble(
     leadership.on_change = program.led
     writer = Writer(api, leadership, clock, telemetry.wrote)
     context = GroupsContext(cache, writer, clock, telemetry, lambda: in_force.interval)
-    surroundings = Surroundings(cache, every, program.look_at)
+    surroundings = Surroundings(cache, every, program.look_at, context.interval)
     for policy in every:
         program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
     return program

@@ -12,7 +12,7 @@ from scheduler_plugin.groups.objects.amounts import write_amounts, write_contain
 from scheduler_plugin.groups.objects.hpa import horizontal_of
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, workload_of
 from scheduler_plugin.groups.objects.vpa import vertical_of
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidGroupError
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
 
 def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | None:
@@ -31,7 +31,7 @@ def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | N
     }
     try:
         arrangement = policy.arrangement(group)
-    except InvalidGroupError as error:
+    except InvalidSpecError as error:
         return {**found, "problem": str(error)}
     return {
         **found,

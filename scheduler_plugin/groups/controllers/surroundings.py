@@ -6,12 +6,14 @@ Changes only take notes: a group's name goes into the queue of its kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
+from protocol.units import Seconds
 from scheduler_plugin.cluster.informer import Change
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
@@ -19,7 +21,7 @@ from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS
 from scheduler_plugin.groups.policies.judgement import Facts
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidGroupError
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
@@ -31,7 +33,10 @@ LookAt = Callable[[str, ObjectName], None]
 class Surroundings:
     """The references between the groups of all ``policies`` and the objects of the cluster."""
 
-    def __init__(self, cache: Cache, policies: Iterable[GroupPolicy], look_at: LookAt) -> None:
+    def __init__(
+        self, cache: Cache, policies: Iterable[GroupPolicy], look_at: LookAt, interval: Callable[[], Seconds]
+    ) -> None:
+        self._interval = interval
         self._cache = cache
         self._look_at = look_at
         self._references = References()
@@ -44,7 +49,7 @@ class Surroundings:
         """All that is known of one group and what is around it."""
         try:
             arrangement = policy.arrangement(group)
-        except InvalidGroupError as error:
+        except InvalidSpecError as error:
             return Facts(group, fault=str(error))
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
@@ -56,6 +61,7 @@ class Surroundings:
             vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
             rival=self._references.rival(policy.kind.kind, name),
             others=tuple(self._other_hpas(group, arrangement)),
+            pause=timedelta(seconds=self._interval()),
         )
 
     def _other_hpas(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
@@ -109,7 +115,7 @@ def _keys(policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]
     """The group's target, and the HPA and VPA beside it."""
     try:
         found = policy.arrangement(group)
-    except InvalidGroupError:
+    except InvalidSpecError:
         return None, []
     namespace = name_of(group).namespace
     target = (found.target.group, found.target.kind, ObjectName(namespace, found.target.name))

@@ -52,11 +52,6 @@ class Progress:
     containers: tuple[Container, ...] = ()
     is_overtaken: bool = False
 
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing is left."""
-        return self.is_overtaken or (self.replicas is None and not self.containers)
-
 
 def intent_of(decision: Decision, workload: Workload, at: str) -> Intent | None:
     """What carrying out ``decision`` means for ``workload``; None where it changes nothing."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
+from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
 from scheduler_plugin.groups.objects.amounts import read_amounts
 
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
-    """What the VPA recommends; None while it recommends nothing. Raises ``ValueError`` for what is no amount."""
+    """What the VPA recommends; None while it recommends nothing, or doubts. Raises ``ValueError`` for bad amounts."""
+    if not is_believable({text(each, "type"): text(each, "status") for each in items(vpa, "status", "conditions")}):
+        return None
     listed = items(vpa, "status", "recommendation", "containerRecommendations")
     found = tuple(
         _container(each, f"status.recommendation.containerRecommendations[{i}]") for i, each in enumerate(listed)

@@ -5,13 +5,14 @@ Rules that hold here:
 - Whatever is wrong is said in a condition, and then nothing is scaled: a group that cannot be read, a target that is
   not there or another group's, an HPA that is another's.
 - A scaling that was begun is finished before anything new is decided.
+- After a scaling nothing is decided for a pause: no recommendation can have heard of it yet.
 - The same facts give the same judgement; what it wants written is absolute, so that it can be written again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from protocol.kubernetes.conditions import condition, stamped
@@ -28,7 +29,7 @@ from protocol.kubernetes.objects import (
     whole,
 )
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
-from protocol.kubernetes.timestamps import timestamp
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups.core.workload import Container, Decision, Kept, Workload
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
@@ -43,7 +44,7 @@ from scheduler_plugin.groups.objects.targets import (
     workload_of,
 )
 from scheduler_plugin.groups.objects.writes import Write, difference
-from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidGroupError, Ruling, Situation
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError, Ruling, Situation
 
 ABLE: Final = "AbleToScale"
 ACTIVE: Final = "ScalingActive"
@@ -56,7 +57,7 @@ class Facts:
     cannot be read.
 
     ``rival`` is the older group that scales the same target, ``others`` are HPAs beside the group's own that scale it;
-    both empty where there are none.
+    both empty where there are none. ``pause`` is how long a scaling is left alone.
     """
 
     group: JsonObject
@@ -67,6 +68,7 @@ class Facts:
     vpa: JsonObject | None = None
     rival: str = ""
     others: tuple[str, ...] = ()
+    pause: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +171,13 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: _Found, now: datetime) -> J
     sizes = _sizes(status, found)
     workload = Decision(containers=sizes).applied(found.template)
     begun = read_intent(status)
-    if begun is not None and not progress(begun, found.template).is_done:
+    if begun is not None and not progress(begun, found.template).is_overtaken:
         return Judgement({**status, **_mirror(found)}, found.upkeep, begun, sizes=sizes)
+    if begun is None and _rests(status, facts.pause, now):
+        return Judgement({**status, **_mirror(found)}, found.upkeep, inbox=_inbox(policy, facts, found), sizes=sizes)
     try:
         ruling = policy.rule(Situation(facts.group, workload, facts.hpa, facts.vpa, now))
-    except InvalidGroupError as error:
+    except InvalidSpecError as error:
         raise _StopError("InvalidSpec", str(error)) from None
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
@@ -193,6 +197,12 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: _Found, now: datetime) -> J
     writes = (*found.upkeep, *_managed(facts, found, ruling))
     whole_status = _whole_status(facts, wanted, conditions, now)
     return Judgement(whole_status, writes, intent, _inbox(policy, facts, found), sizes)
+
+
+def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
+    """Whether the last scaling was so short a time ago that nothing is decided yet."""
+    at = parse_timestamp(child(status, "lastScaled").get("at"))
+    return at is not None and 0 <= now.timestamp() - at < pause.total_seconds()
 
 
 def _mirror(found: _Found) -> Json:

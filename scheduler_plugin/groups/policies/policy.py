@@ -18,7 +18,7 @@ from scheduler_plugin.groups.core.workload import Decision, Workload
 from scheduler_plugin.groups.objects.targets import TargetRef
 
 
-class InvalidGroupError(ValueError):
+class InvalidSpecError(ValueError):
     """The group cannot be read; the message has a sentence for each field that is wrong."""
 
 
@@ -80,7 +80,7 @@ class GroupPolicy(Protocol):
         """The kind of its objects."""
 
     def arrangement(self, group: JsonObject) -> Arrangement:
-        """What belongs to the group. Raises ``InvalidGroupError``."""
+        """What belongs to the group. Raises ``InvalidSpecError``."""
 
     def rule(self, situation: Situation) -> Ruling:
-        """What to do now. Raises ``InvalidGroupError``."""
+        """What to do now. Raises ``InvalidSpecError``."""

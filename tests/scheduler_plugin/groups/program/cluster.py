@@ -84,7 +84,7 @@ class EmbeddedCluster:
 
     async def get(self, resource: Resource, name: str, namespace: str = "default") -> Json:
         """One object."""
-        return decoded(await self.request("GET", resource.path(namespace, name)))
+        return decoded(await self.request("GET", resource.path(namespace, *name.split("/"))))
 
     async def every(self, resource: Resource) -> list[Json]:
         """All objects of a kind."""

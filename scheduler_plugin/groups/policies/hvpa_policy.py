@@ -1,0 +1,110 @@
+"""An Hvpa behind the interface of all groups: its HPA and VPA, and what both recommend (S1.1, S1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, whole
+from protocol.kubernetes.resources import HVPAS, Resource
+from scheduler_plugin.groups.core.hvpa import HvpaSpec, decide
+from scheduler_plugin.groups.core.workload import Recommendations
+from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
+from scheduler_plugin.groups.objects.hvpa import Hvpa, HvpaError, decode, memory_json, memory_of
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+from scheduler_plugin.groups.policies.policy import Arrangement, Companion, InvalidSpecError, Ruling, Situation
+
+REMEMBERED: Final = 10_000
+"""Of so many objects what was read is kept."""
+
+Span = tuple[int, int]
+"""From so many replicas to so many, both included."""
+
+
+class HvpaPolicy:
+    """``GroupPolicy`` of Hvpas. What was read of one generation of an object is kept: reading takes its time."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[int, Hvpa]] = {}
+
+    @property
+    def kind(self) -> Resource:
+        """``hvpas.autoscaling.k8s.io``."""
+        return HVPAS
+
+    def arrangement(self, group: JsonObject) -> Arrangement:
+        """An HPA and a VPA with the Hvpa's name, each where the Hvpa has a template for it."""
+        found, name = self._decoded(group), name_of(group).name
+        try:
+            target = read_reference(found.target, "spec.targetRef")
+        except InvalidTargetError as error:
+            raise InvalidSpecError(str(error)) from None
+        return Arrangement(
+            target,
+            None if found.hpa is None else Companion(name, hpa_spec(found.hpa, group)),
+            None if found.vpa is None else Companion(name, vpa_spec(found.vpa, found.target)),
+            in_place=found.in_place,
+            remarks=tuple(_remarks(found.spec)),
+        )
+
+    def rule(self, situation: Situation) -> Ruling:
+        """What both recommendations come to. One that cannot be read counts as missing."""
+        found, status = self._decoded(situation.group), child(situation.group, "status")
+        recommendations, missing = _recommendations(found, situation)
+        decision, memory = decide(found.spec, situation.workload, recommendations, memory_of(status), situation.now)
+        kept: Json = {name: at for name, at in memory_json(memory).items() if at is not None}
+        return Ruling(decision, {"mode": found.spec.mode.value, **kept}, waits_for=missing)
+
+    def _decoded(self, group: JsonObject) -> Hvpa:
+        uid, generation = uid_of(group), whole(group, "metadata", "generation")
+        known = self._read.get(uid)
+        if known is not None and known[0] == generation:
+            return known[1]
+        try:
+            found = decode(group)
+        except HvpaError as error:
+            raise InvalidSpecError(str(error)) from None
+        if len(self._read) >= REMEMBERED:
+            self._read.clear()
+        self._read[uid] = (generation, found)
+        return found
+
+
+def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations, str]:
+    """What the HPA and the VPA say, and what is missing where neither says anything."""
+    hpa, vpa = situation.hpa, situation.vpa
+    horizontal = None if hpa is None or found.hpa is None else horizontal_of(hpa)
+    vertical, fault = None, ""
+    if vpa is not None and found.vpa is not None:
+        try:
+            vertical = vertical_of(vpa)
+        except ValueError as error:
+            fault = str(error)
+    if horizontal is not None or vertical is not None:
+        return Recommendations(horizontal, vertical), ""
+    said = fault or (why_blind(hpa) if hpa is not None else "")
+    return Recommendations(), said or "neither the HPA nor the VPA recommends anything yet"
+
+
+def _remarks(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
+    """What people should know of the spec although it can be used."""
+    shared = next(overlaps([each.within(spec.replicas) for each in spec.intervals]), None)
+    if shared is not None:
+        (first, first_end), (second, second_end) = shared
+        said = (
+            f"at replicas in both {first}-{first_end} and {second}-{second_end} the interval that is listed first holds"
+        )
+        yield "IntervalsOverlap", "FirstMatchWins", said
+
+
+def overlaps(intervals: Sequence[Span]) -> Iterator[tuple[Span, Span]]:
+    """Every two intervals that share a number of replicas.
+
+    >>> list(overlaps([(1, 2), (3, 7), (7, 10)]))
+    [((3, 7), (7, 10))]
+    """
+    for first, second in combinations(intervals, 2):
+        if first[0] <= second[1] and second[0] <= first[1]:
+            yield first, second

@@ -1,0 +1,62 @@
+"""Two processes on one cluster: one acts, the other stands by, and nothing is done twice."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
+from tests.scheduler_plugin.groups.program.running import world
+from tests.scheduler_plugin.groups.program.test_killed import settled, short
+
+
+async def test_one_acts_and_the_other_only_looks() -> None:
+    async with world() as run:
+        await settled(run)
+        await run.start("second")
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        await run.passes(60)
+        first, second = run.cluster.connections
+        assert (await run.size())[0] == 5
+        assert [short(each) for _, each in second.applied] == []
+        assert any("deployments" in each for _, each in first.applied)
+
+
+async def test_the_second_goes_on_within_fifteen_seconds() -> None:
+    async with world() as run:
+        await settled(run)
+        await run.start("second")
+        run.cluster.connections[0].is_cut = True
+        killed_at = run.clock.now()
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        while (await run.size())[0] == 3:
+            await run.passes(0.5)
+        assert run.clock.now() - killed_at < 15
+
+
+async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
+    async with world() as run:
+        await settled(run)
+        hung = run.cluster.connections[0]
+        hung.is_cut = True
+        await run.start("second")
+        await run.passes(14)
+        hung.is_cut = False
+        before = len(hung.applied)
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        await run.passes(30)
+        assert (run.processes["first"].leadership.leads, run.processes["second"].leadership.leads) == (False, True)
+        assert len(hung.applied) == before
+        on_target = [short(each) for each in run.cluster.writes() if "deployments" in each]
+        assert on_target == ["PATCH deployments/resource-consumer", "PATCH deployments/resource-consumer/scale"]
+
+
+async def test_a_group_that_both_judged_is_written_by_one() -> None:
+    """The Lease apart: the version of the group that was judged lets one of two status writes through."""
+    async with world() as run:
+        await settled(run)
+        second = await run.start("second")
+        second.leadership._until = run.processes["first"].leadership._until
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        on_target = [short(each) for each in run.cluster.writes() if "deployments" in each]
+        assert on_target == ["PATCH deployments/resource-consumer", "PATCH deployments/resource-consumer/scale"]
+        assert await run.size() == (5, {"cpu": "1100m", "memory": "1100Mi"})
+        assert (await run.cluster.get(DEPLOYMENTS, "resource-consumer"))["kind"] == "Deployment"
+        assert len(await run.cluster.every(HVPAS)) == 1
