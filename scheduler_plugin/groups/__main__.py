@@ -22,6 +22,7 @@ from protocol.runtime.followed_file import FileRefusedError, FollowedFile
 from protocol.runtime.json_log import log_as_json
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.groups.app import Program, assemble
+from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.policies.registry import POLICIES
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
@@ -58,9 +59,12 @@ async def _run(options: argparse.Namespace) -> None:
     file = None if options.settings is None else FollowedFile(options.settings, parse_settings)
     settings = GroupsSettings() if file is None else file.load()
     found = _credentials(options, clock)
-    async with httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=CONNECTIONS, trust_env=False) as http:
-        api = HttpApi(http, found.token)
-        program = assemble(api, clock, settings, f"{socket.gethostname()}-{secrets.token_hex(4)}", POLICIES)
+    async with (
+        httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=CONNECTIONS, trust_env=False) as http,
+        httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
+    ):
+        api, agents = HttpApi(http, found.token), HttpMemberAgents(to_agents, options.agents_port)
+        program = assemble(api, clock, settings, f"{socket.gethostname()}-{secrets.token_hex(4)}", POLICIES, agents)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(program.run(api, clock))]
             if file is not None:

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.group_controller import GroupController, GroupsContext
+from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
+from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.lease import Leadership
 from scheduler_plugin.groups.policies.policy import GroupPolicy
@@ -42,6 +44,7 @@ class Program:
     telemetry: GroupsTelemetry
     in_force: InForce
     controllers: dict[str, GroupController] = field(default_factory=dict)
+    vm_groups: VmGroupController | None = None
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Works until cancelled; gives the Lease back where that can still be said."""
@@ -52,6 +55,8 @@ class Program:
                 tasks.create_task(self._say_ready())
                 for controller in self.controllers.values():
                     tasks.create_task(controller.run())
+                if self.vm_groups is not None:
+                    tasks.create_task(self.vm_groups.run())
         finally:
             await self.leadership.release()
 
@@ -70,6 +75,8 @@ class Program:
         """Has every group looked at soon."""
         for controller in self.controllers.values():
             controller.look_at_all()
+        if self.vm_groups is not None:
+            self.vm_groups.look_at_all()
 
     def page(self) -> bytes:
         """The metrics as they are now."""
@@ -88,13 +95,18 @@ class Program:
         self.telemetry.became_ready()
 
 
-def assemble(
-    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, policies: Iterable[GroupPolicy]
+def assemble(  # noqa: PLR0913, PLR0917 - each is what tests replace
+    api: KubernetesApi,
+    clock: Clock,
+    settings: GroupsSettings,
+    identity: str,
+    policies: Iterable[GroupPolicy],
+    agents: MemberAgents | None = None,
 ) -> Program:
-    """Puts one program together; nothing runs yet."""
+    """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
     every = tuple(policies)
     telemetry = GroupsTelemetry()
-    kinds: tuple[Resource, ...] = (*AROUND, *(policy.kind for policy in every))
+    kinds: tuple[Resource, ...] = (*AROUND, VM_GROUPS, *(policy.kind for policy in every))
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     in_force = InForce(settings)
@@ -105,4 +117,6 @@ def assemble(
     surroundings = Surroundings(cache, every, program.look_at, context.interval)
     for policy in every:
         program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
+    if agents is not None:
+        program.vm_groups = VmGroupController(context, agents)
     return program

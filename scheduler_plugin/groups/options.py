@@ -11,7 +11,8 @@ def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
     found = argparse.ArgumentParser(
         prog="autoscale-groups",
-        description="Decides how many replicas a workload has and how large each is (Hvpa, Tortoise).",
+        description="Decides how many replicas a workload has and how large each is (Hvpa, Tortoise), and makes the "
+        "VMs of a VirtualMachineGroup.",
     )
     found.add_argument(
         "--settings",
@@ -31,6 +32,13 @@ def parser() -> argparse.ArgumentParser:
         default="0.0.0.0:10294",
         metavar="HOST:PORT",
         help="where /metrics /healthz /readyz /explain/NAMESPACE/KIND/NAME are (default: %(default)s)",
+    )
+    found.add_argument(
+        "--agents-port",
+        type=int,
+        default=9101,
+        metavar="PORT",
+        help="where the agents of a group's VMs answer, at their pods (default: %(default)s)",
     )
     found.add_argument(
         "--log-level",

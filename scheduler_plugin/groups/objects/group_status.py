@@ -1,6 +1,7 @@
 """The status of a VirtualMachineGroup: who its members are, what they do, and what is wrong (pure).
 
-What changes all the time (sessions, ages) is left out: each change of a status is a write.
+- What changes all the time (sessions, ages) is left out: each change of a status is a write.
+- A primary that is gone stays remembered, so that no other is made.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.kubernetes.conditions import condition, stamped
-from protocol.kubernetes.objects import Json, JsonObject, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, whole
 from protocol.names import LABEL_GROUP, LABEL_ROLE
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
@@ -50,6 +51,8 @@ def group_status(found: JsonObject, group: VmGroup, members: Sequence[Member], p
             _condition(found, "Ready", _ready(group, verdict, plan)),
         ],
     }
+    if known := child(found, "status", "primary"):
+        status["primary"] = known
     if primary is not None:
         status["primary"] = {"name": primary.name, "uid": primary.uid, "address": primary.address, "node": primary.node}
     return stamped(status, now)

@@ -81,6 +81,16 @@ def test_a_group_waits_for_its_primary_and_says_when_that_is_lost() -> None:
     assert lost["Ready"][:2] == ("False", "PrimaryMissing")
 
 
+def test_a_primary_that_is_gone_stays_remembered() -> None:
+    given = shop()
+    given["status"] = {"primary": {"name": "shop-primary", "uid": "u-p"}}
+    group = parse_vm_group(given)
+    assert group_status(given, group, [], plan_group(group.spec, [], True), NOW)["primary"] == {
+        "name": "shop-primary",
+        "uid": "u-p",
+    }
+
+
 def test_missing_replicas_that_are_not_made_yet_are_told_too() -> None:
     assert conditions(status([PRIMARY]))["Ready"][2] == "0 of 2 replicas serve"
 

@@ -1,0 +1,91 @@
+"""What the agents of a group's VMs say: how the database is, and how busy the VM (S4.3).
+
+- Only the agent beside a VM reaches its guest, so it is asked; on a port of the VM's pod.
+- Whatever is wrong with an answer, it is none: the next look asks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Protocol, TypeVar
+
+import httpx
+import msgspec
+
+from protocol.kubernetes.objects import JsonObject, text
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.members import DatabaseState
+
+AGENT_PORT: Final = 9101
+LARGEST: Final = 256 * 1024
+_TIMEOUT: Final = Seconds(5.0)
+
+T = TypeVar("T")
+NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+
+
+class MemberAgents(Protocol):
+    """The agents of VMs; each method answers None where the agent cannot be asked, or does not know."""
+
+    async def database(self, vm: JsonObject) -> DatabaseState | None:
+        """How the VM's database is now."""
+
+    async def busy_cores(self, vm: JsonObject) -> float | None:
+        """How many CPUs of the VM have been busy lately."""
+
+
+class _Database(msgspec.Struct, frozen=True, rename="camel"):
+    standby: bool
+    streaming: bool = False
+    lag_seconds: NotNegative | None = None
+    sessions: Annotated[int, msgspec.Meta(ge=0)] = 0
+    oldest_transaction_seconds: NotNegative | None = None
+
+
+class _Metrics(msgspec.Struct, frozen=True):
+    cores_busy: NotNegative | None = None
+
+
+class _Explanation(msgspec.Struct, frozen=True):
+    metrics: _Metrics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpMemberAgents:
+    """Agents over HTTP, at ``port`` of their VMs' pods."""
+
+    http: httpx.AsyncClient
+    port: int = AGENT_PORT
+
+    async def database(self, vm: JsonObject) -> DatabaseState | None:
+        """See ``MemberAgents``."""
+        found = await self._ask(vm, "/database", _Database)
+        return None if found is None else _state(found)
+
+    async def busy_cores(self, vm: JsonObject) -> float | None:
+        """See ``MemberAgents``."""
+        found = await self._ask(vm, "/explain", _Explanation)
+        return None if found is None or found.metrics is None else found.metrics.cores_busy
+
+    async def _ask(self, vm: JsonObject, path: str, kind: type[T]) -> T | None:
+        address = text(vm, "status", "podIP")
+        if not address:
+            return None
+        try:
+            answer = await self.http.get(f"http://{address}:{self.port}{path}", timeout=_TIMEOUT)
+            if not answer.is_success or len(answer.content) > LARGEST:
+                return None
+            return msgspec.json.decode(answer.content, type=kind)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
+            return None
+
+
+def _state(found: _Database) -> DatabaseState:
+    lag, oldest = found.lag_seconds, found.oldest_transaction_seconds
+    return DatabaseState(
+        is_standby=found.standby,
+        streaming=found.streaming,
+        lag=None if lag is None else Seconds(lag),
+        sessions=found.sessions,
+        oldest_transaction=None if oldest is None else Seconds(oldest),
+    )

@@ -1,0 +1,219 @@
+"""Brings every VirtualMachineGroup to where it should be: its VMs, the read endpoint, the status.
+
+Rules that hold here:
+
+- Only the holder of the Lease acts. Everything that was begun is in the objects (names, marks, the slice), so a
+  successor goes on from there, and nothing is made or deleted twice.
+- The order of a step is that of ``GroupPlan``: a replica is marked before the endpoint drops it, and deleted after.
+- One group is the unit of failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_DRAINING
+from protocol.runtime.work_queue import WorkQueue
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
+from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.cluster.informer import Change
+from scheduler_plugin.groups.controllers.group_controller import WORKERS, GroupsContext
+from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
+from scheduler_plugin.groups.controllers.writer import TIMEOUT
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
+from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name
+from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.group_status import group_status, refused_status
+from scheduler_plugin.groups.objects.read_endpoint import (
+    differs,
+    endpoint_name,
+    endpoint_slice,
+    listed_uids,
+    read_service,
+)
+from scheduler_plugin.groups.objects.vm_group import MOST_REPLICAS, InvalidGroupError, VmGroup, parse_vm_group
+from scheduler_plugin.groups.objects.writes import Write, difference
+
+UNSETTLED: Final = Seconds(1.0)
+"""How soon a group is looked at again whose replicas start or leave: their databases send no events."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One group as it is: the object, what it asks for, its VMs and members, and the slice where there is one."""
+
+    found: Json
+    group: VmGroup
+    members: tuple[Member, ...]
+    slice: Json | None
+
+
+class VmGroupController:
+    """Runs the groups of VMs."""
+
+    kind = VM_GROUPS
+
+    def __init__(self, context: GroupsContext, agents: MemberAgents) -> None:
+        self._context = context
+        self._looks = MemberLooks(agents, context.clock)
+        self._queue = WorkQueue(context.clock)
+        self._vms: dict[ObjectName, set[ObjectName]] = {}
+        context.cache.listen(VM_GROUPS, lambda change: self._queue.add(change.name))
+        context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
+
+    def look_at(self, name: ObjectName) -> None:
+        """Has one group looked at soon."""
+        self._queue.add(name)
+
+    def look_at_all(self) -> None:
+        """Has every group looked at soon."""
+        for name in self._context.cache.objects(VM_GROUPS):
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._context.cache.synced.wait()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(WORKERS):
+                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
+
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
+        found = self._context.cache.get(VM_GROUPS, name)
+        if found is None or is_leaving(found) or not self._context.writer.leadership.leads:
+            return
+        try:
+            group = parse_vm_group(found)
+        except InvalidGroupError as error:
+            await self._write_status(
+                found, {**child(found, "status"), **refused_status(found, str(error), self._now())}
+            )
+            return
+        seen = await self._look(found, group)
+        plan = plan_group(group.spec, seen.members, bool(group.primary_uid), self._taken(group))
+        await self._carry_out(seen, plan)
+        settled = len(plan.serving) == group.spec.replicas and not plan.held_back
+        self._queue.add(name, self._context.interval() if settled else plan.look_again or UNSETTLED)
+
+    async def _look(self, found: Json, group: VmGroup) -> _Seen:
+        slice_ = await self._read(ENDPOINT_SLICES, endpoint_name(group.name))
+        listed = listed_uids(slice_ or {})
+        vms = self._own(group)
+        asked = [
+            (
+                vm,
+                SETTLED
+                if uid_of(vm) in listed and ANNOTATION_DRAINING not in child(vm, "metadata", "annotations")
+                else SOON,
+            )
+            for vm in vms
+            if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
+        ]
+        states = await self._looks.look(asked)
+        wall = self._context.clock.wall()
+        members = [read_member(vm, group, listed, states.get(uid_of(vm)), wall) for vm in vms]
+        return _Seen(found, group, tuple(each for each in members if each is not None), slice_)
+
+    def _own(self, group: VmGroup) -> list[Json]:
+        vms = [
+            self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
+        ]
+        return [vm for vm in vms if vm is not None and is_of(vm, group)]
+
+    def _taken(self, group: VmGroup) -> frozenset[str]:
+        """Names of members that VMs of others have."""
+        name, numbers = group.name, range(MOST_REPLICAS * 2)
+        names = [
+            member_name(name.name, Role.PRIMARY),
+            *(member_name(name.name, Role.REPLICA, each) for each in numbers),
+        ]
+        vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, each)) for each in names]
+        return frozenset(name_of(vm).name for vm in vms if vm is not None and not is_of(vm, group))
+
+    async def _carry_out(self, seen: _Seen, plan: GroupPlan) -> None:
+        group, namespace = seen.group, seen.group.name.namespace
+        for new in plan.create:
+            name = ObjectName(namespace, new.name)
+            await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(group, new), creates=True))
+            await self._tell(seen, "MemberCreated", f"VM {new.name} is made")
+        for stays in plan.stay:
+            await self._mark(namespace, stays, None)
+            await self._tell(seen, "MemberStays", f"VM {stays.name} stays: it is wanted again")
+        for going in plan.drain:
+            await self._mark(namespace, going.member, self._now())
+            await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
+        await self._offer(seen, plan)
+        for gone in plan.delete:
+            name = ObjectName(namespace, gone.member.name)
+            await self._context.writer.delete(VIRTUAL_MACHINES, name, gone.member.uid)
+            await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
+        await self._write_status(seen.found, group_status(seen.found, group, seen.members, plan, self._now()))
+
+    async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
+        """Sets or removes the mark of a member that is about to leave."""
+        body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
+        await self._do(Write("draining", VIRTUAL_MACHINES, ObjectName(namespace, member.name), body))
+
+    async def _offer(self, seen: _Seen, plan: GroupPlan) -> None:
+        """Makes the read endpoint list who serves."""
+        name, wanted = endpoint_name(seen.group.name), endpoint_slice(seen.group, plan)
+        if seen.slice is None:
+            if await self._read(SERVICES, name) is None:
+                await self._do(Write("endpoint", SERVICES, name, read_service(seen.group), creates=True))
+            await self._do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
+        elif differs(seen.slice, wanted):
+            body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
+            await self._do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(seen.slice)))
+
+    async def _write_status(self, found: Json, wanted: Json) -> None:
+        """Writes what differs."""
+        if changed := difference(child(found, "status"), wanted):
+            await self._do(Write("status", VM_GROUPS, name_of(found), {"status": changed}, "status", version_of(found)))
+
+    async def _do(self, write: Write) -> None:
+        self._context.cache.learn(write.resource, await self._context.writer.do(write))
+
+    async def _read(self, resource: Resource, name: ObjectName) -> Json | None:
+        call = ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)
+        try:
+            return dict(await self._context.writer.api.call(call))
+        except ApiRefusedError as error:
+            if error.kind is not RefusalKind.NOT_FOUND:
+                raise
+            return None
+
+    async def _tell(self, seen: _Seen, reason: str, note: str) -> None:
+        about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
+        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=False))
+
+    def _vm_changed(self, change: Change[Json]) -> None:
+        for vm in (change.before, change.after):
+            if vm is not None and (owner := _group_of(vm)):
+                group = ObjectName(change.name.namespace, owner)
+                names = self._vms.setdefault(group, set())
+                (names.add if vm is change.after else names.discard)(change.name)
+                self._queue.add(group)
+        if change.after is None and change.before is not None:
+            self._looks.forget(uid_of(change.before))
+
+    def _now(self) -> str:
+        return timestamp(self._context.clock.wall())
+
+
+def _group_of(vm: JsonObject) -> str:
+    """The name of the group that owns the VM; empty where none does."""
+    owners: Sequence[Json] = [
+        each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True
+    ]
+    return next((text(each, "name") for each in owners if text(each, "kind") == VM_GROUPS.kind), "")

@@ -1,0 +1,48 @@
+"""What agents say of their VMs, with every answer that cannot be used."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Seconds
+from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
+from scheduler_plugin.groups.core.replicas.members import DatabaseState
+
+VM: Json = {"metadata": {"name": "db"}, "status": {"podIP": "10.0.0.7"}}
+DATABASE = b'{"standby": true, "streaming": true, "lagSeconds": 0.5, "sessions": 2, "oldestTransactionSeconds": 1.5}'
+
+
+def agents(body: bytes, status: int = 200) -> HttpMemberAgents:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert str(request.url).startswith("http://10.0.0.7:9101/")
+        return httpx.Response(status, content=body)
+
+    return HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+
+
+async def test_an_agent_says_how_its_database_is_and_how_busy_its_vm() -> None:
+    assert await agents(DATABASE).database(VM) == DatabaseState(True, True, Seconds(0.5), 2, Seconds(1.5))
+    assert await agents(b'{"standby": false}').database(VM) == DatabaseState(False)
+    assert await agents(b'{"vm": "db", "metrics": {"cores_busy": 1.25, "load1": 2}}').busy_cores(VM) == 1.25
+    assert await agents(b'{"vm": "db", "metrics": null}').busy_cores(VM) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(DATABASE, 503), (b"<html>", 200), (b'{"standby": 1}', 200), (b'{"standby": true, "sessions": -1}', 200),
+     (b" " * LARGEST + DATABASE, 200)],
+)  # fmt: skip
+async def test_an_answer_that_cannot_be_used_is_none(body: bytes, status: int) -> None:
+    assert await agents(body, status).database(VM) is None
+
+
+async def test_an_agent_that_cannot_be_reached_has_no_answer() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    away = HttpMemberAgents(httpx.AsyncClient(transport=httpx.MockTransport(refuse)))
+    assert await away.database(VM) is None
+    assert await away.database({"status": {"podIP": "not an address:"}}) is None
+    assert await agents(DATABASE).database({"status": {}}) is None

@@ -1,0 +1,168 @@
+"""Groups of VMs end to end against the embedded API server: made, scaled, drained, and through any crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
+from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from tests.scheduler_plugin.groups.objects.sample_group import GUEST
+from tests.scheduler_plugin.groups.program.cluster import condition_of, decoded
+from tests.scheduler_plugin.groups.program.vm_group_story import Story, story, with_sessions
+
+
+async def test_a_group_becomes_a_primary_replicas_and_an_endpoint_that_lists_them() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create()
+        await run.pass_time(6)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
+        assert await run.offered() == ["replica-0", "replica-1"]
+        assert (await run.cluster.get(SERVICES, "shop-read"))["spec"]["clusterIP"] == "None"  # type: ignore[index]
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        assert condition_of(group, "Ready") == ("True", "AllServe", "2 of 2 replicas serve")
+        scale = await run.cluster.request("GET", VM_GROUPS.path("default", "shop", "scale"))
+        assert decoded(scale)["status"] == {
+            "replicas": 2,
+            "selector": "autoscaling.neon.tech/group=shop,autoscaling.neon.tech/role=replica",
+        }
+
+
+async def test_a_replica_serves_only_once_it_has_caught_up() -> None:
+    async with story() as run:
+        run.databases.said["shop-replica-0"] = DatabaseState(is_standby=True, streaming=False)
+        await run.start()
+        await run.create(replicas=1)
+        await run.pass_time(6)
+        assert await run.offered() == []
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        waits = "0 of 1 replicas serve (shop-replica-0: it does not stream from the primary)"
+        assert condition_of(group, "Ready") == ("False", "ReplicasStarting", waits)
+        del run.databases.said["shop-replica-0"]
+        await run.pass_time(2)
+        assert await run.offered() == ["replica-0"]
+
+
+async def test_a_replica_that_leaves_is_drained_before_it_goes() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create()
+        await run.pass_time(6)
+        run.databases.said["shop-replica-1"] = with_sessions(2, 1.0)
+        run.databases.said["shop-replica-0"] = with_sessions(4)
+        await run.pass_time(16)
+        await run.scale(1)
+        await run.pass_time(2)
+        assert (await run.vms(), await run.offered()) == (
+            {"primary": "primary", "replica-0": "replica", "replica-1": "drains"},
+            ["replica-0"],
+        )
+        await run.pass_time(12)
+        assert "replica-1" in await run.vms()
+        run.databases.said["shop-replica-1"] = with_sessions(0)
+        await run.pass_time(3)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
+        notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
+        assert "VM shop-replica-1 leaves: 2 replicas are more than the 1 that are wanted" in notes
+        assert "VM shop-replica-1 is deleted: it has no session left" in notes
+
+
+async def test_a_replica_that_is_wanted_again_returns_instead_of_a_new_one() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create()
+        await run.pass_time(6)
+        run.databases.said.update({name: with_sessions(1) for name in ("shop-replica-0", "shop-replica-1")})
+        await run.scale(1)
+        await run.pass_time(2)
+        assert (await run.vms())["replica-1"] == "drains"
+        await run.scale(2)
+        await run.pass_time(3)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
+        assert await run.offered() == ["replica-0", "replica-1"]
+        assert len([each for each in run.cluster.writes() if each.startswith("POST") and "virtualm" in each]) == 3
+
+
+async def test_a_group_goes_without_its_primary_and_says_so() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create()
+        await run.pass_time(6)
+        await run.cluster.delete(VIRTUAL_MACHINES, "shop-primary")
+        await run.pass_time(16)
+        assert await run.vms() == {"replica-0": "replica", "replica-1": "replica"}
+        assert await run.offered() == ["replica-0", "replica-1"]
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        assert condition_of(group, "Ready")[1] == "PrimaryMissing"
+
+
+async def test_bad_groups_change_nothing_and_say_what_is_wrong() -> None:
+    async with story() as run:
+        await run.start()
+        bad: Json = {"spec": {"guest": {**GUEST, "cpus": {"min": 4, "max": 1}}}}
+        await run.create(template=bad)
+        await run.pass_time(3)
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        message = "spec.template.spec.guest.cpus: expected 0 < min <= use <= max, got min 4, use 4, max 1"
+        assert condition_of(group, "Accepted") == ("False", "InvalidSpec", message)
+        assert await run.vms() == {}
+
+
+async def test_a_vm_of_that_name_that_belongs_to_others_is_left_alone() -> None:
+    async with story() as run:
+        await run.start()
+        labels = {"autoscaling.neon.tech/role": "theirs"}
+        body: Json = {"metadata": {"name": "shop-primary", "labels": labels}, "spec": {"guest": GUEST}}
+        await run.cluster.request("POST", VIRTUAL_MACHINES.path("default"), body)
+        await run.create()
+        await run.pass_time(3)
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        assert (
+            condition_of(group, "Ready")[2] == "a VirtualMachine shop-primary exists that does not belong to this group"
+        )
+        assert await run.vms() == {"primary": "theirs"}
+
+
+async def succeeded(run: Story, *, is_applied: bool, seconds: int) -> int:
+    """Lets time pass in which every process dies at its first write, after it took effect, or else before its second;
+    each is succeeded by another. Returns how many there were.
+    """
+    processes, way = 0, None
+    for _ in range(seconds):
+        if way is None or way.is_cut:
+            way = run.cluster.connection()
+            way.cut_at, way.is_applied = (0, True) if is_applied else (1, False)
+            await run.start(way)
+            processes += 1
+        await run.pass_time(1)
+    return processes
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled_or_lost(is_applied: bool) -> None:
+    async with story() as run:
+        await run.create()
+        processes = await succeeded(run, is_applied=is_applied, seconds=50)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
+        await run.scale(1)
+        processes += await succeeded(run, is_applied=is_applied, seconds=30)
+        assert (await run.vms(), await run.offered()) == ({"primary": "primary", "replica-0": "replica"}, ["replica-0"])
+        assert processes > 10
+        assert sorted(each for each in run.cluster.writes() if each.startswith(("POST", "DELETE"))) == sorted(
+            [
+                f"POST {SERVICES.path('default')}",
+                f"POST {ENDPOINT_SLICES.path('default')}",
+                *[f"POST {VIRTUAL_MACHINES.path('default')}"] * 3,
+                f"DELETE {VIRTUAL_MACHINES.path('default', 'shop-replica-1')}",
+            ]
+        )
+
+
+async def test_the_slice_is_written_only_when_it_changes() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create(replicas=1)
+        await run.pass_time(40)
+        slices = [each for each in run.cluster.writes() if ENDPOINT_SLICES.plural in each]
+        assert len(slices) == 2
