@@ -40,7 +40,7 @@ from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout, slot_o
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
 from scheduler_plugin.groups.core.workload import Container, ReplicaBounds, ResourceList, Workload
-from scheduler_plugin.groups.objects.tortoise_configuration import write_configuration
+from scheduler_plugin.groups.objects.tortoise.global_configuration import write_configuration
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, Family
 

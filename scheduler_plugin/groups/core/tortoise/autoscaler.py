@@ -9,7 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler_plugin.groups.core.tortoise.configuration import INITIAL_TARGET
 from scheduler_plugin.groups.core.workload import Resource
@@ -26,9 +26,10 @@ class ContainerTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResourceTarget:
-    """A ``Resource`` metric: that resource of all containers together."""
+    """A ``Resource`` metric: that resource of all containers together; ``content`` is as the API has it."""
 
     resource: str
+    content: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Every number that holds for all Tortoises of a cluster, with upstream's names and defaults (S3.2-S3.6).
 
 The names in a document are those of Tortoise's global configuration, in which ``PreferredMaxReplicas`` is
-``preferred_max_replicas`` here, so that a file can move. ``objects.tortoise_configuration`` reads one.
+``preferred_max_replicas`` here, so that a file can move. ``objects.tortoise.global_configuration`` reads one.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _scales(metric: object, container: str, resource: Resource) -> bool:
     match metric:
         case ContainerTarget(name, what, _):
             return (name, what) == (container, resource)
-        case ResourceTarget(what):
+        case ResourceTarget(resource=what):
             return what == resource
         case _:
             return False

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.objects.tortoise_configuration import (
+from scheduler_plugin.groups.objects.tortoise.global_configuration import (
     ConfigurationError,
     read_configuration,
     write_configuration,

@@ -1,0 +1,239 @@
+"""``tortoises.autoscaling.mercari.com/v1beta3``: one object as the policy needs it (S3.1-S3.7).
+
+Rules that hold here:
+
+- Whatever cannot be used raises ``InvalidTortoiseError`` with a sentence for each field that is wrong; nothing is
+  scaled then.
+- A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import msgspec
+
+from protocol.field_errors import field_message, shown
+from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.messages import ObjectName
+from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
+from protocol.units import Bytes, MilliCpu, QuantityError
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Bounds, Resource, ResourceList
+
+MOST_CONTAINERS: Final = 64
+"""Of which one Tortoise says anything: its status has an entry for each."""
+
+MOST_REPLICAS: Final = 10_000
+_API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
+
+
+class InvalidTortoiseError(ValueError):
+    """A Tortoise that cannot be used; the message has a sentence for each field that is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a Tortoise scales."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    @property
+    def is_vm(self) -> bool:
+        """Whether it is a single VM."""
+        return self.kind == VM_KIND
+
+
+@dataclass(frozen=True, slots=True)
+class Tortoise:
+    """One Tortoise. ``hpa`` is the name of its HPA, its own or the attached one (``spec.autoscaler``).
+
+    ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own HPA, as the API has it.
+    """
+
+    name: ObjectName
+    spec: Spec
+    target: Target
+    hpa: str
+    deletes_all: bool = False
+    behavior: Json = field(default_factory=dict)
+
+
+class _Target(msgspec.Struct, frozen=True, rename="camel"):
+    kind: str
+    name: str
+    api_version: str = ""
+
+
+class _TargetRefs(msgspec.Struct, frozen=True, rename="camel"):
+    scale_target_ref: _Target
+    horizontal_pod_autoscaler_name: str | None = None
+
+
+class _Policy(msgspec.Struct, frozen=True, rename="camel"):
+    container_name: str
+    policy: dict[str, str] = {}
+
+
+class _Sizes(msgspec.Struct, frozen=True, rename="camel"):
+    container_name: str
+    min_allocated_resources: dict[str, object] | None = None
+    max_allocated_resources: dict[str, object] | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    target_refs: _TargetRefs
+    update_mode: str = ""
+    resource_policy: list[_Sizes] | None = None
+    autoscaling_policy: list[_Policy] | None = None
+    max_replicas: int | None = None
+    deletion_policy: str = ""
+    horizontal_pod_autoscaler_behavior: dict[str, object] | None = None
+
+
+class _Object(msgspec.Struct, frozen=True):
+    spec: _Spec
+
+
+def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
+    """Reads the object. Raises ``InvalidTortoiseError``.
+
+    >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
+    >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
+    >>> tortoise = parse_tortoise(found, Configuration())
+    >>> tortoise.hpa, tortoise.spec.mode, tortoise.target.api_version
+    ('tortoise-hpa-lovely', <Mode.OFF: 'Off'>, 'apps/v1')
+    """
+    try:
+        given = msgspec.convert(found, _Object).spec
+    except (ValueError, RecursionError) as error:
+        raise InvalidTortoiseError(field_message(error)) from None
+    name, refs, parts = name_of(found), given.target_refs, _Parts()
+    target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
+    spec = Spec(
+        configuration=configuration,
+        mode=parts.read(lambda: _choice("spec.updateMode", Mode, given.update_mode or "Off"), Mode.OFF),
+        autoscaler=parts.read(lambda: _hpa(refs.horizontal_pod_autoscaler_name, target), None),
+        policies=parts.read(lambda: _policies(given.autoscaling_policy), None),
+        sizes=parts.read(lambda: _sizes(given.resource_policy), {}),
+        max_replicas=parts.read(lambda: _max_replicas(given.max_replicas), None),
+    )
+    deletes = parts.read(lambda: _deletes(given.deletion_policy), False)
+    if parts.problems:
+        raise InvalidTortoiseError("; ".join(parts.problems))
+    hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
+    return Tortoise(name, spec, target, hpa, deletes, given.horizontal_pod_autoscaler_behavior or {})
+
+
+T = TypeVar("T")
+C = TypeVar("C", Mode, Scaling)
+
+
+class _Parts:
+    """Reads part by part, so that all that is wrong is said at once."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, part: Callable[[], T], otherwise: T) -> T:
+        try:
+            return part()
+        except ValueError as error:
+            self.problems.append(str(error))
+            return otherwise
+
+
+def _target(given: _Target) -> Target:
+    path = "spec.targetRefs.scaleTargetRef"
+    if not given.kind or not given.name:
+        raise ValueError(f"{path}: expected a kind and a name")
+    return Target(given.api_version or _API_VERSIONS.get(given.kind, "apps/v1"), given.kind, given.name)
+
+
+def _hpa(given: str | None, target: Target) -> str | None:
+    if given and target.is_vm:
+        raise ValueError(f"spec.targetRefs.horizontalPodAutoscalerName: expected none, a {VM_KIND} has no replicas")
+    return given or None
+
+
+def _choice(path: str, kinds: type[C], given: str) -> C:
+    if given not in list(kinds):
+        raise ValueError(f"{path}: expected one of {', '.join(kinds)}, got {shown(given)}")
+    return kinds(given)
+
+
+def _max_replicas(given: int | None) -> int | None:
+    if given is not None and not 1 <= given <= MOST_REPLICAS:
+        raise ValueError(f"spec.maxReplicas: expected a whole number from 1 to {MOST_REPLICAS}, got {given}")
+    return given
+
+
+def _deletes(given: str) -> bool:
+    if given not in ("", "NoDelete", "DeleteAll"):
+        raise ValueError(f"spec.deletionPolicy: expected one of NoDelete, DeleteAll, got {shown(given)}")
+    return given == "DeleteAll"
+
+
+def _policies(given: list[_Policy] | None) -> Policies | None:
+    """An empty list is none at all: then nothing was said."""
+    if not given:
+        return None
+    found: dict[Place, Scaling] = {}
+    for path, each in _named("spec.autoscalingPolicy", given):
+        for resource, policy in each.policy.items():
+            place = (each.container_name, _resource(f"{path}.policy", resource))
+            found[place] = _choice(f"{path}.policy.{resource}", Scaling, policy)
+    return found
+
+
+def _sizes(given: list[_Sizes] | None) -> dict[str, Bounds]:
+    found: dict[str, Bounds] = {}
+    for path, each in _named("spec.resourcePolicy", given or []):
+        least = _amounts(f"{path}.minAllocatedResources", each.min_allocated_resources or {})
+        most = _amounts(f"{path}.maxAllocatedResources", each.max_allocated_resources or {})
+        for resource, amount in least:
+            highest = most[resource]
+            if highest is not None and highest < amount:
+                raise ValueError(f"{path}.minAllocatedResources.{resource}: expected at most {highest}, got {amount}")
+        found[each.container_name] = Bounds(least, most)
+    return found
+
+
+P = TypeVar("P", _Policy, _Sizes)
+
+
+def _named(path: str, given: list[P]) -> list[tuple[str, P]]:
+    """Each entry with its path. No container may come twice, or be without a name."""
+    names = [each.container_name for each in given]
+    if len(names) > MOST_CONTAINERS:
+        raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")
+    for number, name in enumerate(names):
+        if not name or name in names[:number]:
+            raise ValueError(f"{path}[{number}].containerName: expected a name that comes once, got {shown(name)}")
+    return [(f"{path}[{number}]", each) for number, each in enumerate(given)]
+
+
+def _resource(path: str, given: str) -> Resource:
+    for resource in RESOURCES:
+        if given == resource:
+            return resource
+    raise ValueError(f"{path}: expected cpu and memory, got {shown(given)}")
+
+
+def _amounts(path: str, given: dict[str, object]) -> ResourceList:
+    found = NOTHING
+    for name, quantity in given.items():
+        resource = _resource(path, name)
+        try:
+            amount = (MilliCpu if resource == "cpu" else Bytes).parse(quantity)  # type: ignore[arg-type]  # or refuses
+        except QuantityError as error:
+            raise ValueError(f"{path}.{resource}: {error}") from None
+        found = found.with_value(resource, amount.value)
+    return found

@@ -1,0 +1,165 @@
+"""A Tortoise's status: its memory, in v1beta3's names where it has some, and its recommendations for people.
+
+Rules that hold here:
+
+- ``read_memory`` of what ``write_status`` wrote is the same memory, to the second. A restart forgets nothing.
+- Reading never fails: what cannot be read is left out. What is written is bounded by the slots and the containers.
+- ``conditions`` are not written here; they are those of every kind of group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from protocol.units import Bytes, MilliCpu, QuantityError
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
+from scheduler_plugin.groups.core.tortoise.floor import Peaks
+from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
+from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory
+from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Container, ResourceList
+from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots, write_slots
+
+_TIMES: Final = {
+    "targetUtilizationsUpdated": "targets_at",
+    "tooManyReplicasSince": "too_many_since",
+    "requestsLowered": "shrunk_at",
+    "steppedBack": "stepped_at",
+}
+"""From ``status.times`` to the memory."""
+
+
+def read_memory(status: JsonObject, configuration: Configuration) -> Memory:
+    """The memory in ``status``; that of a new Tortoise where there is none."""
+    replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
+    times = {field: _moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
+    return Memory(
+        replicas=ReplicaMemory(
+            read_slots(items(replicas, "minReplicas"), layout), read_slots(items(replicas, "maxReplicas"), layout)
+        ),
+        phase=_one_of(Phase, text(status, "tortoisePhase")),
+        policies=dict(_policies(status)),
+        resources=dict(_resources(status)),
+        recommended=dict(_recommended(status)),
+        **times,
+    )
+
+
+def write_status(memory: Memory, decision: TortoiseDecision) -> Json:
+    """The memory and what is recommended. Equal memories and decisions give equal statuses."""
+    horizontal: Json = {
+        "minReplicas": write_slots(memory.replicas.least),
+        "maxReplicas": write_slots(memory.replicas.most),
+        "targetUtilizations": _targets(decision.proposed),
+    }
+    vertical: Json = {"containerResourceRecommendation": [_recommendation(each) for each in decision.sizes]}
+    return {
+        **({} if memory.phase is None else {"tortoisePhase": str(memory.phase)}),
+        "autoscalingPolicy": _by_container("policy", {place: str(each) for place, each in memory.policies.items()}),
+        "containerResourcePhases": _by_container(
+            "resourcePhases", {place: _phase(each) for place, each in memory.resources.items()}
+        ),
+        "containerRecommendationFromVPA": [
+            {"containerName": name, "maxRecommendation": {kind: {"quantity": str(each)} for kind, each in sizes}}
+            for name, sizes in memory.recommended.items()
+        ],
+        "recommendations": {"horizontal": horizontal, "vertical": vertical},
+        "times": {name: _written(at) for name, field in _TIMES.items() if (at := getattr(memory, field)) is not None},
+    }
+
+
+def read_peaks(status: JsonObject, configuration: Configuration) -> Peaks:
+    """The peaks of a single VM (S3.7); none where there are none."""
+    vertical = child(status, "recommendations", "vertical")
+    cpu, memory = (read_slots(items(vertical, name), configuration.layout) for name in ("cpuPeaks", "memoryPeaks"))
+    return Peaks(cpu, memory)
+
+
+def write_peaks(peaks: Peaks, mode: Mode) -> Json:
+    """The status of a Tortoise whose target is a single VM: thousandths of a vCPU, and bytes."""
+    vertical = {"cpuPeaks": write_slots(peaks.cpu), "memoryPeaks": write_slots(peaks.memory)}
+    phase = Phase.EMERGENCY if mode is Mode.EMERGENCY else Phase.WORKING
+    return {"tortoisePhase": str(phase), "recommendations": {"vertical": vertical}}
+
+
+def _written(at: datetime) -> str:
+    return timestamp(at.timestamp())
+
+
+def _moment(found: object) -> datetime | None:
+    at = parse_timestamp(found)
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def _phase(phase: ResourcePhase) -> Json:
+    return {"phase": str(phase.state), "lastTransitionTime": _written(phase.since)}
+
+
+def _by_container(name: str, values: Mapping[Place, object]) -> list[Json]:
+    found: dict[str, Json] = {}
+    for (container, resource), value in values.items():
+        found.setdefault(container, {})[resource] = value
+    return [{"containerName": container, name: each} for container, each in found.items()]
+
+
+def _targets(proposed: Autoscaler | None) -> list[Json]:
+    metrics = () if proposed is None else proposed.metrics
+    targets: dict[Place, object] = {
+        (each.container, each.resource): each.utilisation for each in metrics if isinstance(each, ContainerTarget)
+    }
+    return _by_container("targetUtilization", targets)
+
+
+def _recommendation(container: Container) -> Json:
+    sizes = {resource: str(amount) for resource, amount in container.requests}
+    return {"containerName": container.name, "RecommendedResource": sizes}
+
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def _one_of(kinds: type[E], found: object) -> E | None:
+    return next((each for each in kinds if each == found), None)
+
+
+def _entries(status: JsonObject, name: str, inner: str) -> Iterator[tuple[Place, object]]:
+    for entry in items(status, name):
+        values = child(entry, inner)
+        for resource in RESOURCES:
+            if resource in values and text(entry, "containerName"):
+                yield (text(entry, "containerName"), resource), values[resource]
+
+
+def _policies(status: JsonObject) -> Iterator[tuple[Place, Scaling]]:
+    for place, found in _entries(status, "autoscalingPolicy", "policy"):
+        policy = _one_of(Scaling, found)
+        if policy is not None:
+            yield place, policy
+
+
+def _resources(status: JsonObject) -> Iterator[tuple[Place, ResourcePhase]]:
+    for place, found in _entries(status, "containerResourcePhases", "resourcePhases"):
+        entry = found if isinstance(found, dict) else {}
+        state, since = _one_of(ResourceState, entry.get("phase")), _moment(entry.get("lastTransitionTime"))
+        if state is not None and since is not None:
+            yield place, ResourcePhase(state, since)
+
+
+def _recommended(status: JsonObject) -> Iterator[tuple[str, ResourceList]]:
+    found: dict[str, ResourceList] = {}
+    for (name, resource), value in _entries(status, "containerRecommendationFromVPA", "maxRecommendation"):
+        quantity = text(value, "quantity") if isinstance(value, dict) else ""
+        try:
+            amount = (MilliCpu if resource == "cpu" else Bytes).parse(quantity)
+        except QuantityError:
+            continue
+        found[name] = found.get(name, NOTHING).with_value(resource, amount.value)
+    yield from found.items()
