@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, whole
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.core.hvpa import HvpaSpec, decide
+from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, decide
 from scheduler_plugin.groups.core.workload import Recommendations
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
 from scheduler_plugin.groups.objects.hvpa import Hvpa, HvpaError, decode, memory_json, memory_of
@@ -54,8 +54,9 @@ class HvpaPolicy:
         found, status = self._decoded(situation.group), child(situation.group, "status")
         recommendations, missing = _recommendations(found, situation)
         decision, memory = decide(found.spec, situation.workload, recommendations, memory_of(status), situation.now)
-        kept: Json = {name: at for name, at in memory_json(memory).items() if at is not None}
-        return Ruling(decision, {"mode": found.spec.mode.value, **kept}, waits_for=missing)
+        said: Json = {"mode": found.spec.mode.value}
+        before, after = _times(memory_of(status)), _times(memory)
+        return Ruling(decision, {**said, **after}, {**said, **before}, waits_for=missing)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
@@ -70,6 +71,10 @@ class HvpaPolicy:
             self._read.clear()
         self._read[uid] = (generation, found)
         return found
+
+
+def _times(memory: Memory) -> Json:
+    return {name: at for name, at in memory_json(memory).items() if at is not None}
 
 
 def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations, str]:

@@ -49,6 +49,8 @@ from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, In
 ABLE: Final = "AbleToScale"
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
+WRITABLE: Final = "TargetWritable"
+"""False once a write was refused for good; it goes when a scaling has been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +182,17 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: _Found, now: datetime) -> J
     except InvalidSpecError as error:
         raise _StopError("InvalidSpec", str(error)) from None
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
+    before = sizes
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
         sizes = _merged(sizes, decision.containers)
         decision = replace(decision, containers=())
     intent = intent_of(decision, found.template, timestamp(now.timestamp()))
-    wanted: Json = {**ruling.status, **_mirror(found), "kept": [_shown(each) for each in decision.kept]}
+    is_unwritten = ruling.decision.changes and intent is None and sizes == before
+    wanted: Json = {
+        **(ruling.unwritten if is_unwritten else ruling.status),
+        **_mirror(found),
+        "kept": [_shown(each) for each in decision.kept],
+    }
     wanted["explanation"] = list(decision.explanation)
     if intent is not None:
         wanted["intent"] = write_intent(intent)
@@ -282,6 +290,7 @@ def _conditions(facts: Facts, arrangement: Arrangement, ruling: Ruling) -> list[
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
         *(condition(group, kind, "True", reason, message) for kind, reason, message in arrangement.remarks),
+        *(each for each in items(group, "status", "conditions") if text(each, "type") == WRITABLE),
     ]
 
 

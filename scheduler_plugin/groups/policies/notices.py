@@ -14,10 +14,7 @@ from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.policies.judgement import ABLE, Judgement
-
-WRITABLE: Final = "TargetWritable"
-"""The condition that says that a write was refused for good."""
+from scheduler_plugin.groups.policies.judgement import ABLE, WRITABLE, Judgement
 
 _LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
 

@@ -61,12 +61,14 @@ class Situation:
 class Ruling:
     """What a policy decided.
 
-    ``status`` is its part of the status, memory included. ``hpa`` are fields of the HPA's spec that it sets,
+    ``status`` is its part of the status, memory included; ``unwritten`` the same where nothing of the decision can be
+    written, because sizes come in steps. ``hpa`` are fields of the HPA's spec that it sets,
     ``annotations`` those of the target. ``waits_for`` says which recommendation is missing, empty where none is.
     """
 
     decision: Decision
     status: Json = field(default_factory=dict)
+    unwritten: Json = field(default_factory=dict)
     hpa: Json = field(default_factory=dict)
     annotations: Json = field(default_factory=dict)
     waits_for: str = ""

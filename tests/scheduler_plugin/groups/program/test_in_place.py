@@ -1,0 +1,115 @@
+"""``updateMode: inPlace``: running pods are resized, the template stays; and a VM, whose bounds are written."""
+
+from __future__ import annotations
+
+import json
+
+from protocol.kubernetes.conditions import condition
+from protocol.kubernetes.objects import Json, annotations_of, child, items
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
+from protocol.names import ANNOTATION_BOUNDS
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
+
+HVPA = """
+apiVersion: autoscaling.k8s.io/v1alpha1
+kind: Hvpa
+metadata: {name: sizes}
+spec:
+  updateMode: inPlace
+  vpaTemplate: {}
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: resource-consumer}
+"""
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {app: resource-consumer}}
+spec:
+  containers:
+  - name: resource-consumer
+    image: example.invalid/resource-consumer
+    resources: {requests: {cpu: 500m, memory: 500Mi}}
+"""
+
+VM = """
+apiVersion: vm.neon.tech/v1
+kind: VirtualMachine
+metadata: {name: db}
+spec:
+  guest:
+    cpus: {min: 1, use: 1, max: 8}
+    memorySlotSize: 1Gi
+    memorySlots: {min: 1, use: 1, max: 16}
+    rootDisk: {image: postgres}
+"""
+
+
+async def requests(run: World, pod: str) -> Json:
+    """What the pod's container asks for."""
+    (container,) = items(await run.cluster.get(PODS, pod), "spec", "containers")
+    return child(container, "resources", "requests")
+
+
+async def begun(run: World) -> None:
+    await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+    await run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+    await run.cluster.make(PODS, POD.replace("NAME", "one"))
+    await run.cluster.make(HVPAS, HVPA)
+    await run.start()
+
+
+async def test_pods_are_resized_as_they_run_and_new_ones_after_them() -> None:
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        larger = {"cpu": "1500m", "memory": "1500Mi"}
+        assert (await requests(run, "one"), (await run.size())[1]) == (larger, {"cpu": "500m", "memory": "500Mi"})
+        await run.cluster.make(PODS, POD.replace("NAME", "two"))
+        await run.passes(15)
+        assert await requests(run, "two") == larger
+
+
+async def test_a_wish_that_the_kubelet_cannot_fulfil_is_withdrawn_and_tried_again_later() -> None:
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        pending = condition({}, "PodResizePending", "True", "Infeasible", "the node is too small")
+        allocated: Json = {"name": "resource-consumer", "allocatedResources": {"cpu": "500m", "memory": "500Mi"}}
+        status: Json = {"conditions": [pending], "containerStatuses": [allocated]}
+        await run.cluster.patch(PODS, "one", {"status": status}, "status")
+        await run.passes(15)
+        assert await requests(run, "one") == {"cpu": "500m", "memory": "500Mi"}
+        await run.cluster.patch(PODS, "one", {"status": {"conditions": []}}, "status")
+        await run.passes(60)
+        assert await requests(run, "one") == {"cpu": "500m", "memory": "500Mi"}
+        await run.passes(300)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "1500Mi"}
+
+
+async def test_a_template_that_people_change_ends_what_was_resized() -> None:
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        container = {"name": "resource-consumer", "image": "new", "resources": {"requests": {"cpu": "1400m"}}}
+        body: Json = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        await run.cluster.patch(DEPLOYMENTS, "resource-consumer", body)
+        await run.passes(15)
+        sizes = child(await run.cluster.get(HVPAS, "sizes"), "status", "sizes")
+        assert items({"sizes": sizes}, "sizes", "template")[0]["resources"] == {"requests": {"cpu": "1400m"}}
+
+
+async def test_of_a_vm_the_bounds_are_written_and_its_agent_keeps_the_size() -> None:
+    async with world() as run:
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        target = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "db"}
+        await run.cluster.make(HVPAS, changed(HVPA, targetRef=target, updateMode="Template"))
+        await run.start()
+        await run.recommend("sizes", container="vm", cpu="2", memory="3500Mi")
+        vm = await run.cluster.get(VIRTUAL_MACHINES, "db")
+        bounds = json.loads(annotations_of(vm)[ANNOTATION_BOUNDS])
+        assert bounds["min"] == {"cpu": "2", "mem": "4Gi"}
+        assert child(vm, "spec", "guest", "cpus") == {"min": 1, "use": 1, "max": 8}
+        written = len(run.cluster.writes())
+        await run.passes(45)
+        assert len(run.cluster.writes()) == written

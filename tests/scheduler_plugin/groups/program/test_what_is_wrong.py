@@ -1,0 +1,191 @@
+"""Whatever is wrong with a group is said in a condition and an event, nothing is scaled, and all other groups go on."""
+
+from __future__ import annotations
+
+import yaml
+
+from protocol.kubernetes.objects import child, items, name_of, uid_of
+from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS
+from tests.scheduler_plugin.groups.program.cluster import condition_of
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
+
+HPA = """
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: NAME}
+spec:
+  maxReplicas: 5
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: resource-consumer}
+"""
+
+
+def named(manifest: str, name: str) -> str:
+    """The same manifest with another name."""
+    found = yaml.safe_load(manifest)
+    return yaml.safe_dump({**found, "metadata": {"name": name}})
+
+
+def changed(manifest: str, **spec: object) -> str:
+    """The same manifest with other fields of its spec."""
+    found = yaml.safe_load(manifest)
+    return yaml.safe_dump({**found, "spec": {**found["spec"], **spec}})
+
+
+def owned(manifest: str, kind: str) -> str:
+    """The same manifest, with another controller as its owner."""
+    found = yaml.safe_load(manifest)
+    owner = {"apiVersion": "example.com/v1", "kind": kind, "name": "them", "uid": "theirs", "controller": True}
+    return yaml.safe_dump({**found, "metadata": {**found["metadata"], "ownerReferences": [owner]}})
+
+
+async def able(run: World, name: str = "hvpa-sample") -> tuple[str, str, str]:
+    """Whether the Hvpa can scale, the reason and the message."""
+    return condition_of(await run.cluster.get(HVPAS, name), "AbleToScale")
+
+
+async def test_a_group_whose_target_is_not_there_waits_for_it() -> None:
+    async with world() as run:
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        assert await able(run) == ("False", "TargetMissing", "Deployment resource-consumer is not there")
+        assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.passes(0)
+        assert (await able(run))[0] == "True"
+        assert await run.events() == [("TargetMissing", "Deployment resource-consumer is not there")]
+
+
+async def test_a_target_that_is_deleted_is_said_and_nothing_more_is_done() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        await run.cluster.delete(DEPLOYMENTS, "resource-consumer")
+        await run.recommend("hvpa-sample", 5)
+        await run.passes(60)
+        assert (await able(run))[:2] == ("False", "TargetMissing")
+        assert [reason for reason, _ in await run.events()] == ["TargetMissing"]
+
+
+async def test_of_two_groups_with_one_target_the_older_scales_and_the_younger_says_so() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.clock.advance(5)
+        await run.cluster.make(HVPAS, named(INTERVALS, "another"))
+        await run.start()
+        taken = ("False", "TargetTaken", "Deployment resource-consumer is scaled by Hvpa hvpa-sample, which is older")
+        assert (await able(run))[0] == "True"
+        assert await able(run, "another") == taken
+        assert [name_of(each).name for each in await run.cluster.every(HORIZONTAL_AUTOSCALERS)] == ["hvpa-sample"]
+        await run.cluster.delete(HVPAS, "hvpa-sample")
+        await run.passes(0)
+        assert (await able(run, "another"))[0] == "True"
+
+
+async def test_an_hpa_that_belongs_to_another_is_left_alone_and_nothing_is_scaled() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        theirs = await run.cluster.make(HORIZONTAL_AUTOSCALERS, owned(HPA.replace("NAME", "hvpa-sample"), "Rollout"))
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        await run.recommend("hvpa-sample", 5)
+        said = "HorizontalPodAutoscaler hvpa-sample belongs to Rollout them"
+        assert await able(run) == ("False", "ForeignAutoscaler", said)
+        left = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
+        assert (left["spec"], (await run.size())[0]) == (theirs["spec"], 1)
+
+
+async def test_an_hpa_of_another_name_that_scales_the_same_target_stops_the_group_until_it_is_gone() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "web"))
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        said = "Deployment resource-consumer is scaled by HorizontalPodAutoscaler web too"
+        assert await able(run) == ("False", "ForeignAutoscaler", said)
+        await run.cluster.delete(HORIZONTAL_AUTOSCALERS, "web")
+        await run.passes(0)
+        assert (await able(run))[0] == "True"
+
+
+async def test_an_hpa_without_an_owner_under_the_name_of_the_group_is_adopted() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "hvpa-sample"))
+        group = await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "hvpa-sample")
+        (owner,) = items(hpa, "metadata", "ownerReferences")
+        assert owner["uid"] == uid_of(group)
+        assert items(hpa, "spec", "metrics") != []
+        assert (await able(run))[0] == "True"
+
+
+async def test_a_group_that_cannot_be_read_says_which_field_and_disturbs_nobody() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(
+            HVPAS, changed(named(INTERVALS, "broken"), scaleUpDelay="soon", targetRef={"kind": "Deployment"})
+        )
+        await run.clock.advance(5)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        status, reason, message = await able(run, "broken")
+        assert (status, reason) == ("False", "InvalidSpec")
+        assert "scaleUpDelay" in message
+        assert "targetRef.name" in message
+        assert (await able(run))[0] == "True"
+
+
+async def test_intervals_that_overlap_are_allowed_and_said() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        said = "at replicas in both 3-7 and 7-10 the interval that is listed first holds"
+        overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
+        assert overlap == ("True", "FirstMatchWins", said)
+
+
+async def test_a_vpa_that_says_no_amount_counts_as_silent() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        await run.recommend("hvpa-sample", cpu="a lot")
+        active = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "ScalingActive")
+        assert active[:2] == ("False", "NoRecommendation")
+        assert "target.cpu" in active[2]
+
+
+async def test_a_write_that_is_refused_for_good_is_said_and_decided_anew() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        way = run.cluster.connection()
+        way.refuse = {"deployments/resource-consumer/scale": 403}
+        await run.start("first", way)
+        await run.recommend("hvpa-sample", 2)
+        group = await run.cluster.get(HVPAS, "hvpa-sample")
+        assert condition_of(group, "TargetWritable")[:2] == ("False", "Refused")
+        assert "intent" not in child(group, "status")
+        way.refuse.clear()
+        await run.passes(300)
+        group = await run.cluster.get(HVPAS, "hvpa-sample")
+        assert ((await run.size())[0], condition_of(group, "TargetWritable")) == (2, ("", "", ""))
+
+
+async def test_a_group_that_is_deleted_takes_its_hpa_and_vpa_along() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        await run.cluster.delete(HVPAS, "hvpa-sample")
+        before = len(run.cluster.writes())
+        await run.passes(30)
+        for kind in (HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS):
+            (left,) = await run.cluster.every(kind)
+            assert items(left, "metadata", "ownerReferences")[0]["kind"] == "Hvpa"
+        assert len(run.cluster.writes()) == before
