@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Replicas are written through ``/scale``, sizes where the kind keeps them: in the pod template, or in a VM's bounds.
-- A VM is one replica with one container, ``vm``: its requests are the bounds' ``min``, its limits their ``max``. Its
+- A VM is one replica with one container, ``vm``, that requests the ``min`` of its bounds. Their ``max`` stays, and its
   agent alone writes ``use``, between the two.
 - A kind without a template (a group of VMs) has replicas and no containers.
 """
@@ -21,7 +21,7 @@ from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SE
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Resources
-from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
+from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload, by_name
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
 from scheduler_plugin.groups.objects.writes import Write
@@ -107,12 +107,8 @@ def _replicated(target: JsonObject) -> Workload:
 
 def _vm(target: JsonObject) -> Workload:
     vm = parse_virtual_machine(target)
-    container = Container(VM_CONTAINER, _amounts(vm.bounds.min), _amounts(vm.bounds.max))
+    container = Container(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
-
-
-def _amounts(size: Resources) -> ResourceList:
-    return ResourceList(size.cpu, size.mem)
 
 
 def selector_of(target: JsonObject) -> str:
@@ -130,40 +126,31 @@ def resize(target: JsonObject, kind: TargetKind, containers: tuple[Container, ..
     """Sets the sizes of ``containers``, as far as they are given; all others stay."""
     name, version = name_of(target), version_of(target)
     if kind.shape is Shape.VM:
-        bounds = _vm_bounds(parse_virtual_machine(target), containers)
-        text_of = msgspec.json.encode({"min": _bound(bounds.min), "max": _bound(bounds.max)}).decode()
-        annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: text_of}}}
+        vm = parse_virtual_machine(target)
+        least = _least(vm, (by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)).requests)
+        bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
+        annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
         return Write("bounds", kind.resource, name, annotations, version=version)
     body: Json = {"spec": {"template": {"spec": {"containers": [write_container(each) for each in containers]}}}}
     return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
 
 
 def achievable(target: JsonObject, kind: TargetKind, containers: tuple[Container, ...]) -> tuple[Container, ...]:
-    """``containers`` as they can be written: of a VM in whole slots, and no request above its limit."""
+    """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
     if kind.shape is not Shape.VM:
         return containers
     found = by_name(containers, VM_CONTAINER)
     if found is None:
         return ()
-    bounds = _vm_bounds(parse_virtual_machine(target), containers)
-    requests = found.requests.map(lambda resource, _: value_of(bounds.min, resource))
-    return (Container(VM_CONTAINER, requests, found.limits.map(lambda resource, _: value_of(bounds.max, resource))),)
+    least = _least(parse_virtual_machine(target), found.requests)
+    sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
+    return (Container(VM_CONTAINER, found.requests.map(lambda resource, _: sizes[resource])),)
 
 
-def value_of(size: Resources, resource: str) -> int:
-    """One resource of a size, in thousandths of a vCPU or bytes."""
-    return size.cpu.value if resource == "cpu" else size.mem.value
-
-
-def _vm_bounds(vm: VirtualMachine, containers: tuple[Container, ...]) -> Bounds:
-    changed = by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)
-    most = _with(vm, changed.limits, vm.bounds.max)
-    return Bounds(_with(vm, changed.requests, vm.bounds.min).at_most(most), most)
-
-
-def _with(vm: VirtualMachine, amounts: ResourceList, otherwise: Resources) -> Resources:
-    memory = otherwise.mem if amounts.memory is None else amounts.memory.up_to(vm.slot_size)
-    return Resources(otherwise.cpu if amounts.cpu is None else amounts.cpu, memory)
+def _least(vm: VirtualMachine, requests: ResourceList) -> Resources:
+    """The least size of a VM that is to have ``requests``."""
+    memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
+    return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_most(vm.bounds.max)
 
 
 def _bound(size: Resources) -> Json:

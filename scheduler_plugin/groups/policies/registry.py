@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 
-POLICIES: Final[tuple[GroupPolicy, ...]] = (HvpaPolicy(),)
+
+def every_policy() -> tuple[GroupPolicy, ...]:
+    """One of each kind, new: what they remember of objects belongs to one process."""
+    return (HvpaPolicy(),)

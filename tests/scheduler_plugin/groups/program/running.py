@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from scheduler_plugin.groups.app import Program, assemble
-from scheduler_plugin.groups.policies.policy import GroupPolicy
-from scheduler_plugin.groups.policies.registry import POLICIES
+from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -39,14 +38,14 @@ class World:
 
     clock: FakeClock
     cluster: EmbeddedCluster
-    policies: Iterable[GroupPolicy] = POLICIES
+    settings: GroupsSettings
     processes: dict[str, Program] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self, identity: str = "first", way: Connection | None = None) -> Program:
         """A new process; ready, and with the Lease where nobody else holds it."""
         way = way or self.cluster.connection()
-        program = assemble(way, self.clock, GroupsSettings(), identity, self.policies)
+        program = assemble(way, self.clock, self.settings, identity, every_policy())
         self.processes[identity] = program
         self.tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.clock.advance(0)
@@ -88,12 +87,12 @@ class World:
 
 
 @asynccontextmanager
-async def world(policies: Iterable[GroupPolicy] = POLICIES) -> AsyncIterator[World]:
+async def world(settings: GroupsSettings | None = None) -> AsyncIterator[World]:
     """A cluster with the kinds of a local one, and nothing else."""
     clock = FakeClock()
     cluster = EmbeddedCluster(clock)
     await cluster.prepare()
-    found = World(clock, cluster, policies)
+    found = World(clock, cluster, settings or GroupsSettings())
     try:
         yield found
     finally:

@@ -110,6 +110,7 @@ async def test_of_a_vm_the_bounds_are_written_and_its_agent_keeps_the_size() -> 
         bounds = json.loads(annotations_of(vm)[ANNOTATION_BOUNDS])
         assert bounds["min"] == {"cpu": "2", "mem": "4Gi"}
         assert child(vm, "spec", "guest", "cpus") == {"min": 1, "use": 1, "max": 8}
+        await run.passes(15)
         written = len(run.cluster.writes())
         await run.passes(45)
         assert len(run.cluster.writes()) == written
