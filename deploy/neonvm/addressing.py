@@ -17,8 +17,8 @@ LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
 LINK_PREFIX: Final = 30
 DAEMON_PORT: Final = 25183
 METRICS_PORT: Final = 9100
-USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10297, 10298, 10299)
-"""What programs of a cluster listen on: guests, agents, API server and scheduler."""
+USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10294, 10297, 10298, 10299)
+"""What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""
 
 
 def flat_mac(address: str) -> str:

@@ -83,6 +83,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     node_taint: Annotated[
         list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")
     ] = None,
+    groups: Annotated[bool, typer.Option("--groups", help="Also run groups: primaries with read replicas.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
 ) -> None:
@@ -99,6 +100,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         load=load,
         node_labels=node_label or [],
         node_taints=node_taint or [],
+        groups=groups,
     )
     run(_up(ClusterFolder.of(name), spec, detach=detach))
 

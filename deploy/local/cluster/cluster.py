@@ -24,6 +24,7 @@ from deploy.local.cluster.control import (
     STOP_KUBELET,
     ControlResponse,
     ProcessStatus,
+    Ways,
     control_endpoint,
 )
 from deploy.local.cluster.control_plane import (
@@ -32,6 +33,7 @@ from deploy.local.cluster.control_plane import (
     StartupProbes,
     api_server,
     api_server_place,
+    groups,
     scheduler,
     settle,
 )
@@ -40,6 +42,7 @@ from deploy.local.cluster.guests import GuestRuntime, make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.private_file import secret_file
 from deploy.local.process import ProcessSupervisor, Program
@@ -79,6 +82,8 @@ class Cluster:
         client, host = await self._api_server(stack, network)
         self._progress.begin("scheduler")
         await self._scheduler(stack, network, host)
+        if self._spec.groups:
+            await self._keep(stack, "groups", groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
         await forget_nodes(client, frozenset(node.name for node in nodes))
@@ -127,7 +132,9 @@ class Cluster:
                 unreadable=runtime.unreadable(),
             )
 
-        await stack.enter_async_context(control_endpoint(self._folder, network, status, actions))
+        services = ServiceForwards(client, lambda host, port: network.connect(None, host, port))
+        stack.push_async_callback(services.close)
+        await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         self._progress.ready()

@@ -11,13 +11,16 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.private_file import write_private
 from deploy.neonvm.ports import ClusterNetwork, NetworkError
+from protocol.messages import ObjectName
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):
@@ -29,7 +32,9 @@ class ControlEndpoint(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A question: ``status``, ``expose`` with a target and a port of the cluster's network, or an action's name."""
+    """A question: ``status``, ``expose`` with a target and a port of the cluster's network, ``expose-service`` with
+    the ``namespace/name`` of a headless Service as the target, or an action's name.
+    """
 
     token: str
     ask: str
@@ -59,6 +64,7 @@ class ControlResponse(msgspec.Struct, frozen=True):
     """Objects that the controllers cannot read and leave as they were, with the reason."""
 
 
+EXPOSE_SERVICE: Final = "expose-service"
 STOP_KUBELET: Final = "stop-kubelet"
 START_KUBELET: Final = "start-kubelet"
 
@@ -66,9 +72,24 @@ Actions = Mapping[str, Callable[[str], None]]
 """What can be done to the cluster, by its name; each is given the request's target and may raise ``LookupError``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How ports of the machine are led into the cluster: to an address of its network, or to a Service."""
+
+    network: ClusterNetwork
+    services: ServiceForwards
+
+    async def open(self, ask: ControlRequest) -> int:
+        """The loopback port that leads to what is asked for. Raises ``NetworkError``."""
+        if ask.ask != EXPOSE_SERVICE:
+            return await self.network.expose(ask.target, ask.port)
+        namespace, _, name = ask.target.partition("/")
+        return await self.services.open(ObjectName(namespace, name))
+
+
 @asynccontextmanager
 async def control_endpoint(
-    folder: ClusterFolder, network: ClusterNetwork, status: Callable[[], ControlResponse], actions: Actions
+    folder: ClusterFolder, ways: Ways, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
     """Answers while the context is open."""
     token = secrets.token_hex(16)
@@ -76,7 +97,7 @@ async def control_endpoint(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await reader.readline()
-            writer.write(msgspec.json.encode(await _answer(line, token, network, status, actions)) + b"\n")
+            writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
             await writer.drain()
         except (OSError, ValueError):  # ValueError: a line that does not end
             return  # the client has gone
@@ -94,7 +115,7 @@ async def control_endpoint(
 
 
 async def _answer(
-    line: bytes, token: str, network: ClusterNetwork, status: Callable[[], ControlResponse], actions: Actions
+    line: bytes, token: str, ways: Ways, status: Callable[[], ControlResponse], actions: Actions
 ) -> ControlResponse:
     try:
         ask = msgspec.json.decode(line, type=ControlRequest)
@@ -108,7 +129,7 @@ async def _answer(
         if ask.ask in actions:
             actions[ask.ask](ask.target)
             return ControlResponse()
-        return ControlResponse(port=await network.expose(ask.target, ask.port))
+        return ControlResponse(port=await ways.open(ask))
     except (NetworkError, ValueError, LookupError) as error:
         return ControlResponse(error=str(error))
 

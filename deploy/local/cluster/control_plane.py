@@ -23,7 +23,7 @@ from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import control_kubeconfig, guarded_settings, scheduler_settings
-from deploy.local.kubelet.agents import AGENTS_PORT, API_PORT
+from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import ProcessSupervisor, Program
 from deploy.neonvm.network.chooser import LocalNetwork
@@ -33,6 +33,7 @@ from protocol.yaml_text import YamlError
 
 EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
+GROUPS_PORT: Final = 10294
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 
@@ -86,6 +87,17 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
     ]
     command = [sys.executable, "-m", "scheduler_plugin", *arguments]
     return Program(command, folder.log("scheduler"), network.control_enter())
+
+
+def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
+    """The process that runs groups; it knows the cluster as the scheduler does."""
+    arguments = [
+        *("--kubeconfig", str(folder.control_kubeconfig)),
+        f"--listen={host}:{network.port_for(GROUPS_PORT)}",
+        f"--agents-port={network.port_for(AGENT_PORT)}",
+    ]
+    command = [sys.executable, "-m", "scheduler_plugin.groups", *arguments]
+    return Program(command, folder.log("groups"), network.control_enter())
 
 
 def _write_settings(folder: ClusterFolder) -> None:

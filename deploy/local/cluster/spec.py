@@ -26,6 +26,7 @@ class SpecError(ValueError):
 
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
+    ``groups``: VMs can form groups, which a process of their own runs.
 
     ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
     """
@@ -41,6 +42,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     load: str = ""
     node_labels: list[str] = []
     node_taints: list[str] = []
+    groups: bool = False
 
     @property
     def node_specs(self) -> list[NodeSpec]:

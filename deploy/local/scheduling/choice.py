@@ -11,18 +11,32 @@ from protocol.kubernetes.objects import Json
 POD_SCHEDULED: Final = "PodScheduled"
 MAX_EXTENDER_SCORE_FACTOR: Final = 10
 """kube-scheduler scores nodes 0-100, an extender 0-10: its scores count ten times, times its weight."""
+MOST_FOR_AFFINITY: Final = 200
+"""kube-scheduler's score for preferred affinities between pods: 0-100, times its default weight of 2."""
 
 
 def winner(
-    feasible: Sequence[str], scores: Mapping[str, int], weight: int, pick: Callable[[Sequence[str]], str]
+    feasible: Sequence[str],
+    scores: Mapping[str, int],
+    weight: int,
+    preferences: Mapping[str, int],
+    pick: Callable[[Sequence[str]], str],
 ) -> str:
     """The node of ``feasible`` (not empty) with the greatest score; ``pick`` chooses among equals.
 
-    A node that the extender did not score counts as 0.
+    A node that the extender did not score counts as 0. ``preferences`` are the weights by which the pod would rather
+    be on a node, or not: the most preferred of them gets what kube-scheduler gives it.
     """
-    totals = {node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR for node in feasible}
+    liked = _normalized({node: preferences.get(node, 0) for node in feasible})
+    totals = {node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR + liked[node] for node in feasible}
     best = max(totals.values())
     return pick([node for node in feasible if totals[node] == best])
+
+
+def _normalized(preferences: Mapping[str, int]) -> dict[str, int]:
+    least, most = min(preferences.values()), max(preferences.values())
+    span = most - least
+    return {node: MOST_FOR_AFFINITY * (weight - least) // span if span else 0 for node, weight in preferences.items()}
 
 
 def no_node_message(refusals: Mapping[str, str], nodes: int) -> str:

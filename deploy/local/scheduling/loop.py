@@ -152,7 +152,8 @@ class SchedulingLoop:
             await self._failed(name, pod, Failure.NO_NODE, no_node_message(refused, len(nodes)))
             return ""
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
-        return winner(feasible, scores, EXTENDER_WEIGHT, self._chance.pick)
+        preferences = {each: rules.preference(each) for each in feasible}
+        return winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._chance.pick)
 
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
         try:

@@ -39,6 +39,10 @@ class PodRules:
         candidate = Candidate(name_of(pod).namespace, pod_constraints(spec), self._traits)
         self._judgement = Judge(self._view).judge(candidate)
 
+    def preference(self, node: str) -> int:
+        """The weight by which the pod would rather be on ``node`` (negative: elsewhere)."""
+        return -self._judgement.preference(node)[1]
+
     def refusal(self, node: str) -> str | None:
         """Why ``node`` cannot take the pod beside the pods that are placed; None where it can."""
         labels, affinity = self._view.nodes[node].labels, self._judgement.affinity

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 from deploy.neonvm.network.serving import Serving
@@ -20,21 +20,25 @@ _CHUNK: Final = 64 * 1024
 
 
 class Forwarder:
-    """Any number of forwarded ports; the same target always has the same port."""
+    """Any number of forwarded ports; the same target, or key, always has the same port."""
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
-        self._open: dict[tuple[str, int], Serving] = {}
+        self._open: dict[Hashable, Serving] = {}
 
     async def open(self, target: str, port: int) -> int:
         """The loopback port that leads to ``target:port``."""
-        if (target, port) not in self._open:
+        return await self.lead((target, port), lambda: self._dial(target, port))
+
+    async def lead(self, key: Hashable, dial: Callable[[], Awaitable[socket.socket]]) -> int:
+        """The loopback port of ``key``, of which each connection is continued by what ``dial`` returns for it."""
+        if key not in self._open:
 
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await _join(reader, writer, await self._dial(target, port))
+                await _join(reader, writer, await dial())
 
-            self._open[target, port] = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
-        return self._open[target, port].port
+            self._open[key] = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+        return self._open[key].port
 
     async def close(self) -> None:
         """Ends all connections and gives the ports back."""

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cluster.control import ControlResponse, NoAnswerError, ask_cluster, control_endpoint
+from deploy.local.cluster.control import ControlResponse, NoAnswerError, Ways, ask_cluster, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.neonvm.network.loopback import LoopbackNetwork
+from tests.neonvm.in_process import InProcess
 
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
     opened = ClusterFolder("test", tmp_path)
     network = LoopbackNetwork("test-control", "a test")
+    services = ServiceForwards(InProcess().client(), lambda host, port: network.connect(None, host, port))
     stopped: list[str] = []
 
     def stop(node: str) -> None:
@@ -28,7 +31,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
     def status() -> ControlResponse:
         return ControlResponse(host=",".join(stopped))
 
-    async with control_endpoint(opened, network, status, {"stop-kubelet": stop}):
+    async with control_endpoint(opened, Ways(network, services), status, {"stop-kubelet": stop}):
         yield opened
 
 

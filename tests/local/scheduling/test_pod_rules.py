@@ -81,3 +81,14 @@ def test_a_node_is_refused_for_the_pods_that_are_there(
     wanted: Json, there: list[Json], refused: dict[str, str]
 ) -> None:
     assert {name: why for name, why in verdicts(wanted, *there).items() if why} == refused
+
+
+def test_a_pod_would_rather_be_where_no_pod_is_that_it_avoids() -> None:
+    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": DB}}
+    avoids: Json = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
+        }
+    }
+    rules = PodRules(pod(DB, affinity=avoids), NODES, [placed(pod(DB, "n1")), placed(pod(DB, "n1"))])
+    assert [rules.preference(node) for node in NODES] == [-200, 0, 0]
