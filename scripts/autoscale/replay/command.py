@@ -14,6 +14,8 @@ from rich.table import Table
 
 from scripts.autoscale.outputs import a_picture
 from scripts.autoscale.replay.generate import SHAPES, generate
+from scripts.autoscale.replay.groups.group_command import choose_group_players, show_groups
+from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import (
@@ -53,6 +55,12 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
             f"{', '.join(SCENARIOS)}."
         ),
     ] = "",
+    group: Annotated[
+        bool,
+        typer.Option(
+            "--group", help=f"Play the recordings as the load of a group of replicas, with {', '.join(GROUP_PLAYERS)}."
+        ),
+    ] = False,
     save: Annotated[Path | None, typer.Option(help="Also write the recordings played into this folder.")] = None,
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
@@ -60,12 +68,16 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         if working_set:
             _print_working_sets(played_scenarios(working_set), as_json=as_json_)
             return
-        players = choose_players(policy or [])
+        groups = choose_group_players(policy or []) if group else {}
+        players = {} if group else choose_players(policy or [])
         recordings = [read_recording(path) for path in files_of(trace or [])] or [
             generate(shape, seed) for shape in SHAPES
         ]
         if save is not None:
             _save(recordings, save)
+        if group:
+            show_groups(recordings, groups, speed, plot, as_json_)
+            return
         played = play(recordings, players, speed)
         if plot is not None:
             _draw(played, plot, speed)

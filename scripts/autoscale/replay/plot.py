@@ -24,7 +24,7 @@ COLUMNS: Final = 1200
 DEMAND, ALLOCATION, SHORTFALL, RIVAL = "#9ccbea", "#12304f", "#d55e00", "#8a8a8a"
 """Light blue, ink, vermilion, and grey for the policy that the first is compared with."""
 
-_SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 60.0, "min"))
+SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 60.0, "min"))
 """From how many seconds on a panel counts in which unit."""
 
 Edges = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -57,14 +57,14 @@ def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     begin = one.timeline.warm_up
     demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
     edges = np.linspace(0, len(demand), min(COLUMNS, len(demand)) + 1).astype(int)[:-1]
-    at, most = edges * one.timeline.step, _most(demand, edges)
+    at, most = edges * one.timeline.step, column_most(demand, edges)
     panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
     for rival in names[1:]:
-        given = _most(one.allocations[rival][begin:], edges)
+        given = column_most(one.allocations[rival][begin:], edges)
         panel.plot(at, given, color=RIVAL, linewidth=1.0, drawstyle="steps-post", label=f"given by {rival}")
-    given = _most(first, edges)
+    given = column_most(first, edges)
     panel.plot(at, given, color=ALLOCATION, linewidth=1.3, drawstyle="steps-post", label=f"given by {names[0]}")
-    short = _most(np.maximum(0.0, demand - first), edges)
+    short = column_most(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
         at,
         most - short,
@@ -86,8 +86,12 @@ def _dress_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     )
     for rival in names[1:]:
         panel.set_title(f"{rival}: {_in_words(one.scores[rival])}", loc="right", fontsize=9, color=RIVAL)
-    longest = one.timeline.scored_hours * 3600
-    unit, name = next((unit, name) for least, unit, name in _SPANS if longest >= least)
+    dress_axes(panel, one.timeline.scored_hours * 3600)
+
+
+def dress_axes(panel: Axes, longest: float) -> None:
+    """Units and lines of a panel of vCPUs over ``longest`` seconds."""
+    unit, name = next((unit, name) for least, unit, name in SPANS if longest >= least)
     panel.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 3, 5, 6, 10]))
     panel.set_xticks([tick * unit for tick in panel.get_xaxis().get_major_locator().tick_values(0, longest / unit)])
     panel.set_xlim(0, max(longest, 1e-9))
@@ -100,7 +104,8 @@ def _dress_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-def _most(values: Floats, edges: Edges) -> Floats:
+def column_most(values: Floats, edges: Edges) -> Floats:
+    """The greatest value of every column; ``edges`` are the indices at which columns begin."""
     return np.asarray(np.maximum.reduceat(values, edges), dtype=np.float64)
 
 

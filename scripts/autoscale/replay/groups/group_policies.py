@@ -1,0 +1,162 @@
+"""The policies that can be played as a group: plain HPA, vertical only, HVPA's modes, and Tortoise.
+
+Rules that hold here:
+
+- All hear the same recommenders: HPA's rule at 80 % of the request, and VPA's percentiles of a day's decay.
+- What decides is the code that runs in a cluster. A player only keeps its memory between two looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from protocol.units import MilliCpu
+from scheduler_plugin.groups.core import hvpa
+from scheduler_plugin.groups.core.recommender import horizontal, vertical
+from scheduler_plugin.groups.core.tortoise import decide as tortoise
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.phases import Mode
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Seen, Spec
+from scheduler_plugin.groups.core.workload import (
+    Bounds,
+    Container,
+    HorizontalRecommendation,
+    Recommendations,
+    ReplicaBounds,
+    ResourceList,
+    VerticalRecommendation,
+    Workload,
+)
+from scripts.autoscale.replay.groups.group_model import REPLICAS, GroupPlayer, Look, Shape, Wanted
+
+TARGET: Final = 80
+"""The utilisation in percent that the HPA scales towards."""
+
+NAME: Final = "app"
+
+
+class Recommenders:
+    """An HPA and a VPA for one group."""
+
+    def __init__(self) -> None:
+        self._desires = horizontal.Desires()
+        self._history: vertical.History = {}
+
+    def replicas(self, look: Look, bounds: ReplicaBounds, target: int) -> HorizontalRecommendation:
+        """What the HPA desires now."""
+        starting = look.replicas - look.ready
+        serves, starts = horizontal.ReplicaUse(look.used, look.size), horizontal.ReplicaUse(0, look.size, ready=False)
+        uses = [serves] * look.ready + [starts] * starting
+        rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=target),))
+        found, self._desires = horizontal.recommended(
+            rules, look.replicas, lambda _: uses, self._desires, look.now.timestamp()
+        )
+        return found or HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
+
+    def sizes(self, look: Look) -> VerticalRecommendation | None:
+        """What the VPA recommends for each replica."""
+        uses = [ResourceList(MilliCpu(look.used))] * look.ready
+        self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
+        return vertical.recommended(self._history, look.ready)
+
+
+def workload(look: Look) -> Workload:
+    """The group as policies see it."""
+    return Workload(look.replicas, look.ready, (Container(NAME, ResourceList(MilliCpu(look.size))),))
+
+
+def plain_hpa(shape: Shape) -> Callable[[Look], Wanted]:
+    """An HPA alone: replicas of the usual size."""
+    known = Recommenders()
+    return lambda look: Wanted(known.replicas(look, REPLICAS, TARGET).desired, shape.usual)
+
+
+def vertical_only(_: Shape) -> Callable[[Look], Wanted]:
+    """A VPA alone: two replicas, each of the target where its size is outside of the bounds."""
+    known = Recommenders()
+
+    def look_at(look: Look) -> Wanted:
+        said = known.sizes(look)
+        container = None if said is None else said.container(NAME)
+        if container is None or container.target.cpu is None:
+            return Wanted(REPLICAS.min, look.size)
+        least, most = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
+        inside = least <= MilliCpu(look.size) <= most and look.replicas == REPLICAS.min
+        return Wanted(REPLICAS.min, look.size if inside else container.target.cpu.value)
+
+    return look_at
+
+
+class HvpaPlayer:
+    """HVPA in one of its modes."""
+
+    def __init__(self, mode: hvpa.Mode, shape: Shape) -> None:
+        sizes = Bounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
+        usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
+        self._known, self._memory = Recommenders(), hvpa.Memory()
+        self._spec = hvpa.HvpaSpec(
+            replicas=REPLICAS,
+            mode=mode,
+            intervals=hvpa.stages(REPLICAS, 4, 10, [Fraction(1), Fraction("0.4"), Fraction(0)]),
+            effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
+            containers=(hvpa.ContainerPolicy(bounds=sizes),),
+            desired_by_utilization=("cpu",),
+        )
+
+    def __call__(self, look: Look) -> Wanted:
+        """One look."""
+        said = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
+        decision, self._memory = hvpa.decide(self._spec, workload(look), said, self._memory, look.now)
+        return _wanted(look, decision.replicas, decision.containers)
+
+
+class TortoisePlayer:
+    """A Tortoise, the HPA that it manages, and the VPA that it listens to."""
+
+    def __init__(self, shape: Shape) -> None:
+        configuration = Configuration(
+            gathering_data_period_type="daily",
+            time_zone=ZoneInfo("UTC"),
+            minimum_min_replicas=REPLICAS.min,
+            maximum_max_replicas=REPLICAS.max,
+            preferred_max_replicas=REPLICAS.max // 2,
+            minimum_cpu_request=MilliCpu(shape.least),
+            maximum_cpu_request=MilliCpu(shape.most),
+        )
+        self._spec = Spec(configuration, Mode.AUTO, policies={(NAME, "cpu"): Scaling.HORIZONTAL})
+        self._memory, self._known = Memory.empty(configuration), Recommenders()
+        self._hpa = Autoscaler(REPLICAS.min, REPLICAS.max, (ContainerTarget(NAME, "cpu", TARGET),))
+
+    def __call__(self, look: Look) -> Wanted:
+        """One look: the Tortoise first, then its HPA."""
+        seen = Seen(self._hpa, self._known.sizes(look))
+        found, self._memory = tortoise.decide(self._spec, workload(look), seen, self._memory, look.now)
+        self._hpa = found.autoscaler or self._hpa
+        bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
+        desired = self._known.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
+        return _wanted(look, desired, found.decision.containers)
+
+
+def _wanted(look: Look, replicas: int | None, containers: tuple[Container, ...]) -> Wanted:
+    sizes = [each.requests.cpu.value for each in containers if each.requests.cpu is not None]
+    return Wanted(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
+
+
+GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {
+    "hvpa": partial(HvpaPlayer, hvpa.Mode.EFFECTIVE_INTERVALS),
+    "tortoise": TortoisePlayer,
+    "hpa": plain_hpa,
+    "vertical": vertical_only,
+    "hvpa-hpa-preferred": partial(HvpaPlayer, hvpa.Mode.HPA_PREFERRED),
+    "hvpa-hpa-biased": partial(HvpaPlayer, hvpa.Mode.HPA_BIASED),
+    "hvpa-vpa-biased": partial(HvpaPlayer, hvpa.Mode.VPA_BIASED),
+    "hvpa-mixed": partial(HvpaPlayer, hvpa.Mode.MIXED),
+    "hvpa-weights": partial(HvpaPlayer, hvpa.Mode.WEIGHT_BASED),
+}
+"""Everything that can be played as a group, by name."""

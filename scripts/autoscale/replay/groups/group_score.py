@@ -1,0 +1,80 @@
+"""What a policy for a group cost and what it missed.
+
+- ``cost``: vCPU-seconds that were ordered over those of an oracle that chooses replicas and size anew every look.
+- ``insufficient_percent``: the part of the demand that exceeded what served; ``throttled_percent``: of the time.
+- ``replicas_per_hour``: replicas that were added or taken; ``restarts_per_hour``: replicas that were resized, each of
+  which restarts unless it is a VM or is resized in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from scripts.autoscale.replay.groups.group_model import GroupPlayed, GroupPlayer, group_timeline, oracle, play_group
+from scripts.autoscale.replay.recording import Recording, Timeline
+
+
+class GroupScore(msgspec.Struct, frozen=True):
+    """The five figures of one policy on one recording, or overall."""
+
+    cost: float
+    insufficient_percent: float
+    throttled_percent: float
+    restarts_per_hour: float
+    replicas_per_hour: float
+
+
+@dataclass(frozen=True)
+class GroupReplay:
+    """One recording, with what every policy gave and its score, by name."""
+
+    timeline: Timeline
+    played: Mapping[str, GroupPlayed]
+    scores: Mapping[str, GroupScore]
+
+
+def replay_groups(
+    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float
+) -> list[GroupReplay]:
+    """Plays every recording, ``speed`` times faster, through every policy."""
+    return [_replayed(group_timeline(recording, speed), players) for recording in recordings]
+
+
+def _replayed(line: Timeline, players: Mapping[str, GroupPlayer]) -> GroupReplay:
+    played = {name: play_group(line, player) for name, player in players.items()}
+    return GroupReplay(line, played, {name: group_score(line, given) for name, given in played.items()})
+
+
+def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
+    """Scores the part of a recording that counts."""
+    begin, demand = line.warm_up, line.demand[line.warm_up :]
+    replicas, size = played.replicas[begin:], played.size[begin:]
+    missing = np.maximum(0.0, demand - played.serving[begin:] * size)
+    resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
+    best, asked = float(oracle(line)[begin:].sum()), float(demand.sum())
+    return GroupScore(
+        cost=float((replicas * size).sum()) / best,
+        insufficient_percent=100 * float(missing.sum()) / asked if asked else 0.0,
+        throttled_percent=100 * float((missing > 1e-9).mean()),
+        restarts_per_hour=float(resized.sum()) / line.scored_hours,
+        replicas_per_hour=float(np.abs(np.diff(replicas)).sum()) / line.scored_hours,
+    )
+
+
+def group_totals(replays: Sequence[GroupReplay]) -> dict[str, GroupScore]:
+    """For every policy the geometric mean of its costs and the plain mean of everything else."""
+    return {name: _overall([each.scores[name] for each in replays]) for name in replays[0].scores}
+
+
+def _overall(scores: Sequence[GroupScore]) -> GroupScore:
+    return GroupScore(
+        cost=float(np.exp(np.mean([np.log(each.cost) for each in scores]))),
+        insufficient_percent=float(np.mean([each.insufficient_percent for each in scores])),
+        throttled_percent=float(np.mean([each.throttled_percent for each in scores])),
+        restarts_per_hour=float(np.mean([each.restarts_per_hour for each in scores])),
+        replicas_per_hour=float(np.mean([each.replicas_per_hour for each in scores])),
+    )

@@ -1,0 +1,138 @@
+"""A group shares a recording: what is ordered, what serves, what it cost, and every policy within the bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.autoscale.replay.groups.group_model import (
+    REPLICAS,
+    GroupPlayed,
+    Look,
+    Shape,
+    Wanted,
+    group_timeline,
+    oracle,
+    play_group,
+)
+from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
+from scripts.autoscale.replay.groups.group_score import GroupScore, group_score
+from scripts.autoscale.replay.recording import Recording, Timeline
+from tests.replay.test_command import run
+
+
+def line(*demand: float, step: float = 60.0, warm_up: int = 0) -> Timeline:
+    """A recording of one value for every look."""
+    return Timeline("test", step, np.array(demand, dtype=np.float64), warm_up, 10.0)
+
+
+def wants(*wanted: Wanted) -> Callable[[Shape], Callable[[Look], Wanted]]:
+    """A policy that wants one thing after another."""
+
+    def begin(_: Shape) -> Callable[[Look], Wanted]:
+        left = iter(wanted)
+        return lambda _: next(left)
+
+    return begin
+
+
+def test_a_new_replica_costs_at_once_and_serves_when_it_has_started() -> None:
+    usual = Shape.of(4).usual
+    found = play_group(line(4, 4, 4, 4), wants(*[Wanted(6, usual)] * 4))
+    assert found.replicas.tolist() == [4, 6, 6, 6]
+    assert found.serving.tolist() == [4, 4, 6, 6]
+
+
+def test_a_replica_that_is_no_longer_wanted_goes_at_once_and_one_that_starts_goes_first() -> None:
+    usual = Shape.of(4).usual
+    wanted = [Wanted(count, usual) for count in (8, 6, 3, 3)]
+    found = play_group(line(4, 4, 4, 4), wants(*wanted))
+    assert found.replicas.tolist() == [4, 8, 6, 3]
+    assert found.serving.tolist() == [4, 4, 6, 3]
+
+
+def test_whatever_is_wanted_stays_within_the_bounds_and_in_whole_units() -> None:
+    found = play_group(line(4, 4, 4), wants(Wanted(99, 99_999), Wanted(0, 1), Wanted(2, 101)))
+    assert found.replicas.tolist() == [4, 20, 2]
+    assert found.size.tolist() == [0.5, 3.5, 0.15]
+
+
+def test_need_is_seen_also_where_it_is_more_than_is_requested() -> None:
+    looks: list[Look] = []
+
+    def begin(shape: Shape) -> Callable[[Look], Wanted]:
+        def look_at(look: Look) -> Wanted:
+            looks.append(look)
+            return Wanted(look.replicas, look.size)
+
+        _ = shape
+        return look_at
+
+    play_group(line(8, 2), begin)
+    assert [look.used for look in looks] == [2000, 500]
+
+
+def test_the_oracle_chooses_replicas_and_size() -> None:
+    assert oracle(line(8, 1, 0.05)).tolist() == [8, 1, 0.5]  # two of the least size, which is a quarter of the usual
+
+
+def test_a_score_counts_what_was_ordered_missed_added_and_resized() -> None:
+    replicas, size = np.array([4.0, 4.0, 6.0, 6.0]), np.array([1.0, 1.0, 1.0, 0.5])
+    played = GroupPlayed(replicas, np.array([4.0, 4.0, 4.0, 6.0]), size)
+    assert group_score(line(4, 4, 5, 3, step=900.0), played) == GroupScore(
+        cost=17 / 16.0,
+        insufficient_percent=100 / 16,
+        throttled_percent=25.0,
+        restarts_per_hour=6.0,
+        replicas_per_hour=2.0,
+    )
+
+
+def test_looks_come_every_minute_or_on_fine_recordings_every_15_seconds() -> None:
+    coarse = Recording("coarse", np.arange(0.0, 3600.0, 300.0), np.ones(12))
+    fine = Recording("fine", np.arange(0.0, 60.0), np.ones(60))
+    assert [group_timeline(each, 1.0).step for each in (coarse, fine)] == [60.0, 15.0]
+
+
+@pytest.mark.parametrize("name", list(GROUP_PLAYERS))
+def test_every_policy_follows_a_load_that_rises_and_falls(name: str) -> None:
+    demand = [1.0] * 30 + [6.0] * 90 + [1.0] * 60
+    recording = line(*demand)
+    found = play_group(recording, GROUP_PLAYERS[name])
+    assert REPLICAS.min <= found.replicas.min() <= found.replicas.max() <= REPLICAS.max
+    given = found.serving * found.size
+    assert given[100:119].min() >= 6.0
+    assert given[100] > given[20]
+
+
+def test_the_tables_name_every_policy_and_the_whole(tmp_path: Path) -> None:
+    path = tmp_path / "short.csv"
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{at * 60},{1 + at % 3}\n" for at in range(60)))
+    status, out, _ = run("--trace", str(path), "--trace", str(path), "--group", "--policy", "hpa", "tortoise")
+    assert status == 0
+    assert out.count("short: 0.9 h scored every 60 s") == 2
+    assert out.count("tortoise") == 3
+    status, out, _ = run("--trace", str(path), "--group", "--policy", "vertical", "--json")
+    found = json.loads(out)
+    assert (status, list(found["overall"]), found["recordings"][0]["name"]) == (0, ["vertical"], "short")
+
+
+def test_a_picture_is_the_same_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "short.csv"
+    path.write_text("seconds,cpu_cores\n" + "".join(f"{at * 60},{1 + at % 3}\n" for at in range(30)))
+    pictures = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    for picture in pictures:
+        assert run("--trace", str(path), "--group", "--policy", "hpa", "vertical", "--plot", str(picture))[0] == 0
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
+
+
+def test_a_policy_for_single_vms_is_refused_for_a_group() -> None:
+    status, _, err = run("--group", "--policy", "vpa")
+    assert (status, err) == (
+        2,
+        f"autoscale replay: --policy: expected any of {', '.join(GROUP_PLAYERS)} with --group, got vpa\n",
+    )
