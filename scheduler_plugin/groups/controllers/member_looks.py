@@ -43,6 +43,12 @@ class MemberLooks:
         self._looks.update({uid_of(vm): _Look(now, answer) for vm, answer in zip(stale, answers, strict=True)})
         return {uid: self._looks[uid].state for uid in wanted}
 
+    async def loads(self, vms: Iterable[JsonObject]) -> dict[str, float | None]:
+        """How many CPUs of each VM are busy, by UID."""
+        asked = list(vms)
+        answers = await asyncio.gather(*(self._agents.busy_cores(vm) for vm in asked))
+        return {uid_of(vm): answer for vm, answer in zip(asked, answers, strict=True)}
+
     def forget(self, uid: str) -> None:
         """The VM is gone."""
         self._looks.pop(uid, None)

@@ -12,10 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    child,
+    is_leaving,
+    items,
+    name_of,
+    text,
+    uid_of,
+    version_of,
+    whole,
+)
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -31,9 +42,12 @@ from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.writer import TIMEOUT
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
-from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name
+from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
+from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
 from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
 from scheduler_plugin.groups.objects.group_status import group_status, refused_status
 from scheduler_plugin.groups.objects.read_endpoint import (
     differs,
@@ -42,21 +56,27 @@ from scheduler_plugin.groups.objects.read_endpoint import (
     listed_uids,
     read_service,
 )
-from scheduler_plugin.groups.objects.vm_group import MOST_REPLICAS, InvalidGroupError, VmGroup, parse_vm_group
+from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
 from scheduler_plugin.groups.objects.writes import Write, difference
 
 UNSETTLED: Final = Seconds(1.0)
 """How soon a group is looked at again whose replicas start or leave: their databases send no events."""
 
+LOAD_INTERVAL: Final = Seconds(5.0)
+"""How often a group that scales itself is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One group as it is: the object, what it asks for, its VMs and members, and the slice where there is one."""
+    """One group as it is: the object, what it asks for, its members, and the slice where there is one. ``decision`` is
+    how it scales itself, None where it does not.
+    """
 
     found: Json
     group: VmGroup
     members: tuple[Member, ...]
     slice: Json | None
+    decision: ScalingDecision | None = None
 
 
 class VmGroupController:
@@ -69,7 +89,7 @@ class VmGroupController:
         self._looks = MemberLooks(agents, context.clock)
         self._queue = WorkQueue(context.clock)
         self._vms: dict[ObjectName, set[ObjectName]] = {}
-        context.cache.listen(VM_GROUPS, lambda change: self._queue.add(change.name))
+        context.cache.listen(VM_GROUPS, self._group_changed)
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
 
     def look_at(self, name: ObjectName) -> None:
@@ -100,11 +120,32 @@ class VmGroupController:
                 found, {**child(found, "status"), **refused_status(found, str(error), self._now())}
             )
             return
-        seen = await self._look(found, group)
+        seen = await self._scaled(await self._look(found, group))
+        group = seen.group
         plan = plan_group(group.spec, seen.members, bool(group.primary_uid), self._taken(group))
         await self._carry_out(seen, plan)
         settled = len(plan.serving) == group.spec.replicas and not plan.held_back
-        self._queue.add(name, self._context.interval() if settled else plan.look_again or UNSETTLED)
+        interval = self._context.interval() if group.scaling is None else LOAD_INTERVAL
+        self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
+
+    async def _scaled(self, seen: _Seen) -> _Seen:
+        """The group once it has scaled itself, where it does; the same group where nothing changes."""
+        group = seen.group
+        if group.scaling is None:
+            return seen
+        current = group.spec.replicas
+        decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
+        if decision.replicas == current:
+            return replace(seen, decision=decision)
+        body: Json = {"spec": {"replicas": decision.replicas}}
+        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(seen.found))
+        await self._context.writer.do(scale)
+        await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
+        found = await self._read(VM_GROUPS, group.name)
+        if found is not None:
+            self._context.cache.learn(VM_GROUPS, found)
+        scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
+        return replace(seen, found=found or seen.found, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         slice_ = await self._read(ENDPOINT_SLICES, endpoint_name(group.name))
@@ -123,7 +164,11 @@ class VmGroupController:
         states = await self._looks.look(asked)
         wall = self._context.clock.wall()
         members = [read_member(vm, group, listed, states.get(uid_of(vm)), wall) for vm in vms]
-        return _Seen(found, group, tuple(each for each in members if each is not None), slice_)
+        present = [each for each in members if each is not None]
+        if group.scaling is not None:
+            loads = await self._looks.loads(vm for vm, _ in asked)
+            present = [replace(each, busy_cores=loads.get(each.uid)) for each in present]
+        return _Seen(found, group, tuple(present), slice_)
 
     def _own(self, group: VmGroup) -> list[Json]:
         vms = [
@@ -158,7 +203,10 @@ class VmGroupController:
             name = ObjectName(namespace, gone.member.name)
             await self._context.writer.delete(VIRTUAL_MACHINES, name, gone.member.uid)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
-        await self._write_status(seen.found, group_status(seen.found, group, seen.members, plan, self._now()))
+        status = group_status(seen.found, group, seen.members, plan, self._now())
+        if seen.decision is not None:
+            status["scaling"] = scaling_status(seen.decision)
+        await self._write_status(seen.found, status)
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
         """Sets or removes the mark of a member that is about to leave."""
@@ -196,6 +244,14 @@ class VmGroupController:
     async def _tell(self, seen: _Seen, reason: str, note: str) -> None:
         about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(about, reason, note, is_warning=False))
+
+    def _group_changed(self, change: Change[Json]) -> None:
+        """Our own writes of the status are no news."""
+        generations = [
+            whole(each, "metadata", "generation") for each in (change.before, change.after) if each is not None
+        ]
+        if len(set(generations)) != 1 or len(generations) != 2:
+            self._queue.add(change.name)
 
     def _vm_changed(self, change: Change[Json]) -> None:
         for vm in (change.before, change.after):

@@ -8,26 +8,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
-from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.members import GroupSpec
+from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingMemory
+from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, duration_field, whole_field
+from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, read_memory, read_scaling
 
-MOST_REPLICAS: Final = 64
 POSTGRES: Final = 5432
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-
-
-class InvalidGroupError(ValueError):
-    """A VirtualMachineGroup breaks a rule; the message begins with the path of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,9 @@ class VmGroup:
     """What this project needs to know of a VirtualMachineGroup.
 
     ``template`` and ``replica_template`` have ``metadata`` and ``spec`` of the VMs to be made. ``port`` is where the
-    read endpoint serves. ``primary_uid`` is the primary that the status remembers, empty before there was one.
+    read endpoint serves. ``scaling`` is how the group scales itself, None where others say how many replicas there are;
+    ``scaled`` is what the status remembers of that. ``primary_uid`` is the primary that the status remembers, empty
+    before there was one.
     """
 
     name: ObjectName
@@ -44,6 +41,8 @@ class VmGroup:
     template: Json
     replica_template: Json
     port: int
+    scaling: Scaling | None
+    scaled: ScalingMemory
     primary_uid: str
     is_leaving: bool
 
@@ -73,7 +72,9 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
         spec=_spec(found, name),
         template=template,
         replica_template=replica_template,
-        port=_whole(found, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
+        port=whole_field(found, ("readEndpoint", "port"), POSTGRES, 1, 65_535),
+        scaling=read_scaling(found, replica_template),
+        scaled=read_memory(found),
         primary_uid=text(found, "status", "primary", "uid"),
         is_leaving=is_leaving(found),
     )
@@ -83,10 +84,10 @@ def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
     usual = GroupSpec(name.name, 0)
     spec = GroupSpec(
         name=name.name,
-        replicas=_whole(found, ("replicas",), 1, 0, MOST_REPLICAS),
-        max_lag=_duration(found, ("readEndpoint", "maxLag"), usual.max_lag),
-        grace=_duration(found, ("drain", "gracePeriod"), usual.grace),
-        drain_timeout=_duration(found, ("drain", "timeout"), usual.drain_timeout),
+        replicas=whole_field(found, ("replicas",), 1, 0, MOST_REPLICAS),
+        max_lag=duration_field(found, ("readEndpoint", "maxLag"), usual.max_lag),
+        grace=duration_field(found, ("drain", "gracePeriod"), usual.grace),
+        drain_timeout=duration_field(found, ("drain", "timeout"), usual.drain_timeout),
     )
     if spec.drain_timeout < spec.grace:
         raise InvalidGroupError(
@@ -108,25 +109,3 @@ def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
             f"spec.{field}.spec.guest.appendKernelCmdline: expected no {KERNEL_PRIMARY}: the group sets it for replicas"
         )
     return {"metadata": child(template, "metadata"), "spec": spec}
-
-
-def _whole(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
-    parent, leaf = child(found, "spec", *path[:-1]), path[-1]
-    if parent.get(leaf) is None:
-        return usual
-    value = parent[leaf]
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidGroupError(
-            f"spec.{'.'.join(path)}: expected a whole number from {least} to {most}, got {shown(value)}"
-        )
-    return whole(parent, leaf)
-
-
-def _duration(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
-    parent: Mapping[str, object] = child(found, "spec", *path[:-1])
-    if parent.get(path[-1]) is None:
-        return usual
-    try:
-        return parse_duration(parent[path[-1]])
-    except DurationError as error:
-        raise InvalidGroupError(f"spec.{'.'.join(path)}: {error}") from None

@@ -64,7 +64,7 @@ class Member:
     ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
     one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
     when it has been about to leave, None where it stays. ``listed``: the read endpoint has it now. ``database`` is
-    None where it cannot be asked at the moment.
+    None where it cannot be asked at the moment, and so is ``busy_cores``, how many of its CPUs have been busy lately.
     """
 
     name: str
@@ -80,6 +80,7 @@ class Member:
     draining: Seconds | None = None
     listed: bool = False
     database: DatabaseState | None = None
+    busy_cores: float | None = None
 
     @property
     def sessions(self) -> int:

@@ -159,6 +159,36 @@ async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled
         )
 
 
+async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_grow_and_takes_it_back() -> None:
+    async with story() as run:
+        await run.start()
+        scaling = {"minReplicas": 1, "maxReplicas": 2, "scaleUpDelay": "10s", "scaleDownDelay": "20s"}
+        await run.create(replicas=1, scaling=scaling)
+        run.databases.busy.update({"shop-replica-0": 1.0, "shop-replica-1": 1.0})
+        await run.pass_time(15)
+        assert await run.offered() == ["replica-0"]
+        run.databases.busy["shop-replica-0"] = 3.9
+        await run.pass_time(10)
+        assert await run.offered() == ["replica-0", "replica-1"]
+        run.databases.busy.update({"shop-replica-0": 0.5, "shop-replica-1": 0.5})
+        await run.pass_time(15)
+        assert (await run.status())["scaling"] == {
+            "replicas": 2,
+            "wanted": 1,
+            "rule": "Delay",
+            "message": "1.0 CPUs are busy, a replica may have 4 and use 70% of it; the delay of 20 s is not over",
+            "lastScaleUp": "2026-01-01T00:17:00Z",
+            "fewerSince": "2026-01-01T00:17:10Z",
+        }
+        await run.pass_time(25)
+        assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
+        notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
+        assert [note for note in notes if "→" in note] == [
+            "1 → 2 replicas: 3.9 CPUs are busy, a replica may have 4 and use 70% of it",
+            "2 → 1 replicas: 1.0 CPUs are busy, a replica may have 4 and use 70% of it",
+        ]
+
+
 async def test_the_slice_is_written_only_when_it_changes() -> None:
     async with story() as run:
         await run.start()

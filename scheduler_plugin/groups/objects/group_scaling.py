@@ -1,0 +1,51 @@
+"""How a VirtualMachineGroup scales itself: ``spec.scaling``, and what ``status.scaling`` remembers and says (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, text
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory
+from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, duration_field, whole_field
+
+MOST_REPLICAS: Final = 64
+_UTILIZATION: Final = 70
+_TIMES: Final = {"lastScaleUp": "last_up", "lastScaleDown": "last_down", "fewerSince": "fewer_since"}
+
+
+def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:
+    """How the group scales itself, None where it does not; ``template`` is that of its replicas, and makes a VM that
+    can be read. Raises ``InvalidGroupError``.
+    """
+    if not child(found, "spec", "scaling"):
+        return None
+    least = whole_field(found, ("scaling", "minReplicas"), 1, 0, MOST_REPLICAS)
+    most = whole_field(found, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
+    if most < least:
+        raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
+    named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
+    usual = Scaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
+    return Scaling(
+        usual.bounds,
+        usual.most,
+        whole_field(found, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
+        duration_field(found, ("scaling", "scaleUpDelay"), usual.up_delay),
+        duration_field(found, ("scaling", "scaleDownDelay"), usual.down_delay),
+    )
+
+
+def read_memory(found: JsonObject) -> ScalingMemory:
+    """What the group's status remembers; a time that cannot be read counts as none."""
+    times = {field: parse_timestamp(text(found, "status", "scaling", name)) for name, field in _TIMES.items()}
+    return ScalingMemory(**times)
+
+
+def scaling_status(decision: ScalingDecision) -> Json:
+    """What the status says of a decision: what was wanted, what was kept and by which rule (S1.11), and the memory."""
+    times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
+    remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
+    said: Json = {"replicas": decision.replicas, "wanted": decision.wanted, "message": decision.because, **remembered}
+    return {**said, "rule": decision.rule.value} if decision.rule is not None else said
