@@ -24,7 +24,6 @@ from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.groups.app import Program, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
-from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
 from scheduler_plugin.groups.web import probes_app
 from scheduler_plugin.web.limits import Limits
@@ -65,7 +64,7 @@ async def _run(options: argparse.Namespace) -> None:
     ):
         api, agents = HttpApi(http, found.token), HttpMemberAgents(to_agents, options.agents_port)
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        program = assemble(api, clock, settings, identity, every_policy(), agents)
+        program = assemble(api, clock, settings, identity, agents)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(program.run(api, clock))]
             if file is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.resources import VM_GROUPS, Resource
+from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -17,17 +16,24 @@ from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.writer import Writer
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.lease import Leadership
-from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
 
 @dataclass(slots=True)
 class InForce:
-    """The settings in force; replaced while the program runs."""
+    """The settings in force, with the Tortoises' global configuration; replaced while the program runs."""
 
     settings: GroupsSettings
+    configuration: Configuration
+
+    @classmethod
+    def of(cls, settings: GroupsSettings) -> InForce:
+        """Those settings."""
+        return cls(settings, settings.configuration())
 
     @property
     def interval(self) -> Seconds:
@@ -62,7 +68,7 @@ class Program:
 
     def use(self, settings: GroupsSettings) -> None:
         """New settings: every group is looked at again."""
-        self.in_force.settings = settings
+        self.in_force.settings, self.in_force.configuration = settings, settings.configuration()
         self.look_at_all()
 
     def look_at(self, kind: str, name: ObjectName) -> None:
@@ -95,21 +101,15 @@ class Program:
         self.telemetry.became_ready()
 
 
-def assemble(  # noqa: PLR0913, PLR0917 - each is what tests replace
-    api: KubernetesApi,
-    clock: Clock,
-    settings: GroupsSettings,
-    identity: str,
-    policies: Iterable[GroupPolicy],
-    agents: MemberAgents | None = None,
+def assemble(
+    api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, agents: MemberAgents | None = None
 ) -> Program:
     """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
-    every = tuple(policies)
-    telemetry = GroupsTelemetry()
-    kinds: tuple[Resource, ...] = (*AROUND, VM_GROUPS, *(policy.kind for policy in every))
+    in_force, telemetry = InForce.of(settings), GroupsTelemetry()
+    every = every_policy(lambda: in_force.configuration)
+    kinds: tuple[Resource, ...] = (*AROUND, *(policy.kind for policy in every))
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
-    in_force = InForce(settings)
     program = Program(cache, leadership, telemetry, in_force)
     leadership.on_change = program.led
     writer = Writer(api, leadership, clock, telemetry.wrote)

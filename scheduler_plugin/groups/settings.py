@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -16,7 +16,9 @@ from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.lease import LeaseTerms
+from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
@@ -43,10 +45,21 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest."""
+    """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest.
+
+    ``tortoise`` is the global configuration of all Tortoises, in upstream's names.
+    """
 
     lease: LeaseSettings = LeaseSettings()
     interval_seconds: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
+    tortoise: dict[str, Any] = {}
+
+    def configuration(self) -> Configuration:
+        """The Tortoises' global configuration. Raises ``SettingsError``."""
+        try:
+            return read_configuration(self.tortoise)
+        except ConfigurationError as error:
+            raise SettingsError(f"tortoise.{error}") from None
 
 
 def parse_settings(text: str) -> GroupsSettings:
@@ -56,6 +69,7 @@ def parse_settings(text: str) -> GroupsSettings:
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
     settings.lease.terms()
+    settings.configuration()
     return settings
 
 

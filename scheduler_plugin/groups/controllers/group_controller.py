@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.work_queue import WorkQueue
@@ -33,7 +33,9 @@ from scheduler_plugin.groups.lease import NotLeadingError
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
-from scheduler_plugin.groups.policies.judgement import Facts, Judgement, judge
+from scheduler_plugin.groups.policies.companions import hpa_changes, hpa_write
+from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.judgement import Judgement, judge
 from scheduler_plugin.groups.policies.notices import refused, scaled, stopped, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -105,8 +107,12 @@ class GroupController:
             await self._tell_stopped(facts, found)
         if found.intent is not None and facts.target is not None and facts.arrangement is not None:
             reference = facts.arrangement.target
+            if facts.hpa is not None and (fields := hpa_changes(facts.hpa, found.intent.hpa)):
+                await self._do(hpa_write(facts.hpa, fields))
             await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
             group = await self._write_status(group, without_intent(group, found.intent))
+        if found.drop is not None:
+            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, name_of(found.drop), uid_of(found.drop))
         if facts.target is not None:
             await self._pods.bring(facts.target, found.sizes)
         if found.inbox is not None:

@@ -20,7 +20,7 @@ from scheduler_plugin.groups.controllers.references import Claimant, Key, Refere
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS
-from scheduler_plugin.groups.policies.judgement import Facts
+from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)

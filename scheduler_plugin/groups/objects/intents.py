@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
 from scheduler_plugin.groups.core.workload import NOTHING, Container, Decision, ResourceList, Workload
@@ -22,13 +22,15 @@ from scheduler_plugin.groups.objects.amounts import read_container, write_contai
 class Intent:
     """From what to what; ``at`` is when it was decided, in RFC 3339. A part that does not change is None or empty.
 
-    ``before`` and ``after`` have the same containers, and of each the same amounts.
+    ``before`` and ``after`` have the same containers, and of each the same amounts. ``hpa`` are fields of the spec of
+    the HPA beside the group, which have no other writer.
     """
 
     at: str
     replicas: tuple[int, int] | None = None
     before: tuple[Container, ...] = ()
     after: tuple[Container, ...] = ()
+    hpa: Json = field(default_factory=dict)
 
     @property
     def grows(self) -> bool:
@@ -41,6 +43,8 @@ class Intent:
         words += [
             f"{after.name}: {_words(before, after)}" for before, after in zip(self.before, self.after, strict=True)
         ]
+        words += [f"HPA {name} {value}" for name, value in self.hpa.items() if isinstance(value, int)]
+        words += ["HPA metrics"] if "metrics" in self.hpa else []
         return "; ".join(words)
 
 
@@ -53,15 +57,15 @@ class Progress:
     is_overtaken: bool = False
 
 
-def intent_of(decision: Decision, workload: Workload, at: str) -> Intent | None:
-    """What carrying out ``decision`` means for ``workload``; None where it changes nothing."""
+def intent_of(decision: Decision, workload: Workload, at: str, hpa: Json) -> Intent | None:
+    """What carrying out ``decision`` means for ``workload``, with fields of an HPA; None where it changes nothing."""
     changes = decision.replicas is not None and decision.replicas != workload.replicas
     after = tuple(each for each in decision.containers if workload.container(each.name) is not None)
     before = tuple(_same_amounts(workload.container(each.name) or each, each) for each in after)
     replicas = (workload.replicas, decision.replicas) if changes and decision.replicas is not None else None
-    if replicas is None and before == after:
-        return None
-    return Intent(at, replicas, before, after) if before != after else Intent(at, replicas)
+    if before == after:
+        before = after = ()
+    return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
 
 
 def progress(intent: Intent, workload: Workload) -> Progress:
@@ -94,7 +98,7 @@ def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
 
 def write_intent(intent: Intent) -> Json:
     """The intent as JSON."""
-    body: Json = {"at": intent.at}
+    body: Json = {"at": intent.at, **({"hpa": intent.hpa} if intent.hpa else {})}
     if intent.replicas is not None:
         body["replicas"] = {"from": intent.replicas[0], "to": intent.replicas[1]}
     if intent.after:
@@ -116,7 +120,8 @@ def read_intent(status: JsonObject) -> Intent | None:
         return None
     replicas = child(body, "replicas")
     steps = (whole(replicas, "from"), whole(replicas, "to")) if replicas else None
-    return Intent(text(body, "at"), steps, tuple(old for old, _ in pairs), tuple(new for _, new in pairs))
+    before, after = tuple(old for old, _ in pairs), tuple(new for _, new in pairs)
+    return Intent(text(body, "at"), steps, before, after, child(body, "hpa"))
 
 
 def _pairs(body: JsonObject) -> Iterator[tuple[Container, Container]]:

@@ -50,21 +50,29 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
     """
     where, what = ObjectName(name_of(owner).namespace, name), resource.kind
     if found is None:
-        metadata = {"name": name, "namespace": where.namespace, "ownerReferences": [owner_reference(owner)]}
-        body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
-        return Write(what, resource, where, body, creates=True)
+        return creation(resource, owner, name, spec)
     patch = _spec_patch(child(found, "spec"), spec)
     if not is_owned_by(found, owner):
-        refuse_foreign(found, resource)
+        refuse_foreign(found, resource, owner)
         others = items(found, "metadata", "ownerReferences")
         patch["metadata"] = {"ownerReferences": [*others, owner_reference(owner)]}
     return Write(what, resource, where, patch, version=version_of(found)) if patch else None
 
 
-def refuse_foreign(found: JsonObject, resource: Resource) -> None:
-    """Raises ``ForeignObjectError`` where the object has a controller."""
+def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
+    """Makes an object beside ``owner``; ``owned``: it goes when the owner goes."""
+    where = ObjectName(name_of(owner).namespace, name)
+    metadata: Json = {"name": name, "namespace": where.namespace}
+    if owned:
+        metadata["ownerReferences"] = [owner_reference(owner)]
+    body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+    return Write(resource.kind, resource, where, body, creates=True)
+
+
+def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
+    """Raises ``ForeignObjectError`` where the object has another controller than ``group``."""
     owner = controller_of(found)
-    if owner is not None:
+    if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
 

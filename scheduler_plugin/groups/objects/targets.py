@@ -17,7 +17,14 @@ from typing import Final
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, texts, version_of, whole
-from protocol.kubernetes.resources import DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+    Resource,
+)
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Resources
@@ -63,6 +70,7 @@ _KINDS: Final = (
     TargetKind(STATEFUL_SETS),
     TargetKind(REPLICA_SETS),
     TargetKind(VIRTUAL_MACHINES, Shape.VM),
+    TargetKind(VM_GROUPS, Shape.NONE),
 )
 TARGET_KINDS: Final = {(each.resource.group, each.resource.kind): each for each in _KINDS}
 """Everything that can be scaled, by API group and kind."""
@@ -113,6 +121,8 @@ def _vm(target: JsonObject) -> Workload:
 
 def selector_of(target: JsonObject) -> str:
     """The label selector of the target's pods, as ``/scale`` shows it; empty where it has none."""
+    if shown := text(target, "status", "selector"):
+        return shown
     return ",".join(f"{key}={value}" for key, value in sorted(texts(target, "spec", "selector", "matchLabels").items()))
 
 

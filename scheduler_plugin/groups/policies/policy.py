@@ -8,6 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -24,10 +25,13 @@ class InvalidSpecError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: it is only read, and has to be there."""
+    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the ruling says what becomes of it, and unless
+    it ``may_be_missing`` it has to be there.
+    """
 
     name: str
     spec: Json | None = None
+    may_be_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,10 @@ class Arrangement:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a policy decides from: the group, its target as a workload, the HPA and VPA as they are, and the time."""
+    """What a policy decides from: the group, its target as it is and as a workload, the HPA and VPA, and the time."""
 
     group: JsonObject
+    target: JsonObject
     workload: Workload
     hpa: JsonObject | None
     vpa: JsonObject | None
@@ -58,19 +63,30 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
+class NewHpa:
+    """An HPA to be made under the name of the group's companion; ``goes_along``: it is deleted with the group."""
+
+    spec: Json
+    goes_along: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Ruling:
     """What a policy decided.
 
-    ``status`` is its part of the status, memory included; ``unwritten`` the same where nothing of the decision can be
-    written, because sizes come in steps. ``hpa`` are fields of the HPA's spec that it sets,
-    ``annotations`` those of the target. ``waits_for`` says which recommendation is missing, empty where none is.
+    ``status`` is its part of the status, memory included; ``unwritten`` is that part where nothing of the decision
+    can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
+    ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
+    None removes one. ``waits_for`` says which recommendation is missing, empty where none is.
     """
 
     decision: Decision
     status: Json = field(default_factory=dict)
-    unwritten: Json = field(default_factory=dict)
+    unwritten: Json | None = None
     hpa: Json = field(default_factory=dict)
-    annotations: Json = field(default_factory=dict)
+    new_hpa: NewHpa | None = None
+    drops_hpa: bool = False
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
     waits_for: str = ""
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from scheduler_plugin.groups.app import Program, assemble
-from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -45,7 +44,7 @@ class World:
     async def start(self, identity: str = "first", way: Connection | None = None) -> Program:
         """A new process; ready, and with the Lease where nobody else holds it."""
         way = way or self.cluster.connection()
-        program = assemble(way, self.clock, self.settings, identity, every_policy())
+        program = assemble(way, self.clock, self.settings, identity)
         self.processes[identity] = program
         self.tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.clock.advance(0)

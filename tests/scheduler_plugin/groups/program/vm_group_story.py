@@ -49,7 +49,7 @@ class Story:
         settings = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
         way = way or self.cluster.connection()
         identity = f"process-{len(self._tasks)}"
-        program = assemble(way, self.clock, settings, identity, (), self.databases)
+        program = assemble(way, self.clock, settings, identity, self.databases)
         self._tasks.append(asyncio.create_task(program.run(way, self.clock)))
         await self.pass_time(3)
         return program

@@ -1,0 +1,59 @@
+"""What is known of one group and of what is around it, and why that may be too little to scale anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from protocol.kubernetes.objects import JsonObject
+from scheduler_plugin.groups.core.workload import Workload
+from scheduler_plugin.groups.objects.targets import TargetKind
+from scheduler_plugin.groups.objects.writes import Write
+from scheduler_plugin.groups.policies.policy import Arrangement
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One group and what is known of its surroundings. ``arrangement`` is None, and ``fault`` says why, where the group
+    cannot be read.
+
+    ``rival`` is the older group that scales the same target, ``others`` are HPAs beside the group's own that scale it;
+    both empty where there are none. ``pause`` is how long a scaling is left alone.
+    """
+
+    group: JsonObject
+    arrangement: Arrangement | None = None
+    fault: str = ""
+    target: JsonObject | None = None
+    hpa: JsonObject | None = None
+    vpa: JsonObject | None = None
+    rival: str = ""
+    others: tuple[str, ...] = ()
+    pause: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why nothing is scaled: ``reason`` in CamelCase, ``message`` for people."""
+
+    reason: str
+    message: str
+
+
+class StopError(Exception):
+    """Nothing may be scaled; ``problem`` says why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.problem = Problem(reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group."""
+
+    arrangement: Arrangement
+    target: JsonObject
+    kind: TargetKind
+    template: Workload
+    upkeep: tuple[Write, ...]

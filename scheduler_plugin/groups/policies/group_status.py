@@ -1,0 +1,91 @@
+"""A group's status beside its policy's memory: conditions, what was kept back, what ``/scale`` shows, sizes of pods."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from protocol.kubernetes.conditions import condition, stamped
+from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
+from protocol.kubernetes.timestamps import timestamp
+from scheduler_plugin.groups.core.workload import Container, Kept
+from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.targets import Shape, selector_of
+from scheduler_plugin.groups.policies.facts import Found
+from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
+
+ABLE: Final = "AbleToScale"
+ACTIVE: Final = "ScalingActive"
+LIMITED: Final = "ScalingLimited"
+WRITABLE: Final = "TargetWritable"
+"""False once a write was refused for good; it goes when a scaling has been carried out."""
+
+
+def mirror(found: Found) -> Json:
+    """What ``/scale`` of the group shows: an HPA that recommends to it looks there for pods and replicas."""
+    if found.kind.shape is Shape.VM:
+        return {"replicas": found.template.replicas}
+    return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
+
+
+def kept_sizes(status: JsonObject, found: Found) -> tuple[Container, ...]:
+    """What running pods were resized to, as long as the template is as it was then."""
+    if not found.arrangement.in_place:
+        return ()
+    try:
+        kept = tuple(read_container(each, "status.sizes") for each in items(status, "sizes", "inPlace"))
+        template = tuple(read_container(each, "status.sizes") for each in items(status, "sizes", "template"))
+    except ValueError:
+        return ()
+    return kept if template == found.template.containers else ()
+
+
+def merged_sizes(old: tuple[Container, ...], new: tuple[Container, ...]) -> tuple[Container, ...]:
+    """``old`` with what ``new`` gives, by name."""
+    merged = {each.name: each for each in old}
+    for each in new:
+        before = merged.get(each.name, Container(each.name))
+        merged[each.name] = Container(each.name, each.requests.over(before.requests), each.limits.over(before.limits))
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def written_sizes(sizes: tuple[Container, ...], template: tuple[Container, ...]) -> Json:
+    """What running pods were resized to, and from which template, as fields of the status."""
+    if not sizes:
+        return {}
+    pair = (("inPlace", sizes), ("template", template))
+    return {"sizes": {name: [write_container(each) for each in containers] for name, containers in pair}}
+
+
+def shown(kept: Kept) -> Json:
+    """A wish that did not go through, for people (S1.11)."""
+    return {
+        "subject": kept.subject,
+        "wanted": str(kept.wanted),
+        "kept": None if kept.kept is None else str(kept.kept),
+        "rule": kept.rule.value,
+        "message": kept.message,
+    }
+
+
+def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> list[Json]:
+    """The conditions of a group that is scaled."""
+    kept = ruling.decision.kept
+    active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
+    limited = (
+        ("True", kept[0].rule.value, f"{kept[0].subject}: {kept[0].message}") if kept else ("False", "AsWanted", "")
+    )
+    return [
+        condition(group, ABLE, "True", "TargetFound", f"scales {arrangement.target}"),
+        condition(group, ACTIVE, *active),
+        condition(group, LIMITED, *limited),
+        *(condition(group, kind, "True", reason, message) for kind, reason, message in arrangement.remarks),
+        *(each for each in items(group, "status", "conditions") if text(each, "type") == WRITABLE),
+    ]
+
+
+def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
+    """``status`` with those conditions, for the generation of the group that was looked at."""
+    generation = whole(group, "metadata", "generation")
+    body: Json = {**status, "observedGeneration": generation, "conditions": conditions}
+    return stamped(body, timestamp(now.timestamp()))

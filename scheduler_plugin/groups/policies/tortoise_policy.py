@@ -1,0 +1,130 @@
+"""A Tortoise behind the interface of all groups: the HPA that it manages, its VPA, or a VM's floor (S3.1, S3.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocol.floors import Floor, decode_floor, encode_floor
+from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_of
+from protocol.kubernetes.resources import TORTOISES, Resource
+from protocol.names import ANNOTATION_FLOOR
+from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
+from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Seen
+from scheduler_plugin.groups.core.workload import Decision, VerticalRecommendation
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
+from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
+    metrics_missing_since,
+    read_autoscaler,
+    write_autoscaler,
+)
+from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
+from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+from scheduler_plugin.groups.policies.policy import (
+    Arrangement,
+    Companion,
+    InvalidSpecError,
+    NewHpa,
+    Ruling,
+    Situation,
+)
+
+
+class TortoisePolicy:
+    """``GroupPolicy`` of Tortoises. ``configuration`` gives the cluster's global configuration as it is now."""
+
+    def __init__(self, configuration: Callable[[], Configuration]) -> None:
+        self._configuration = configuration
+
+    @property
+    def kind(self) -> Resource:
+        """``tortoises.autoscaling.mercari.com``."""
+        return TORTOISES
+
+    def arrangement(self, group: JsonObject) -> Arrangement:
+        """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
+        found = self._parsed(group)
+        reference = _reference(found)
+        try:
+            target = read_reference(reference, "spec.targetRefs.scaleTargetRef")
+        except InvalidTargetError as error:
+            raise InvalidSpecError(str(error)) from None
+        if found.target.is_vm:
+            return Arrangement(target, hpa_asks_group=False)
+        hpa = Companion(found.hpa, may_be_missing=found.spec.autoscaler is None)
+        vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, reference))
+        return Arrangement(target, hpa, vpa, hpa_asks_group=False)
+
+    def rule(self, situation: Situation) -> Ruling:
+        """What the memory of its slots and the VPA's recommendation come to."""
+        found = self._parsed(situation.group)
+        return self._floored(found, situation) if found.target.is_vm else self._scaled(found, situation)
+
+    def _parsed(self, group: JsonObject) -> Tortoise:
+        try:
+            return parse_tortoise(group, self._configuration())
+        except InvalidTortoiseError as error:
+            raise InvalidSpecError(str(error)) from None
+
+    def _scaled(self, found: Tortoise, situation: Situation) -> Ruling:
+        status, hpa, configuration = child(situation.group, "status"), situation.hpa, found.spec.configuration
+        autoscaler = None if hpa is None else read_autoscaler(hpa)
+        vertical, missing = _recommended(situation)
+        seen = Seen(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
+        memory = read_memory(status, configuration)
+        decided, after = decide(found.spec, situation.workload, seen, memory, situation.now)
+        changes = decided.autoscaler is not None and decided.autoscaler != autoscaler
+        return Ruling(
+            decided.decision,
+            status=write_status(after, decided),
+            hpa=write_autoscaler(decided.autoscaler) if changes and decided.autoscaler is not None else {},
+            new_hpa=_new_hpa(found, decided) if hpa is None else None,
+            drops_hpa=decided.autoscaler is None and found.spec.autoscaler is None,
+            waits_for=missing,
+        )
+
+    def _floored(self, found: Tortoise, situation: Situation) -> Ruling:
+        status, configuration = child(situation.group, "status"), found.spec.configuration
+        vm = parse_virtual_machine(situation.target)
+        peaks = read_peaks(status, configuration).learned(vm.use, configuration.layout, situation.now)
+        size = wanted_floor(peaks, found.spec.mode, vm.bounds, situation.now)
+        floor = renewed(_floor(situation.target), size, situation.now)
+        said = "no floor" if floor is None else f"a floor of {floor.size}"
+        return Ruling(
+            Decision(explanation=(f"{said}, from what this hour needed before",)),
+            status=write_peaks(peaks, found.spec.mode),
+            annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
+        )
+
+
+def _reference(found: Tortoise) -> dict[str, object]:
+    return {"apiVersion": found.target.api_version, "kind": found.target.kind, "name": found.target.name}
+
+
+def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
+    """An HPA of the Tortoise's own, where there should be one; an attached one is not made."""
+    if decided.autoscaler is None or found.spec.autoscaler is not None:
+        return None
+    behavior = {"behavior": found.behavior} if found.behavior else {}
+    spec = {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": _reference(found)}
+    return NewHpa(spec, found.deletes_all)
+
+
+def _recommended(situation: Situation) -> tuple[VerticalRecommendation | None, str]:
+    """What the VPA says, and why it is not used where it says nothing."""
+    try:
+        found = None if situation.vpa is None else vertical_of(situation.vpa)
+    except ValueError as error:
+        return None, str(error)
+    return found, "" if found is not None else "the VPA recommends nothing yet"
+
+
+def _floor(vm: JsonObject) -> Floor | None:
+    """The floor that the VM has; None where it has none, or one that cannot be read."""
+    try:
+        return decode_floor(annotations_of(vm)[ANNOTATION_FLOOR])
+    except (KeyError, ValueError):
+        return None
