@@ -23,18 +23,29 @@ from scheduler_plugin.groups.core.workload import Rule, Workload
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A wish with the value to write, and the rule that keeps it from being written; None where it is written."""
+    """A wish with the value to write and ``why``, and the rule that keeps it from being written; None where it is.
+
+    ``message`` says more of that rule.
+    """
 
     wish: Wish
+    why: str
     rule: Rule | None = None
     message: str = ""
+
+
+def gated(gates: Gates, wish: Wish, why: str) -> Answer:
+    """The wish, held back where a gate does so."""
+    rule = gates.rule(wish)
+    return Answer(wish, why, rule, gates.message(wish, rule) if rule else "")
 
 
 def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical: VerticalWishes) -> list[Answer]:
     """HPA preferred, HPA biased, VPA biased and mixed: of the wishes that may go now, the mode chooses."""
     wishes = (*([] if horizontal is None else [horizontal]), *vertical.wishes)
-    gated = [Answer(wish, gates.rule(wish)) for wish in wishes]
-    free = [answer.wish for answer in gated if answer.rule is None]
+    why = f"mode {gates.spec.mode}"
+    answers = [gated(gates, wish, why) for wish in wishes]
+    free = [answer.wish for answer in answers if answer.rule is None]
     spec, current = gates.spec, workload.replicas
     desired = next((wish.value for wish in free if wish.resource is None), current)
     deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
@@ -46,8 +57,8 @@ def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical:
         return may.up if wish.grows else may.down
 
     return [
-        answer if answer.rule or chosen(answer.wish) else Answer(answer.wish, Rule.POLICY, f"mode {spec.mode}")
-        for answer in gated
+        answer if answer.rule or chosen(answer.wish) else Answer(answer.wish, why, Rule.POLICY, why)
+        for answer in answers
     ]
 
 
@@ -85,9 +96,8 @@ def _weighted_size(gates: Gates, wish: Wish, weight: Fraction, replicas: int) ->
 
 
 def _answered(gates: Gates, wish: Wish, weight: Fraction) -> Answer:
-    if wish.value == wish.now:
-        return Answer(wish, Rule.WEIGHT, f"weight {float(weight):g}")
-    return Answer(wish, gates.rule(wish), f"weight {float(weight):g}")
+    why = f"weight {float(weight):g}"
+    return Answer(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
 
 
 def written(answers: Iterable[Answer]) -> list[Wish]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.min_change import DEFAULT_MIN_CHANGE, is_enough, threshold
@@ -38,20 +40,33 @@ class Gates:
     def rule(self, wish: Wish) -> Rule | None:
         """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None where it may go."""
         rules, urgent = self.rules(wish), self.is_urgent(wish)
-        last = self.memory.last_up if wish.grows else self.memory.last_down
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE
-        if not urgent and not delay_passed(last, self.now, rules.delay):
+        if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
             return Rule.DELAY
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
             return Rule.MAINTENANCE_WINDOW
-        return None if urgent or self._is_enough(wish, rules) else Rule.MIN_CHANGE
+        return None if urgent or is_enough(wish.now, wish.value, self._least(wish)) else Rule.MIN_CHANGE
+
+    def message(self, wish: Wish, rule: Rule) -> str:
+        """What people should know of ``rule`` holding ``wish`` back."""
+        if rule is Rule.DELAY:
+            until = (self._last(wish) or self.now) + timedelta(seconds=self.rules(wish).delay)
+            return f"until {until.astimezone(UTC):%H:%M:%S} UTC"
+        if rule is Rule.MAINTENANCE_WINDOW:
+            return f"until the window, {self.spec.window}" if self.spec.window else "there is no window"
+        if rule is Rule.MIN_CHANGE:
+            return f"a change of less than {wish.shown(ceil(self._least(wish)))}"
+        return "update mode Off"
+
+    def _last(self, wish: Wish) -> datetime | None:
+        return self.memory.last_up if wish.grows else self.memory.last_down
 
     def _in_window(self) -> bool:
         return self.spec.window is not None and self.spec.window.contains(self.now)
 
-    def _is_enough(self, wish: Wish, rules: DirectionRules) -> bool:
+    def _least(self, wish: Wish) -> Fraction:
         if wish.resource is None:
-            return True
-        default = DEFAULT_MIN_CHANGE[wish.resource].value
-        return is_enough(wish.now, wish.value, threshold(rules.min_change[wish.resource], wish.now, default))
+            return Fraction(0)
+        params = self.rules(wish).min_change[wish.resource]
+        return threshold(params, wish.now, DEFAULT_MIN_CHANGE[wish.resource].value)

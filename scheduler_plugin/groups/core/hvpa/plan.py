@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.answers import Answer
+from scheduler_plugin.groups.core.hvpa.answers import Answer, gated
 from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs
@@ -20,7 +21,8 @@ from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec
 from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
 from scheduler_plugin.groups.core.workload import Container, Recommendations, Rule, Workload
 
-SIZES_FIRST = "sizes grow first"
+WHY: Final = "effective intervals"
+SIZES_FIRST: Final = "sizes grow first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,14 @@ class Plan:
 
 
 def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> Plan:
-    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
+    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on.
+
+    While no need is known replicas only grow: what an HPA insists on does not say that fewer are enough.
+    """
     needs = total_needs(spec, workload, recommendations)
     bounds = replica_bounds(spec, recommendations)
-    if not needs and recommendations.horizontal is None:
-        return Plan(spec.replicas.clamp(workload.replicas), ())
+    if not needs:
+        return Plan(bounds.clamp(workload.replicas), ())
 
     def most(need: Need, replicas: int) -> Amount | None:
         return _most(spec, need, replicas)
@@ -58,36 +63,34 @@ def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
     count = Wish(now, then, then)
     if now == then:
         return _sizes(gates, workload, plan.needs, then, shrinks=True)
-    rule = gates.rule(count)
-    if rule:
-        return [Answer(count, rule), *_sizes(gates, workload, plan.needs, now, shrinks=True)]
+    answer = gated(gates, count, WHY)
+    if answer.rule:
+        return [answer, *_sizes(gates, workload, plan.needs, now, shrinks=True)]
     if then > now:
-        return [Answer(count), *_sizes(gates, workload, plan.needs, then, shrinks=False)]
+        return [answer, *_sizes(gates, workload, plan.needs, then, shrinks=False)]
     sizes = _grown_first(_sizes(gates, workload, plan.needs, then, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
-        return [Answer(count, Rule.POLICY, SIZES_FIRST), *sizes]
-    return [Answer(count), *sizes]
+        return [Answer(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
+    return [answer, *sizes]
 
 
 def _grown_first(sizes: Sequence[Answer]) -> list[Answer]:
-    return [Answer(each.wish) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each for each in sizes]
+    return [Answer(each.wish, WHY) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each for each in sizes]
 
 
 def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: int, *, shrinks: bool) -> list[Answer]:
     """Each need's size at so many replicas. A size shrinks only as far as those replicas that are ready can bear."""
     serving = max(1, min(workload.ready, replicas))
     found = []
-    for need in needs:
-        container = workload.container(need.container)
-        if container is None:
-            continue
+    for container, need in (
+        (each, need) for each in workload.containers for need in needs if need.container == each.name
+    ):
         wish = _size(gates.spec, container, need, replicas)
         if not wish.grows and wish.wanted != wish.now:
             least = _size(gates.spec, container, need, serving).wanted if shrinks else wish.now
             wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
         if wish.wanted != wish.now:
-            answered = wish.at(wish.wanted)
-            found.append(Answer(answered, gates.rule(answered)))
+            found.append(gated(gates, wish.at(wish.wanted), WHY))
     return found
 
 

@@ -28,33 +28,38 @@ def decide(
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is Mode.EFFECTIVE_INTERVALS:
         plan = planned(spec, workload, recommendations)
-        answers, why = by_plan(gates, workload, plan), _explained(plan)
+        answers, needs = by_plan(gates, workload, plan), _explained(plan)
     else:
         answer = by_weight if spec.mode is Mode.WEIGHT_BASED else by_mode
         answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
-        why = tuple(f"{each.wish.subject}: {each.message}" for each in answers if each.message)
-    return _decision(spec, workload, answers, vertical, why), _remembered(memory, written(answers), now)
+        needs = ()
+    return _decision(spec, workload, answers, vertical, needs), _remembered(memory, written(answers), now)
 
 
 def _explained(plan: Plan) -> tuple[str, ...]:
     return tuple(
-        f"{need.container}/{need.resource}: {amount(need.resource, need.each(plan.replicas))}"
+        f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
         f" in each of {plan.replicas} replicas"
         for need in plan.needs
     )
 
 
 def _decision(
-    spec: HvpaSpec, workload: Workload, answers: Sequence[Answer], vertical: VerticalWishes, why: tuple[str, ...]
+    spec: HvpaSpec, workload: Workload, answers: Sequence[Answer], vertical: VerticalWishes, needs: tuple[str, ...]
 ) -> Decision:
     wishes = written(answers)
+    changes = tuple(f"{each.wish.change} ({each.why})" for each in answers if each.rule is None)
     kept = [each.wish.kept(each.rule, each.message) for each in answers if each.rule]
     return Decision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*kept, *(wish.kept(Rule.BOUNDS) for wish in vertical.at_bounds)),
-        explanation=why,
+        kept=(*kept, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
+        explanation=(*needs, *changes),
     )
+
+
+def _bound(wish: Wish) -> str:
+    return "at maxAllowed" if wish.grows else "at minAllowed"
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> tuple[Container, ...]:

@@ -46,6 +46,16 @@ class Wish:
         """Its name in status."""
         return f"{self.container}/{self.resource}" if self.resource else "replicas"
 
+    def shown(self, value: int) -> str:
+        """``value`` as people write such an amount."""
+        return str(value) if self.resource is None else str(amount(self.resource, value))
+
+    @property
+    def change(self) -> str:
+        """What is written, from what, and what was wanted where that is more or less."""
+        told = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
+        return told if self.value == self.wanted else f"{told} of {self.shown(self.wanted)}"
+
     def at(self, value: int) -> Wish:
         """The same wish, answered with ``value``."""
         return replace(self, value=value)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import accumulate
 from math import exp2
 from typing import Final
@@ -29,27 +28,21 @@ CHECKPOINT_WEIGHT: Final = 10_000
 
 _LARGEST_EXPONENT: Final = 100.0
 _FORGOTTEN: Final = 1000.0
+_STARTS: Final = tuple(accumulate((GROWTH**number for number in range(BUCKETS)), initial=0.0))
 _EMPTY: Final = (0.0,) * BUCKETS
-
-
-@cache
-def _starts(growth: float) -> tuple[float, ...]:
-    """Where each bucket starts, and where the last ends, in widths of the first."""
-    return tuple(accumulate((growth**number for number in range(BUCKETS)), initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class UsageHistogram:
-    """Weights of buckets of which the first is ``first`` wide (> 0) and each next wider by ``growth`` (>= 1).
+    """Weights of buckets of which the first is ``first`` wide (> 0). ``since`` is when a weight of 1 counts as 1.
 
-    ``since`` is when a weight of 1 counts as 1. Times are seconds since 1970.
+    Times are seconds since 1970.
     """
 
     first: float
     half_life: Seconds
     since: float = 0.0
     weights: tuple[float, ...] = _EMPTY
-    growth: float = GROWTH
 
     def add(self, value: float, weight: float, at: float) -> UsageHistogram:
         """With one sample (>= 0) of that weight at that time; a negative weight takes a sample back."""
@@ -60,16 +53,12 @@ class UsageHistogram:
 
     def percentile(self, fraction: float) -> float | None:
         """The upper end of the bucket in which so large a part (0 to 1) of the weight is reached; None where empty."""
-        total = sum(self.weights)
-        if total <= 0:
+        reached = tuple(accumulate(self.weights))
+        if reached[-1] <= 0:
             return None
-        wanted, reached, last = fraction * total, 0.0, 0
-        for bucket, weight in enumerate(self.weights):
-            reached += weight
-            last = bucket if weight else last
-            if weight and reached >= wanted:
-                break
-        return self.first * _starts(self.growth)[last + 1]
+        wanted = fraction * reached[-1]
+        found = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= wanted)
+        return self.first * _STARTS[found + 1]
 
     def checkpoint(self) -> dict[str, int]:
         """The weights as whole numbers by bucket, relative to the heaviest."""
@@ -91,7 +80,7 @@ class UsageHistogram:
         return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
 
     def _bucket(self, value: float) -> int:
-        return min(BUCKETS - 1, max(0, bisect_right(_starts(self.growth), value / self.first) - 1))
+        return min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
 
     def _brought_to(self, at: float) -> UsageHistogram:
         """The same, with ``at`` as its time where it is empty or new weights would become too large."""

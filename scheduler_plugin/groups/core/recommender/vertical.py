@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
+from protocol.smoothing.confidence import confidence_factor
 from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
 from scheduler_plugin.groups.core.workload import (
@@ -122,24 +123,13 @@ def recommended(history: History, replicas: int, rules: VerticalRules | None = N
 def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRules) -> ContainerRecommendation:
     days = min((history.until - history.since) / DAY, history.samples / SAMPLES_PER_DAY)
     target = _sized(history, replicas, rules, rules.target, 1.0)
-    if days <= 0:
-        return ContainerRecommendation(name, target, uncapped=target)
     lower = _sized(history, replicas, rules, rules.lower, confidence_factor(days, 0.001, -2))
     upper = _sized(history, replicas, rules, rules.upper, confidence_factor(days, 1, 1))
     return ContainerRecommendation(name, target, lower, upper, uncapped=target)
 
 
-def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
-    """By how much a bound is moved after so many days (> 0) of history: nearer to 1 the longer it is.
-
-    >>> confidence_factor(1.0, 1, 1), round(confidence_factor(1 / 24, 0.001, -2), 3)
-    (2.0, 0.954)
-    """
-    return float((1 + multiplier / days) ** exponent)
-
-
 def _sized(
-    history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, confidence: float
+    history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, factor: float
 ) -> ResourceList:
     found = NOTHING
     for resource in RESOURCES:
@@ -147,6 +137,6 @@ def _sized(
         used = histogram.percentile(fraction)
         if used is not None:
             least = rules.least[resource]
-            size = ceil(used / share * (1 + rules.margin) * confidence)
+            size = ceil(used / share * (1 + rules.margin) * factor)
             found = found.with_value(resource, max(size, 0 if least is None else least.value))
     return found

@@ -10,6 +10,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.groups.core.hvpa.spec import ANY_CONTAINER, ContainerPolicy
+from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import RESOURCES, Bounds, Resource
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields
 
@@ -59,22 +60,33 @@ def _metric(metric: Fields) -> Json:
     return {"type": "Resource", "resource": {"name": resource.text("name"), "target": target}}
 
 
+def metric_targets(hpa: Fields) -> tuple[MetricTarget, ...]:
+    """What the HPA's metrics of CPU and memory aim at; metrics of another kind are left out. Raises ``FieldError``."""
+    return tuple(target for metric in _v2_metrics(hpa) for target in _targets(metric))
+
+
+def _v2_metrics(hpa: Fields) -> list[Fields]:
+    body = Fields(hpa_template(hpa), hpa.path)
+    return body.each("metrics")
+
+
+def _targets(metric: Fields) -> list[MetricTarget]:
+    source = metric.fields("containerResource" if metric.has("containerResource") else "resource")
+    target, name = source.fields("target"), source.text("name")
+    return [
+        MetricTarget(resource, target.count("averageUtilization", 1), target.quantity("averageValue", resource) or None)
+        for resource in RESOURCES
+        if resource == name
+    ]
+
+
 def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """The resources of which use is measured against requests; None where other metrics stand beside them."""
-    metrics = [Fields(metric, hpa.at("metrics")) for metric in _listed(hpa_template(hpa)["metrics"])]
-    sources = [
-        metric.fields("resource") if metric.has("resource") else metric.fields("containerResource")
-        for metric in metrics
-    ]
-    measured = [each for each in sources if each.fields("target").has("averageUtilization")]
-    if measured and len(measured) < len(sources):
+    metrics = _v2_metrics(hpa)
+    measured = [target.resource for metric in metrics for target in _targets(metric) if target.utilization]
+    if measured and len(measured) < len(metrics):
         return None
-    names = {each.text("name") for each in measured}
-    return tuple(resource for resource in RESOURCES if resource in names)
-
-
-def _listed(found: object) -> list[Json]:
-    return found if isinstance(found, list) else []
+    return tuple(resource for resource in RESOURCES if resource in measured)
 
 
 def vpa_template(vpa: Fields) -> Json:

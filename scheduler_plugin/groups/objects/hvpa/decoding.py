@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- A manifest that says nothing of a mode is weight-based where it has weights, vertical only where it has no HPA, and
-  has effective intervals otherwise.
+- A manifest that names no mode is weight-based where it has weights, follows the only recommender where it has one,
+  and has effective intervals otherwise.
 - Whatever cannot be used raises ``HvpaError`` with one sentence for each part that is wrong; then nothing is scaled.
 """
 
@@ -30,11 +30,13 @@ from scheduler_plugin.groups.core.hvpa import (
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS
+from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Resource
 from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import (
     autoscaler,
     container_policies,
     hpa_template,
+    metric_targets,
     utilization_resources,
     vpa_template,
 )
@@ -77,7 +79,7 @@ class Hvpa:
     """An Hvpa as its policy and its controller need it.
 
     ``target`` has apiVersion, kind and name. ``hpa`` and ``vpa`` are what these objects' specs are to have beside their
-    targets; None where there is to be none.
+    targets; None where there is to be none. ``metrics`` are the HPA's targets of CPU and memory.
     """
 
     spec: HvpaSpec
@@ -85,6 +87,7 @@ class Hvpa:
     hpa: Json | None
     vpa: Json | None
     in_place: bool = False
+    metrics: tuple[MetricTarget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def decode(found: JsonObject) -> Hvpa:
         hpa=None if found_in.hpa is None else parts.read(partial(hpa_template, found_in.hpa), _NOTHING),
         vpa=None if found_in.vpa is None else parts.read(partial(vpa_template, found_in.vpa), _NOTHING),
         in_place=applied is Applied.IN_PLACE,
+        metrics=() if found_in.hpa is None else parts.read(partial(metric_targets, found_in.hpa), ()),
     )
     if parts.problems:
         raise HvpaError("; ".join(parts.problems))
@@ -135,7 +139,7 @@ def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bo
     rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), _NO_RULES) for axis in _AXES]
     return HvpaSpec(
         replicas=bounds,
-        mode=parts.read(lambda: mode_of(spec, found.hpa), Mode.WEIGHT_BASED),
+        mode=parts.read(lambda: mode_of(spec, found.hpa, found.vpa), Mode.WEIGHT_BASED),
         intervals=parts.read(lambda: weight_intervals(spec, bounds), ()),
         mixed=parts.read(lambda: mixed_of(spec), Mixed()),
         effective=parts.read(lambda: effective_of(spec, is_vm_group), EffectiveIntervals()),
@@ -158,8 +162,9 @@ def _by_utilization(horizontal: Fields | None) -> tuple[Resource, ...]:
 
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
-    at_top = horizontal is None or spec.has("targetRef")
-    reference = spec.fields("targetRef") if at_top or horizontal is None else horizontal.fields("scaleTargetRef")
+    reference = spec.fields("targetRef")
+    if horizontal is not None and not spec.has("targetRef") and horizontal.has("scaleTargetRef"):
+        reference = horizontal.fields("scaleTargetRef")
     target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}
     for name in ("kind", "name"):
         if not target[name]:

@@ -37,22 +37,22 @@ def replica_bounds(horizontal: Fields | None) -> ReplicaBounds:
     return ReplicaBounds(least, most)
 
 
-def mode_of(spec: Fields, horizontal: Fields | None) -> Mode:
+def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> Mode:
     """The mode that is named, or the one that the other fields mean. Raises ``FieldError``."""
-    named = spec.choice("mode", Mode)
-    if named is None:
-        if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
-            return Mode.WEIGHT_BASED
-        return Mode.VPA_BIASED if horizontal is None else Mode.EFFECTIVE_INTERVALS
-    if horizontal is None and named in {Mode.HPA_PREFERRED, Mode.EFFECTIVE_INTERVALS}:
-        raise FieldError(
-            f"{spec.at('hpaTemplate.maxReplicas')}: expected a number, which mode {named} needs, got nothing"
-        )
-    if named is Mode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
-        raise FieldError(
-            f"{horizontal.at('metrics')}: expected either utilization or other targets in mode {named}, got both"
-        )
-    return named
+    mode = spec.choice("mode", Mode) or _meant(spec, horizontal, vertical)
+    if horizontal is None and mode in {Mode.HPA_PREFERRED, Mode.EFFECTIVE_INTERVALS}:
+        raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
+    if mode is Mode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
+        raise FieldError(f"{horizontal.at('metrics')}: expected utilization or other targets in mode {mode}, got both")
+    return mode
+
+
+def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> Mode:
+    if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
+        return Mode.WEIGHT_BASED
+    if horizontal is None or vertical is None:
+        return Mode.VPA_BIASED if horizontal is None else Mode.HPA_BIASED
+    return Mode.EFFECTIVE_INTERVALS
 
 
 def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:

@@ -122,7 +122,7 @@ def test_at_weight_0_the_vertical_wish_is_kept_and_named() -> None:
     assert decision == Decision(
         replicas=9,
         kept=(Kept(f"{NAME}/memory", Bytes(2000 * MI), Bytes(1000 * MI), Rule.WEIGHT, "weight 0"),),
-        explanation=("replicas: weight 1", f"{NAME}/memory: weight 0"),
+        explanation=("replicas: 8 to 9 (weight 1)",),
     )
 
 

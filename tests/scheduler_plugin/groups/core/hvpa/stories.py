@@ -1,0 +1,62 @@
+"""What the stories about HVPA have in common: one container, ``app``, in round numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from scheduler_plugin.groups.core.hvpa import ContainerPolicy, HvpaSpec, Memory, Mode, decide
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    Bounds,
+    Container,
+    ContainerRecommendation,
+    Decision,
+    HorizontalRecommendation,
+    Recommendations,
+    ReplicaBounds,
+    ResourceList,
+    VerticalRecommendation,
+    Workload,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MEGA = 1_000_000
+ONE_TO_TEN = ReplicaBounds(1, 10)
+
+
+def sized(cpu: int | None = None, memory: int | None = None) -> ResourceList:
+    """So many thousandths of a vCPU and megabytes."""
+    return NOTHING.with_value("cpu", cpu).with_value("memory", None if memory is None else memory * MEGA)
+
+
+def running(replicas: int, requests: ResourceList = NOTHING, limits: ResourceList = NOTHING) -> Workload:
+    return Workload(replicas, replicas, (Container("app", requests, limits),))
+
+
+def wanted(
+    replicas: int | None = None, target: ResourceList | None = None, uncapped: ResourceList = NOTHING
+) -> Recommendations:
+    horizontal = None if replicas is None else HorizontalRecommendation(replicas, 1, 10)
+    if target is None:
+        return Recommendations(horizontal)
+    return Recommendations(
+        horizontal, VerticalRecommendation((ContainerRecommendation("app", target, uncapped=uncapped),))
+    )
+
+
+def spec_for(mode: Mode, least: ResourceList = NOTHING, most: ResourceList = NOTHING) -> HvpaSpec:
+    return HvpaSpec(ONE_TO_TEN, mode, containers=(ContainerPolicy("app", Bounds(least, most)),))
+
+
+def decided(spec: HvpaSpec, workload: Workload, recommended: Recommendations, memory: Memory | None = None) -> Decision:
+    return decide(spec, workload, recommended, memory or Memory(), NOON)[0]
+
+
+def requests(decision: Decision) -> ResourceList:
+    """The requests that are written; nothing where there are none."""
+    return decision.containers[0].requests if decision.containers else NOTHING
+
+
+def out_of_memory(workload: Workload) -> Workload:
+    return replace(workload, out_of_memory=True)

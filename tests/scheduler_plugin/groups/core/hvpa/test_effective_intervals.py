@@ -1,0 +1,226 @@
+"""Effective intervals (S1.12): from a total need to replicas and sizes, vertical first, never short on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.hvpa import (
+    AxisRules,
+    ChangeParams,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    Memory,
+    Mode,
+    ResourceChangeParams,
+    ScalingInterval,
+    UpdateMode,
+)
+from scheduler_plugin.groups.core.hvpa.effective import base_of, scale_in_boundary
+from scheduler_plugin.groups.core.hvpa.plan import planned
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    Container,
+    Kept,
+    ReplicaBounds,
+    Resource,
+    ResourceList,
+    Rule,
+    VerticalRecommendation,
+    Workload,
+)
+from tests.scheduler_plugin.groups.core.hvpa.stories import (
+    NOON,
+    decided,
+    requests,
+    running,
+    sized,
+    spec_for,
+    wanted,
+)
+
+EIGHT_CPUS = spec_for(Mode.EFFECTIVE_INTERVALS, sized(500, 500), sized(8000, 32_000))
+TABLE = EffectiveIntervals(
+    tuple(
+        ScalingInterval(count, sized(cpu, memory))
+        for count, cpu, memory in ((1, 500, 2000), (2, 1000, 4000), (3, 2000, 8000), (4, 4000, 16_000))
+    )
+)
+
+
+def plan(spec: HvpaSpec, replicas: int, target: ResourceList, desired: int | None = None) -> int:
+    return planned(spec, running(replicas, target), wanted(desired, target)).replicas
+
+
+def test_one_replica_grows_to_all_it_may_have_before_there_are_two() -> None:
+    assert [plan(EIGHT_CPUS, 1, sized(cpu)) for cpu in (100, 8000, 8001, 16_001, 999_000)] == [1, 1, 2, 3, 10]
+
+
+def test_without_a_bound_only_sizes_grow() -> None:
+    assert plan(spec_for(Mode.EFFECTIVE_INTERVALS), 1, sized(999_000)) == 1
+
+
+def test_intervals_say_how_large_a_replica_may_be_at_each_number_of_replicas() -> None:
+    spec = replace(spec_for(Mode.EFFECTIVE_INTERVALS, most=sized(8000, 32_000)), effective=TABLE)
+    found = [
+        plan(spec, 1, sized(*total)) for total in ((500, 2000), (501, 2000), (500, 2001), (2001, 1), (4000, 26_000))
+    ]
+    assert found == [1, 2, 2, 3, 4]
+    assert [plan(spec, 1, sized(cpu)) for cpu in (16_000, 16_001, 32_001, 40_001)] == [4, 5, 5, 6]
+
+
+def test_the_last_replicas_may_have_all_that_is_allowed() -> None:
+    """Beyond the table nothing but growth is left (S1.6)."""
+    spec = replace(spec_for(Mode.EFFECTIVE_INTERVALS, most=sized(8000)), effective=TABLE, replicas=ReplicaBounds(1, 4))
+    decision = decided(spec, running(4, sized(4000)), wanted(None, sized(6000)))
+    assert (decision.replicas, requests(decision)) == (None, sized(6000))
+
+
+def test_an_interval_without_an_end_comes_last() -> None:
+    effective = EffectiveIntervals((ScalingInterval(None, sized(3000)), ScalingInterval(2, sized(1000))))
+    assert [effective.most(count).cpu for count in (1, 2, 3)] == [sized(1000).cpu, sized(1000).cpu, sized(3000).cpu]
+    assert EffectiveIntervals((ScalingInterval(2, sized(1000)),)).most(3) == NOTHING
+
+
+def test_an_hpa_that_counts_for_itself_sets_the_least_number_of_replicas() -> None:
+    assert [plan(EIGHT_CPUS, 1, sized(1000), desired) for desired in (0, 1, 3, 99)] == [1, 1, 3, 10]
+
+
+def test_while_the_need_is_unknown_replicas_only_grow() -> None:
+    decision = decided(EIGHT_CPUS, running(2, sized(1000)), wanted(4))
+    assert (decision.replicas, requests(decision)) == (4, NOTHING)
+    assert decided(EIGHT_CPUS, running(6, sized(1000)), wanted(4)).changes is False
+
+
+def test_without_any_recommendation_nothing_changes() -> None:
+    assert decided(EIGHT_CPUS, running(2, sized(1000)), wanted()).changes is False
+
+
+@pytest.mark.parametrize(
+    ("desired", "target", "written"),
+    [(2, 4000, 4000), (3, 4000, 4000), (5, 4000, 8000), (1, 1000, 1000)],
+)
+def test_use_measured_against_requests_is_a_need_of_its_own(desired: int, target: int, written: int) -> None:
+    """At two replicas of 4 vCPUs, five desired mean that more than four of these are used up."""
+    by_cpu: tuple[Resource, ...] = ("cpu",)
+    spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
+    decision = decided(spec, running(2, sized(4000, 4000)), wanted(desired, sized(target)))
+    assert decision.applied(running(2, sized(4000))).containers[0].requests.cpu == sized(written).cpu
+
+
+def test_use_measured_against_requests_counts_alone_too() -> None:
+    by_cpu: tuple[Resource, ...] = ("cpu",)
+    spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu)
+    decision = decided(spec, running(1, sized(2000)), wanted(3))
+    assert (decision.replicas, requests(decision)) == (None, sized(6000))
+
+
+def test_a_recommendation_may_describe_another_number_of_replicas() -> None:
+    """The total is what counts: 2 vCPUs in each of four replicas are four in each of two."""
+    said = wanted(None, sized(2000))
+    assert said.vertical is not None
+    of_four = replace(said, vertical=VerticalRecommendation(said.vertical.containers, replicas=4))
+    decision = decided(EIGHT_CPUS, running(1, sized(1000)), of_four)
+    assert requests(decision) == sized(8000)
+
+
+def test_what_every_replica_has_for_itself_is_not_shared() -> None:
+    """Of 8 GB, 6 stay in each replica: at two they have 7, not 4."""
+    base = ResourceChangeParams(memory=ChangeParams(6_000_000_000, Fraction(10)))
+    spec = replace(EIGHT_CPUS, effective=EffectiveIntervals(base=base))
+    shrunk = decided(spec, running(2, sized(4000, 9000)), wanted(2, sized(4000, 8000)))
+    assert requests(shrunk) == sized(memory=8000)
+    out = replace(spec, replicas=ReplicaBounds(4, 4))
+    found = decided(out, running(4, sized(4000, 9000)), replace(wanted(4, sized(4000, 8000))))
+    assert requests(found) == sized(memory=8000)
+    assert [base_of(base.memory, size) for size in (10, 7_000_000_000, 70_000_000_000)] == [
+        10,
+        6_000_000_000,
+        7_000_000_000,
+    ]
+
+
+def test_a_need_that_is_all_base_is_never_shared() -> None:
+    whole = ResourceChangeParams(memory=ChangeParams(percentage=Fraction(100)))
+    spec = replace(EIGHT_CPUS, effective=EffectiveIntervals(base=whole))
+    decision = decided(spec, running(1, sized(4000, 8000)), wanted(None, sized(20_000, 8000)))
+    assert decision.replicas == 3
+    later = decided(spec, running(3, sized(8000, 8000)), wanted(None, sized(6667, 8000)))
+    assert requests(later) == sized(6667)
+
+
+def test_scaling_out_shrinks_nothing_in_the_same_step() -> None:
+    decision = decided(EIGHT_CPUS, running(1, sized(8000, 8000)), wanted(None, sized(10_000, 8000)))
+    assert (decision.replicas, requests(decision)) == (2, NOTHING)
+    assert decision.explanation == (
+        "app/cpu: needs 5 in each of 2 replicas",
+        "app/memory: needs 3906250Ki in each of 2 replicas",
+        "replicas: 1 to 2 (effective intervals)",
+    )
+
+
+def test_scaling_out_grows_what_is_too_small_in_the_same_step() -> None:
+    decision = decided(EIGHT_CPUS, running(1, sized(1000)), wanted(None, sized(10_000)))
+    assert (decision.replicas, requests(decision)) == (2, sized(5000))
+
+
+@pytest.mark.parametrize(("ready", "written"), [(2, 5000), (1, None), (0, None)])
+def test_sizes_shrink_only_as_far_as_the_ready_replicas_can_bear(ready: int, written: int | None) -> None:
+    workload = replace(running(2, sized(8000)), ready=ready)
+    decision = decided(EIGHT_CPUS, workload, wanted(None, sized(5000)))
+    assert requests(decision).cpu == (None if written is None else sized(written).cpu)
+
+
+def test_before_scaling_in_sizes_grow_however_little() -> None:
+    """Two replicas of 3.4 become one of 6.9: it has to be that large before the other goes."""
+    two = running(2, sized(6800))
+    grown = decided(EIGHT_CPUS, two, wanted(None, sized(3450)))
+    assert (grown.replicas, requests(grown)) == (None, sized(6900))
+    assert [kept.rule for kept in grown.kept] == [Rule.POLICY]
+    assert grown.kept[0] == Kept("replicas", 1, 2, Rule.POLICY, "sizes grow first")
+    gone = decided(EIGHT_CPUS, grown.applied(two), wanted(None, sized(3450)))
+    assert (gone.replicas, requests(gone)) == (1, NOTHING)
+
+
+def test_scaling_in_needs_ten_per_cent_to_spare_and_scaling_out_none() -> None:
+    assert [plan(EIGHT_CPUS, 2, sized(each)) for each in (4000, 3601, 3600)] == [2, 2, 1]
+    assert [plan(EIGHT_CPUS, 1, sized(each)) for each in (8000, 8001)] == [1, 2]
+    assert scale_in_boundary(6000, ChangeParams(2500, Fraction(30))) == 3500
+    assert scale_in_boundary(6000, ChangeParams(9000)) == 0
+    assert scale_in_boundary(6000, ChangeParams()) == 6000
+
+
+def test_while_replicas_may_not_change_sizes_answer_for_those_that_there_are() -> None:
+    off = DirectionRules(UpdateMode.OFF)
+    spec = replace(EIGHT_CPUS, horizontal=AxisRules(off, off))
+    decision = decided(spec, running(1, sized(4000)), wanted(None, sized(10_000)))
+    assert (decision.replicas, requests(decision), [kept.rule for kept in decision.kept]) == (
+        None,
+        sized(8000),
+        [Rule.UPDATE_MODE],
+    )
+    shrinks = decided(spec, running(2, sized(4000)), wanted(None, sized(1000)))
+    assert (shrinks.replicas, requests(shrinks)) == (None, sized(1000))
+
+
+def test_replicas_that_wait_for_their_delay_do_not_make_sizes_flap() -> None:
+    slow = AxisRules(down=DirectionRules(delay=Seconds(300.0)))
+    spec = replace(EIGHT_CPUS, horizontal=slow, vertical=slow)
+    recently = Memory(last_down=NOON)
+    decision = decided(spec, running(2, sized(3000)), wanted(None, sized(2000)), recently)
+    assert (decision.changes, {kept.rule for kept in decision.kept}) == (False, {Rule.DELAY})
+
+
+def test_a_recommendation_for_a_container_that_is_gone_or_off_is_no_need() -> None:
+    off = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", is_off=True),))
+    memory = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", resources=("memory",)),))
+    gone = Workload(1, 1, (Container("other", sized(1000)),))
+    target = wanted(None, sized(20_000))
+    assert decided(off, running(1, sized(1000)), target).changes is False
+    assert decided(memory, running(1, sized(1000)), target).changes is False
+    assert decided(EIGHT_CPUS, gone, target).changes is False

@@ -1,0 +1,169 @@
+"""Weights by the number of replicas (S1.5-S1.7): which weight counts, and what it makes of a wish."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from scheduler_plugin.groups.core.hvpa import Interval, Mode, stages
+from scheduler_plugin.groups.core.hvpa.weights import (
+    effective_weight,
+    vpa_weight,
+    weighted_replicas,
+)
+from scheduler_plugin.groups.core.workload import NOTHING, Bounds, Container, Kept, ReplicaBounds, Rule, Workload
+from tests.scheduler_plugin.groups.core.hvpa.stories import (
+    ONE_TO_TEN,
+    decided,
+    out_of_memory,
+    requests,
+    running,
+    sized,
+    spec_for,
+    wanted,
+)
+
+HALF = Fraction(1, 2)
+
+
+def intervals(*rows: tuple[float, int | None, int | None]) -> tuple[Interval, ...]:
+    return tuple(Interval(Fraction(str(weight)), start, last) for weight, start, last in rows)
+
+
+def weight(rows: tuple[Interval, ...], current: int, desired: int | None = None) -> float:
+    return float(vpa_weight(rows, ONE_TO_TEN, current, current if desired is None else desired))
+
+
+def test_the_first_interval_that_contains_the_count_wins() -> None:
+    overlapping = intervals((0.2, 1, 5), (0.8, 3, 10))
+    assert [weight(overlapping, count) for count in (1, 3, 5, 6)] == [0.2, 0.2, 0.2, 0.8]
+
+
+def test_a_count_in_a_gap_takes_the_nearest_interval_and_of_equals_the_first() -> None:
+    gap = intervals((0.2, 2, 3), (0.8, 7, 8))
+    assert [weight(gap, count) for count in (1, 4, 5, 6, 10)] == [0.2, 0.2, 0.2, 0.8, 0.8]
+
+
+def test_a_missing_end_is_that_of_the_replicas() -> None:
+    open_ended = intervals((0.2, None, 3), (0.8, 4, None))
+    assert [weight(open_ended, count) for count in (1, 3, 4, 10)] == [0.2, 0.2, 0.8, 0.8]
+
+
+def test_without_intervals_sizes_have_no_weight() -> None:
+    assert weight((), 3) == 0
+
+
+@pytest.mark.parametrize(
+    ("current", "desired", "expected"),
+    [(4, 4, 1), (4, 5, 0.3), (4, 3, 0.6), (1, 2, 0.6), (8, 9, 0.3)],
+)
+def test_a_wish_for_other_replicas_leaves_weight_1_by_the_next_interval_in_its_direction(
+    current: int, desired: int, expected: float
+) -> None:
+    rows = intervals((0.6, 1, 3), (1, 4, 4), (1, 5, 6), (0.3, 7, 10))
+    assert weight(rows, current, desired) == expected
+
+
+def test_weight_1_stays_where_no_interval_leads_further() -> None:
+    rows = intervals((0.6, 1, 3), (1, 4, 10))
+    assert [weight(rows, 4, 5), weight(rows, 4, 3), weight(intervals((1, 1, 10)), 4, 3)] == [1, 0.6, 1]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((3, 7), [(0.1, 1, 2), (0.5, 3, 7), (0.9, 8, 10)]),
+        ((1, 4), [(0.1, 1, 1), (0.5, 1, 4), (0.9, 5, 10)]),
+        ((3, None), [(0.1, 1, 2), (0.5, 3, None)]),
+        ((None, 7), [(0.5, None, 7), (0.9, 8, 10)]),
+        ((None, None), [(0.5, None, None)]),
+        ((3, 10), [(0.1, 1, 2), (0.5, 3, 10)]),
+    ],
+)
+def test_three_stages_are_three_intervals(
+    ends: tuple[int | None, int | None], expected: list[tuple[float, int | None, int | None]]
+) -> None:
+    found = stages(ONE_TO_TEN, *ends, [Fraction("0.1"), HALF, Fraction("0.9")])
+    assert found == intervals(*expected)
+
+
+@pytest.mark.parametrize(
+    ("current", "growing", "expected"), [(9, True, 0.5), (10, True, 1), (11, True, 1), (10, False, 0.5)]
+)
+def test_at_max_replicas_only_growth_has_weight_1(current: int, growing: bool, expected: float) -> None:
+    assert effective_weight(HALF, current, ONE_TO_TEN, growing) == expected
+
+
+@pytest.mark.parametrize(
+    ("current", "desired", "expected"),
+    [(2, 3, 3), (2, 1, 1), (5, 4, 4), (3, 10, 7), (10, 3, 6), (4, 4, 4)],
+)
+def test_replicas_are_rounded_away_from_where_they_are(current: int, desired: int, expected: int) -> None:
+    assert weighted_replicas(current, desired, HALF) == expected
+
+
+def test_both_go_the_part_of_their_way_that_the_weight_gives() -> None:
+    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0.25, 1, 10)))
+    decision = decided(spec, running(4, sized(1000, 3000)), wanted(8, sized(2000, 1001)))
+    assert (decision.replicas, requests(decision)) == (
+        7,
+        sized(1250).over(sized(memory=2500)).with_value("memory", 2_500_250_000),
+    )
+    assert decision.explanation == (
+        "replicas: 4 to 7 of 8 (weight 0.75)",
+        "app/cpu: 1 to 1250m of 2 (weight 0.25)",
+        "app/memory: 3000000000 to 2500250000 of 1001000000 (weight 0.25)",
+    )
+
+
+def test_weight_1_keeps_replicas_and_weight_0_keeps_sizes() -> None:
+    vertical = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((1, 1, 10)))
+    decision = decided(vertical, running(4, sized(1000)), wanted(8, sized(2000)))
+    assert (decision.replicas, requests(decision)) == (None, sized(2000))
+    assert decision.kept == (Kept("replicas", 8, 4, Rule.WEIGHT, "weight 0"),)
+
+
+def test_a_size_at_max_allowed_frees_replicas_from_weight_1() -> None:
+    """Nothing else could carry the load: the interval must not trap the replicas for ever."""
+    spec = replace(spec_for(Mode.WEIGHT_BASED, sized(500), sized(2000)), intervals=intervals((1, 1, 10)))
+    up = decided(spec, running(4, sized(2000)), wanted(8, sized(2000), uncapped=sized(3000)))
+    down = decided(spec, running(4, sized(500)), wanted(2, sized(500), uncapped=sized(100)))
+    against = decided(spec, running(4, sized(2000)), wanted(2, sized(2000), uncapped=sized(3000)))
+    assert (up.replicas, down.replicas, against.replicas) == (8, 2, None)
+    assert [kept.rule for kept in up.kept] == [Rule.BOUNDS]
+
+
+def test_at_max_replicas_delays_and_least_changes_still_hold() -> None:
+    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
+    small = decided(spec, running(10, sized(1000)), wanted(10, sized(1100)))
+    assert [kept.rule for kept in small.kept] == [Rule.MIN_CHANGE]
+
+
+def test_a_container_that_ran_out_of_memory_gets_all_of_it_at_once() -> None:
+    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0, 1, 10)))
+    workload = running(4, sized(1000, 100))
+    decision = decided(spec, out_of_memory(workload), wanted(4, sized(2000, 110)))
+    assert requests(decision) == sized(memory=110)
+    assert [kept.subject for kept in decision.kept] == ["app/cpu"]
+    less = decided(spec, out_of_memory(workload), wanted(4, sized(memory=90)))
+    assert requests(less) == NOTHING
+
+
+def test_replicas_outside_their_bounds_come_back_whatever_the_weight() -> None:
+    spec = replace(spec_for(Mode.WEIGHT_BASED), replicas=ReplicaBounds(2, 6), intervals=intervals((1, 2, 6)))
+    assert decided(spec, running(9, sized(1000)), wanted(9)).replicas == 6
+    assert decided(spec, running(1, sized(1000)), wanted(1)).replicas == 2
+
+
+def test_limits_follow_and_a_container_without_policy_or_recommendation_is_left() -> None:
+    spec = replace(spec_for(Mode.WEIGHT_BASED), intervals=intervals((0.5, 1, 10)))
+    side = Container("proxy", sized(100))
+    workload = Workload(4, 4, (Container("app", sized(1000, 1000), sized(2000, 1000)), side))
+    decision = decided(spec, workload, wanted(4, sized(2000, 2000)))
+    assert decision.containers == (Container("app", sized(1500, 1500), sized(3000, 1500)),)
+
+
+def test_bounds_never_leave_a_target_outside_of_them() -> None:
+    assert Bounds(sized(500), sized(400)).clamp("cpu", 100) == 500

@@ -1,0 +1,227 @@
+"""The vertical recommender: percentiles of use with decay, daily peaks of memory, and a small checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.units import Bytes, MilliCpu, Seconds
+from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
+from scheduler_plugin.groups.core.recommender.usage_histogram import BUCKETS, CHECKPOINT_WEIGHT, UsageHistogram
+from scheduler_plugin.groups.core.recommender.vertical import (
+    DAY,
+    History,
+    VerticalRules,
+    observed,
+    ran_out_of_memory,
+    recommended,
+)
+from scheduler_plugin.groups.core.workload import (
+    NOTHING,
+    ContainerRecommendation,
+    ResourceList,
+    VerticalRecommendation,
+)
+
+T0 = 1_767_225_600.0
+MEGA = 1_000_000
+PLAIN = VerticalRules(margin=0.0, least=NOTHING)
+EMPTY = UsageHistogram(10.0, DAY)
+
+
+def used(cpu: int | None = None, memory: int | None = None) -> ResourceList:
+    """So many thousandths of a vCPU and megabytes."""
+    return ResourceList(None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory * MEGA))
+
+
+def minutes(history: History, *replicas: ResourceList, count: int, begin: float = T0) -> History:
+    for minute in range(count):
+        history = observed(history, "app", replicas, begin + 60.0 * minute)
+    return history
+
+
+def target(history: History, replicas: int = 1, rules: VerticalRules = PLAIN) -> ResourceList:
+    found = recommended(history, replicas, rules)
+    assert found is not None
+    return found.containers[0].target
+
+
+def close(found: float | None, expected: float) -> bool:
+    """Not below, and above by no more than two buckets' widths of 5 %."""
+    return found is not None and expected <= found <= expected * 1.11 + 11
+
+
+@given(st.lists(st.integers(0, 900_000), min_size=1, max_size=40), st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]))
+@settings(max_examples=60)
+def test_a_percentile_is_that_of_the_samples_or_a_little_above(values: list[int], fraction: float) -> None:
+    histogram = EMPTY
+    for value in values:
+        histogram = histogram.add(value, 1.0, T0)
+    rank = max(0, min(len(values) - 1, -(-int(fraction * len(values) * 1000) // 1000) - 1))
+    assert close(histogram.percentile(fraction), sorted(values)[rank])
+
+
+def test_a_weight_halves_with_every_half_life() -> None:
+    """One old sample of 1000 against one of 100 a day later: the old one has a third of the weight."""
+    histogram = EMPTY.add(1000, 1.0, T0).add(100, 1.0, T0 + DAY)
+    assert close(histogram.percentile(0.66), 100)
+    assert close(histogram.percentile(0.67), 1000)
+
+
+@pytest.mark.parametrize("gap", [99.0, 101.0, 5000.0])
+def test_what_is_very_old_counts_for_nothing_and_no_number_is_too_large(gap: float) -> None:
+    histogram = EMPTY.add(1000, 1.0, T0).add(100, 1.0, T0 + gap * DAY)
+    assert close(histogram.percentile(1 - 1e-9), 100)
+    assert histogram.total(T0 + gap * DAY) == pytest.approx(1.0)
+
+
+def test_values_beyond_the_buckets_fall_into_the_last_and_none_is_no_percentile() -> None:
+    assert EMPTY.percentile(0.9) is None
+    assert EMPTY.add(1e30, 1.0, T0).percentile(0.5) == EMPTY.add(1e20, 1.0, T0).percentile(0.5)
+    assert EMPTY.add(5, 1.0, T0).add(5, -1.0, T0).percentile(0.5) is None
+
+
+def test_the_target_is_the_90th_percentile_with_15_per_cent_above_vpas_least() -> None:
+    history = minutes({}, used(1000, 2000), count=91)
+    history = minutes(history, used(4000, 2000), count=9, begin=T0 + 5460)
+    found = target(history, rules=VerticalRules())
+    assert found.cpu is not None
+    assert close(found.cpu.value / 1.15, 1000)
+    little = recommended(observed({}, "app", [used(1, 1)], T0), 1)
+    assert little is not None
+    assert little.containers[0].target == ResourceList(MilliCpu(25), Bytes(250 * MEGA))
+
+
+def test_bounds_are_wide_while_the_history_is_short_and_close_in_later() -> None:
+    day = minutes({}, used(1000), count=1441)
+    young, old = recommended(minutes({}, used(1000), count=2), 1), recommended(day, 1)
+    assert young is not None
+    assert old is not None
+
+    def relative(found: VerticalRecommendation) -> tuple[float, int]:
+        (one,) = found.containers
+        assert one.target.cpu is not None
+        assert one.lower.cpu is not None
+        assert one.upper.cpu is not None
+        return round(one.lower.cpu.ratio(one.target.cpu), 2), round(one.upper.cpu.ratio(one.target.cpu))
+
+    assert relative(old) == (1.0, 2)
+    assert relative(young) == (0.17, 1441)
+
+
+def test_cpu_follows_the_number_of_replicas_at_once_and_memory_does_not() -> None:
+    history = minutes({}, used(1000, 2000), used(3000, 4000), count=3)
+    two, four = target(history, 2), target(history, 4)
+    assert two.cpu is not None
+    assert four.cpu is not None
+    assert close(two.cpu.value, 2000)
+    assert four.cpu.value == -(-two.cpu.value // 2)
+    assert two.memory == four.memory
+    assert two.memory is not None
+    assert close(two.memory.value / MEGA, 4000)
+
+
+def test_a_replica_without_a_measurement_counts_as_the_mean_of_the_others() -> None:
+    alike = target(minutes({}, used(1000), used(1000), count=3), 2)
+    assert target(minutes({}, used(1000), used(memory=5), count=3), 2).cpu == alike.cpu
+
+
+def test_memory_is_each_days_peak() -> None:
+    """Half an hour of 8 GB on one day of two weighs as much as the other whole day of 2 GB."""
+    history = minutes({}, used(memory=2000), count=30)
+    history = minutes(history, used(memory=8000), count=30, begin=T0 + 3600)
+    history = minutes(history, used(memory=2000), count=30, begin=T0 + 7200)
+    history = minutes(history, used(memory=2000), count=30, begin=T0 + DAY + 3600)
+    most, usual = target(history), target(history, rules=replace(PLAIN, target=0.6))
+    assert most.memory is not None
+    assert usual.memory is not None
+    assert close(most.memory.value / MEGA, 8000)
+    assert close(usual.memory.value / MEGA, 2000)
+
+
+def test_running_out_of_memory_recommends_a_fifth_or_100_megabytes_more() -> None:
+    history = observed({}, "app", [used(memory=2000)], T0)
+    found = target(ran_out_of_memory(history, "app", Bytes(2000 * MEGA), T0 + 60))
+    assert found.memory is not None
+    assert close(found.memory.value / MEGA, 2400)
+    assert ran_out_of_memory({}, "app", Bytes(1), T0) == {}
+
+
+def test_nothing_observed_recommends_nothing_and_old_news_is_left_out() -> None:
+    history = observed({}, "app", [used(1000)], T0)
+    assert (recommended({}, 1), recommended(history, 0)) == (None, None)
+    assert recommended(observed({}, "app", [], T0), 1) is None
+    assert observed(history, "app", [used(9000)], T0 - 1) == history
+    assert recommended(observed(history, "proxy", [], T0), 1) == recommended(history, 1)
+
+
+def test_a_checkpoint_is_small_and_recommends_the_same() -> None:
+    history: History = {}
+    for minute in range(3000):
+        history = observed(history, "app", [used(10 + minute**2 % 90_000, 10 + minute)], T0 + 60.0 * minute)
+    text = json.dumps(encode_history(history))
+    restored = decode_history({"recommender": json.loads(text)}, "recommender")
+    assert len(text) < 5000
+    assert recommended(restored, 3) == recommended(history, 3)
+    again, still = (observed(each, "app", [used(50, 9000)], T0 + 200_000.0) for each in (restored, history))
+    assert recommended(again, 3) == recommended(still, 3)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None,
+        [{}],
+        [{"containerName": "app"}],
+        [{"containerName": "app", "firstSampleTime": "2026-01-02T00:00:00Z", "lastSampleTime": "2026-01-01T00:00:00Z"}],
+        [{"containerName": "", "firstSampleTime": "2026-01-01T00:00:00Z", "lastSampleTime": "2026-01-01T00:00:00Z"}],
+    ],
+)
+def test_what_is_no_checkpoint_reads_as_never_observed(found: object) -> None:
+    assert decode_history({"recommender": found}, "recommender") == {}
+
+
+def test_numbers_that_make_no_sense_read_as_nothing() -> None:
+    broken = {
+        "containerName": "app",
+        "firstSampleTime": "2026-01-01T00:00:00Z",
+        "lastSampleTime": "2026-01-01T00:00:00Z",
+        "samples": True,
+        "cpu": {"totalWeight": float("nan"), "bucketWeights": {"3": "many", "-1": 5, "999": 5, "4": -5}},
+        "memory": {"totalWeight": float("inf")},
+        "memoryPeak": {"bytes": -1, "until": 3},
+    }
+    restored = decode_history({"recommender": [broken]}, "recommender")
+    assert recommended(restored, 1) is None
+    assert restored["app"].peak == 0
+    assert recommended(observed(restored, "app", [used(1000)], T0 + 60), 1) is not None
+
+
+def test_a_histogram_is_restored_bucket_by_bucket() -> None:
+    histogram = EMPTY.add(100, 1.0, T0).add(5000, 3.0, T0)
+    weights = histogram.checkpoint()
+    assert sorted(weights.values()) == [round(CHECKPOINT_WEIGHT / 3), CHECKPOINT_WEIGHT]
+    restored = EMPTY.restored(weights, 4.0, T0)
+    assert restored.weights == pytest.approx(histogram.weights, abs=1e-3)
+    assert (len(restored.weights), EMPTY.checkpoint()) == (BUCKETS, {})
+
+
+def test_a_shorter_half_life_forgets_faster() -> None:
+    quick = VerticalRules(half_life=Seconds(3600.0), margin=0.0, least=NOTHING)
+    history: History = {}
+    for hour in range(12):
+        history = observed(history, "app", [used(8000 if hour < 6 else 1000)], T0 + 3600.0 * hour, quick)
+    found = target(history, rules=quick)
+    assert found.cpu is not None
+    assert close(found.cpu.value, 1000)
+
+
+def test_a_recommendation_has_every_row_of_vpas() -> None:
+    found = recommended(observed({}, "app", [used(1000)], T0), 2, PLAIN)
+    assert found is not None
+    (one,) = found.containers
+    assert (found.replicas, one) == (2, ContainerRecommendation("app", one.target, one.lower, one.upper, one.target))
