@@ -5,7 +5,7 @@ back (S1.11). Read from the caches as they are; nothing is decided here.
 from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
@@ -20,15 +20,7 @@ def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | N
     group = cache.get(policy.kind, name)
     if group is None:
         return None
-    status = child(group, "status")
-    found: Json = {
-        "group": f"{policy.kind.kind} {name}",
-        "conditions": items(status, "conditions"),
-        "kept": items(status, "kept"),
-        "explanation": status.get("explanation", []),
-        "underWay": child(status, "intent") or None,
-        "lastScaled": child(status, "lastScaled") or None,
-    }
+    found = _said(policy.kind, group)
     try:
         arrangement = policy.arrangement(group)
     except InvalidSpecError as error:
@@ -37,6 +29,27 @@ def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | N
         **found,
         "target": _target(cache, arrangement, group),
         "recommended": _recommended(cache, arrangement, group),
+    }
+
+
+def vm_group_explanation(cache: Cache, name: ObjectName) -> Json | None:
+    """The same of a VirtualMachineGroup: its members instead of a target."""
+    group = cache.get(VM_GROUPS, name)
+    if group is None:
+        return None
+    status = child(group, "status")
+    return {**_said(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}
+
+
+def _said(kind: Resource, group: JsonObject) -> Json:
+    status = child(group, "status")
+    return {
+        "group": f"{kind.kind} {name_of(group)}",
+        "conditions": items(status, "conditions"),
+        "kept": items(status, "kept"),
+        "explanation": status.get("explanation", []),
+        "underWay": child(status, "intent") or None,
+        "lastScaled": child(status, "lastScaled") or None,
     }
 
 

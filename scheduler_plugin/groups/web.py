@@ -7,9 +7,11 @@ from typing import Annotated, Final
 from fastapi import FastAPI, Path
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import Program
-from scheduler_plugin.groups.explain import explanation
+from scheduler_plugin.groups.explain import explanation, vm_group_explanation
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,12 +42,19 @@ def probes_app(program: Program) -> FastAPI:
     @app.get("/explain/{namespace}/{kind}/{name}")
     async def explain(namespace: Name, kind: Name, name: Name) -> Response:
         """Why so many and why so large, what was wanted and kept, and by which rule (S1.11)."""
-        controller = program.controllers.get(kind) or program.controllers.get(kind.capitalize())
-        found = (
-            None if controller is None else explanation(program.cache, controller.policy, ObjectName(namespace, name))
-        )
+        found = _explained(program, kind.lower(), ObjectName(namespace, name))
         if found is None:
             return JSONResponse({"error": f"there is no {kind} {namespace}/{name}"}, 404)
         return JSONResponse(found)
 
     return app
+
+
+def _explained(program: Program, kind: str, name: ObjectName) -> Json | None:
+    """The account of the group; None where there is no such kind or group. ``kind`` is in lower case."""
+    if kind == VM_GROUPS.kind.lower():
+        return vm_group_explanation(program.cache, name)
+    for known, controller in program.controllers.items():
+        if known.lower() == kind:
+            return explanation(program.cache, controller.policy, name)
+    return None
