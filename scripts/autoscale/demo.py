@@ -21,11 +21,13 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
+from scripts.autoscale.demonstration.groups.group_report import GroupReport
+from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
 from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
-from scripts.autoscale.demonstration.scenario import Scenario
+from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.local import GuestKind
@@ -59,13 +61,21 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     migration: Annotated[
         bool, typer.Option(help="Show the second act: a neighbour moves when their node is full.")
     ] = True,
+    groups: Annotated[
+        bool, typer.Option("--groups", help="Show a third act: a group of VMs gains a read replica under load.")
+    ] = False,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
     spec = ClusterSpec(
-        guests=guests.value, network=network.value, nodes=2, node_cpu=_NODE_CPU, node_memory=_NODE_MEMORY
+        guests=guests.value,
+        network=network.value,
+        nodes=2,
+        node_cpu=_NODE_CPU,
+        node_memory=_NODE_MEMORY,
+        groups=groups,
     )
     run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
 
@@ -97,6 +107,8 @@ async def _demo(options: _Options) -> int:
                     scenario = Scenario(site, screen, clock, seen, forwards.load_of, options.seconds, began)
                     if options.migration:
                         scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
+                    if spec.groups:
+                        scenario.third = _group_scenario(scenario, forwards)
                     await scenario.run()
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"
@@ -117,14 +129,26 @@ async def _demo(options: _Options) -> int:
     return 0 if outcome.success else 1
 
 
+def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario:
+    third = GroupScenario(
+        scenario.site, scenario.clock, scenario.say, scenario.elapsed, forwards.read_load, policy=POLICY
+    )
+    third.seen.is_simulated = scenario.seen.is_simulated
+    scenario.seen.group = third.seen
+    return third
+
+
 def _draw(outcome: Report, path: Path, console: Console) -> None:
-    from scripts.autoscale.demonstration.picture import (  # noqa: PLC0415 - matplotlib takes a second to import
+    from scripts.autoscale.demonstration.pictures.group_picture import draw_group, group_path  # noqa: PLC0415 - as below
+    from scripts.autoscale.demonstration.pictures.picture import (  # noqa: PLC0415 - matplotlib takes a second to import
         NothingToDrawError,
         draw,
     )
 
     try:
         draw(outcome, path)
+        if outcome.group is not None:
+            draw_group(outcome.group, group_path(path))
     except NothingToDrawError as error:
         console.print(f"  {error}", soft_wrap=True)
 
@@ -145,10 +169,17 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  more CPU in the guest {outcome.reaction_seconds:.1f} s after the load began")
     for move in outcome.migrations:
         console.print(f"  {_moved(move)}", soft_wrap=True)
+    if outcome.group is not None:
+        console.print(f"  {_read(outcome.group)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
     if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
         console.print(f"  {busy}", soft_wrap=True)
+
+
+def _read(group: GroupReport) -> str:
+    reads = f": {group.transactions} reads, {group.failed} failed" if group.transactions else ""
+    return f"the group grew its replica to {group.most_cpu:g} vCPU and then had {group.most_serving} serving{reads}"
 
 
 def _busy_host(load: float, cpus: int) -> str:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from deploy.local.cluster.control import ask_cluster
+from deploy.local.cluster.control import EXPOSE_SERVICE, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.neonvm.addressing import DAEMON_PORT
-from protocol.kubernetes.objects import Json, name_of, text
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.kubernetes.objects import Json, items, name_of, text
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from scripts.autoscale.demonstration.groups.group_object import GROUP, PRIMARY
+from scripts.autoscale.demonstration.groups.read_load import PgbenchReads, ReadLoad, SimulatedReads
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import Server
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
@@ -47,6 +49,21 @@ class PortForwards:
         if self.is_simulated:
             return NoClients(self.clock)
         return PgbenchClients(await self._postgres(vm), self.clock)
+
+    async def read_load(self) -> ReadLoad:
+        """What will load the replicas of the group, once it serves."""
+        if self.is_simulated:
+            return SimulatedReads(self._serving, self.clock)
+        folder = ClusterFolder.of(self.cluster)
+        endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
+        primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
+        return PgbenchReads(await self._postgres(primary), Server("127.0.0.1", endpoint.port))
+
+    async def _serving(self) -> list[str]:
+        """Where the simulated replicas that serve take their demand."""
+        group = await self.site.client.get(VM_GROUPS, GROUP)
+        names = [text(each, "name") for each in items(group, "status", "members") if each.get("serving") is True]
+        return [await self._control(ObjectName(GROUP.namespace, name)) for name in names]
 
     async def _control(self, vm: ObjectName) -> str:
         """Where the simulated guest of the VM takes its demand: in the pod that runs it now."""

@@ -1,6 +1,7 @@
 """What a demonstration showed, and whether it is a success (pure).
 
 - Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
+- The group's act has a report of its own within this one; None where it was left out.
 - Success means: the VM grew under load, it shrank afterwards, a neighbour moved when the node was full (unless that
   part was left out: ``migrations`` is None then), and no transaction failed. Simulated guests run no transactions.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocol.units import Resources, Seconds
+from scripts.autoscale.demonstration.groups.group_report import GroupObservations, GroupReport, group_report
 from scripts.autoscale.demonstration.moves import SUCCEEDED, Move
 
 
@@ -87,6 +89,7 @@ class Report(msgspec.Struct, frozen=True):
     load_began: float | None = None
     load_ended: float | None = None
     migrations: list[MigrationPoint] = []
+    group: GroupReport | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +111,7 @@ class Observations:
     is_simulated: bool = False
     migrations: list[MigrationPoint] | None = None
     client_failures: list[str] = field(default_factory=list)
+    group: GroupObservations | None = None
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
@@ -140,7 +144,8 @@ def report(seen: Observations, total: Seconds) -> Report:
     top = seen.largest_between(began, until) if began is not None else None
     last = seen.size_at(until) if seen.load_ended is not None else None
     grown = seen.first_growth(began, start) if began is not None and start is not None else None
-    problems = list(_problems(seen, start, top, last))
+    group = group_report(seen.group) if seen.group is not None else None
+    problems = [*_problems(seen, start, top, last), *(group.problems if group is not None else ())]
     return Report(
         success=not problems,
         problems=problems,
@@ -162,6 +167,7 @@ def report(seen: Observations, total: Seconds) -> Report:
         load_began=_rounded(began),
         load_ended=_rounded(seen.load_ended),
         migrations=seen.migrations or [],
+        group=group,
     )
 
 

@@ -14,6 +14,7 @@ from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
+from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
@@ -24,7 +25,7 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
-_POLICY: Final = (
+POLICY: Final = (
     '{"smoothing": {"cpu": [{"hold": {"window": "20s"}}], "memory": [{"hold": {"window": "20s"}}]}, '
     '"memory": {"cache": {"watch": "5s"}}}'
 )
@@ -45,7 +46,7 @@ _CROWDED: Final = 30
 def demo_vm() -> Json:
     """The VM that is shown (pure)."""
     vm = postgres_vm(DEMO_VM, cpus=4, slots=8)
-    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: _POLICY}}}
+    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}}
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Scenario:
     load_seconds: int
     began: Instant
     second: MigrationScenario | None = None
+    third: GroupScenario | None = None
     act: str = "boot"
     tps: float | None = None
     fleet: Fleet = ()
@@ -75,6 +77,8 @@ class Scenario:
             beside.append(watch_for_ends(self.site.client, self.clock))
             if self.second is not None:
                 beside.append(self.second.watch())
+            if self.third is not None:
+                beside.append(self.third.watch())
             watching = [tasks.create_task(each) for each in beside]
             await self._acts()
             for each in watching:
@@ -85,7 +89,7 @@ class Scenario:
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.say("the VM runs" if self.seen.is_simulated else "the VM runs and its database answers")
-        self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {_POLICY}")
+        self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
         await load.prepare()
@@ -101,6 +105,8 @@ class Scenario:
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
             await self._migrate(self.second, load)
+        if self.third is not None:
+            await self._groups(self.third)
 
     async def _wait_for_room(self) -> None:
         """Returns once the VM is small enough to be seen to grow. Raises ``SiteError``."""
@@ -115,6 +121,14 @@ class Scenario:
         self.act = "full node"
         self.seen.migrations = await second.play(lambda seconds: self._load(load, seconds), _CROWDED)
         self.seen.client_failures = second.client_failures
+
+    async def _groups(self, third: GroupScenario) -> None:
+        self.act, self.second = "group", None
+        self.say("a group of VMs takes their place: a primary and a read replica")
+        self.watcher = third.replica
+        await third.settle()
+        self.act = "reads"
+        await third.play()
 
     async def _load(self, load: LoadMaker, seconds: int) -> None:
         self.say(f"load for {seconds} s")
@@ -175,7 +189,10 @@ class Scenario:
             await self.clock.sleep(_FRAME)
 
     async def _look_around(self) -> None:
-        while self.second is not None:
-            nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
-            self.fleet = [fleet_row(node, self.second.moves) for node in nodes] or self.fleet
+        while self.second is not None or self.third is not None:
+            if self.second is not None:
+                nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+                self.fleet = [fleet_row(node, self.second.moves) for node in nodes] or self.fleet
+            elif self.third is not None and self.third.watcher.vms:
+                self.fleet, self.tps = self.third.watcher.rows(), self.third.tps
             await self.clock.sleep(_LOOK_AROUND)

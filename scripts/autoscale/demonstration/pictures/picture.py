@@ -26,7 +26,8 @@ INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
+    """The look of all pictures of a demonstration."""
     with mpl.rc_context(
         {
             "font.size": 10,
@@ -59,7 +60,7 @@ def draw(report: Report, path: Path) -> None:
     if began is None or ended is None or not report.sizes:
         why = report.problems[0] if report.problems else "it ended before the load had run"
         raise NothingToDrawError(f"no picture: {why}")
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
         panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
         until = max(report.sizes[-1].seconds, ended, *(each.seconds for each in report.load)) + AFTER

@@ -1,0 +1,122 @@
+"""The third act: a group takes the place of the VMs, and follows the load at its read endpoint there and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.kube.client import ApiError
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Resources, Seconds
+from scripts.autoscale.demonstration.groups.group_object import FIRST, GROUP, MOST_REPLICAS, demo_group
+from scripts.autoscale.demonstration.groups.group_report import GroupObservations
+from scripts.autoscale.demonstration.groups.group_watch import GroupWatch
+from scripts.autoscale.demonstration.groups.read_load import ReadLoad
+from scripts.autoscale.demonstration.watcher import Watcher
+from scripts.autoscale.site import Site, SiteError
+
+_LEAVE: Final = Seconds(60.0)
+_BOOT: Final = Seconds(360.0)
+"""A primary and then a replica that copies it, emulated."""
+_LONGEST_LOAD: Final = Seconds(300.0)
+"""A second replica copies the primary while the first one is loaded."""
+_TOGETHER: Final = Seconds(10.0)
+_BACK: Final = Seconds(150.0)
+_LOOK: Final = Seconds(0.1)
+
+
+@dataclass(slots=True)
+class GroupScenario:
+    """Run ``watch`` in a task from the beginning. ``elapsed`` is the time on the demonstration's clock."""
+
+    site: Site
+    clock: Clock
+    tell: Callable[[str], None]
+    elapsed: Callable[[], Seconds]
+    read_load: Callable[[], Awaitable[ReadLoad]]
+    policy: str
+    seen: GroupObservations = field(default_factory=lambda: GroupObservations(FIRST.name))
+    tps: float | None = None
+    watcher: GroupWatch = field(init=False)
+    replica: Watcher = field(init=False)
+    """The replica that the group begins with, as the other acts watch their VM."""
+
+    def __post_init__(self) -> None:
+        self.replica = Watcher(self.site, FIRST, self.clock, lambda _: None, self._reasoned)
+        self.watcher = GroupWatch(self.site.client, GROUP, self.clock, self._changed)
+
+    async def watch(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watcher.run())
+            tasks.create_task(self.replica.run())
+
+    async def settle(self) -> None:
+        """Ends the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""
+        for name in self.watcher.others:
+            with suppress(ApiError):  # it has gone meanwhile
+                await self.site.client.delete(VIRTUAL_MACHINES, name)
+        await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
+        await self.site.client.create(VM_GROUPS, GROUP.namespace, demo_group(self.policy))
+        await self._until(lambda: self.watcher.is_ready, _BOOT, f"the group did not come up: {self.watcher.why}")
+        self.tell("the group serves: a primary, and a replica that streams from it")
+
+    async def play(self) -> None:
+        """Loads the replicas until another one serves, and waits until that has gone again. Raises ``SiteError``."""
+        load, seen = await self.read_load(), self.seen
+        await load.prepare()
+        await self._until(self._is_least, _BACK, "the replica did not come to rest before the load")
+        seen.started_at = self._size()
+        seen.load_began = self.elapsed()
+        self.tell(f"reads at {GROUP.name}-read, as many as it answers")
+        outcome = await load.press(self._goes_on(), self._heard)
+        self.tps, seen.load_ended = None, self.elapsed()
+        seen.transactions, seen.failed, seen.problem = outcome.transactions, outcome.failed, outcome.problem
+        self.tell("the reads have ended")
+        with suppress(SiteError):
+            await self._until(self._is_back, _BACK, "")
+
+    def _goes_on(self) -> Callable[[], bool]:
+        """Whether the load is still needed: until two have served for a while, or for too long."""
+        began, together = self.clock.now(), list[Instant]()
+
+        def goes_on() -> bool:
+            now = self.clock.now()
+            if self.watcher.serving >= MOST_REPLICAS and not together:
+                together.append(now)
+            return now < began + _LONGEST_LOAD and (not together or now < together[0] + _TOGETHER)
+
+        return goes_on
+
+    def _size(self) -> float:
+        return self.seen.points[-1].cpus.get(FIRST.name, 0.0) if self.seen.points else 0.0
+
+    def _is_least(self) -> bool:
+        return self._size() == 1.0
+
+    def _is_back(self) -> bool:
+        return len(self.watcher.vms) == 2 and self.watcher.serving == 1 and self._size() <= self.seen.started_at
+
+    def _heard(self, tps: float) -> None:
+        self.tps = tps
+        self.seen.load.append((round(self.elapsed(), 1), tps))
+
+    def _reasoned(self, size: Resources, because: str) -> None:
+        if because:
+            self.tell(f"{FIRST.name}: {size}: {because}")
+
+    def _changed(self, serving: int, cpus: Mapping[str, float]) -> None:
+        if self.seen.saw(self.elapsed(), serving, cpus) and cpus:
+            sizes = ", ".join(f"{name.removeprefix(f'{GROUP.name}-')} {cores:g} vCPU" for name, cores in cpus.items())
+            self.tell(f"{serving} {'replica serves' if serving == 1 else 'replicas serve'}; {sizes}")
+
+    async def _until(self, holds: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
+        deadline = self.clock.now() + at_most
+        while not holds():
+            if self.clock.now() >= deadline:
+                raise SiteError(f"{otherwise}; see: kubectl describe vmg")
+            await self.clock.sleep(_LOOK)

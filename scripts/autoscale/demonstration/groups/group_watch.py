@@ -1,0 +1,103 @@
+"""Watches a group of VMs: who serves, and how large each of its VMs is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from deploy.kube.client import ApiClient
+from deploy.kube.informer import Informer
+from protocol.kubernetes.objects import Json, is_leaving, items, labels_of, name_of, text, whole
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
+from protocol.messages import ObjectName
+from protocol.names import LABEL_GROUP
+from protocol.runtime.clock import Clock
+from protocol.units import MilliCpu
+from scripts.autoscale.demonstration.bars import bar
+
+_BAR = 24
+
+
+class GroupWatch:
+    """Run ``run`` in a task. ``on_change`` hears the number of replicas that serve and the vCPUs of every VM."""
+
+    def __init__(
+        self, client: ApiClient, group: ObjectName, clock: Clock, on_change: Callable[[int, Mapping[str, float]], None]
+    ) -> None:
+        self._group = group
+        self._on_change = on_change
+        self._groups = Informer(client, VM_GROUPS, clock)
+        self._vms = Informer(client, VIRTUAL_MACHINES, clock)
+        for informer in (self._groups, self._vms):
+            informer.listen(lambda _: self._changed())
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._groups.run())
+            tasks.create_task(self._vms.run())
+
+    @property
+    def group(self) -> Json:
+        """The group's object; empty before it is seen."""
+        return self._groups.get(self._group) or {}
+
+    @property
+    def vms(self) -> list[Json]:
+        """The VMs of the group, by name."""
+        found = [vm for vm in self._vms.objects.values() if labels_of(vm).get(LABEL_GROUP) == self._group.name]
+        return sorted(found, key=lambda vm: name_of(vm).name)
+
+    @property
+    def others(self) -> list[ObjectName]:
+        """The VMs that are not the group's."""
+        return [name for name, vm in self._vms.objects.items() if LABEL_GROUP not in labels_of(vm)]
+
+    @property
+    def serving(self) -> int:
+        """How many replicas the read endpoint lists."""
+        return whole(self.group, "status", "readyReplicas")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all that is wanted serves."""
+        found = [each for each in items(self.group, "status", "conditions") if text(each, "type") == "Ready"]
+        return [text(each, "status") for each in found] == ["True"]
+
+    @property
+    def why(self) -> str:
+        """Why it has so many replicas, or why not all serve."""
+        scaling = text(self.group, "status", "scaling", "message")
+        return "; ".join(filter(None, (*self._conditions(), scaling)))
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """A row for each VM: its name, a bar of its vCPUs, and what it does on which node."""
+        states = {text(each, "name"): text(each, "state") for each in items(self.group, "status", "members")}
+        return [_row(vm, states.get(name_of(vm).name, "")) for vm in self.vms]
+
+    def _conditions(self) -> list[str]:
+        ready = [each for each in items(self.group, "status", "conditions") if text(each, "type") == "Ready"]
+        return [text(each, "message") for each in ready]
+
+    def _changed(self) -> None:
+        self._on_change(self.serving, {name_of(vm).name: cores(vm) for vm in self.vms if cores(vm)})
+
+
+def cores(vm: Json) -> float:
+    """The vCPUs that the guest has now; 0 where it does not run (pure)."""
+    return MilliCpu.parse(text(vm, "status", "cpus") or 0).as_cores
+
+
+def _row(vm: Json, state: str) -> tuple[str, str, str]:
+    most = vm.get("spec")
+    largest = _most(most if isinstance(most, dict) else {})
+    does = "Leaving" if is_leaving(vm) else state or text(vm, "status", "phase") or "Pending"
+    picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"
+    return name_of(vm).name, picture, f"{does} on {text(vm, 'status', 'node') or '-'}"
+
+
+def _most(spec: Json) -> float:
+    guest = spec.get("guest")
+    cpus = guest.get("cpus") if isinstance(guest, dict) else None
+    most = cpus.get("max") if isinstance(cpus, dict) else None
+    return MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0

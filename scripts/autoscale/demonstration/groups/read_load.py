@@ -1,0 +1,92 @@
+"""A read load at a group's read endpoint: waves of pgbench, or a demand that simulated replicas share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import httpx
+
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, run_pgbench, tps_of
+from scripts.autoscale.site import SiteError
+
+_CLIENTS: Final = 6
+_SCALE: Final = 1
+_WAVE: Final = 5
+"""Seconds: clients of a pool reconnect now and then; those of the next wave find who serves by then."""
+
+_DEMAND: Final = 2.6
+_MEMORY: Final = "200Mi"
+_SHARE: Final = Seconds(0.5)
+
+
+class ReadLoad(Protocol):
+    """A load on the replicas of a group."""
+
+    async def prepare(self) -> None:
+        """Makes what the load needs, on the primary."""
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
+        """Loads the replicas as long as ``goes_on``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PgbenchReads:
+    """``pgbench --select-only`` at the ``endpoint``, with tables made on the ``primary``."""
+
+    primary: Server
+    endpoint: Server
+
+    async def prepare(self) -> None:
+        """Makes pgbench's tables. Raises ``PgbenchError``."""
+        await prepare(self.primary, _SCALE)
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
+        """Runs waves of clients, one after the other. Raises ``PgbenchError``."""
+        total = Outcome(0, 0, "")
+
+        def heard(line: str) -> None:
+            if (tps := tps_of(line)) is not None:
+                on_tps(tps)
+
+        while goes_on() and not total.problem:
+            reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
+            wave = await run_pgbench([*self.endpoint.arguments, *reads], heard)
+            total = Outcome(total.transactions + wave.transactions, total.failed + wave.failed, wave.problem)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedReads:
+    """A demand that is divided among the simulated replicas that serve; ``controls`` finds them."""
+
+    controls: Callable[[], Awaitable[Sequence[str]]]
+    clock: Clock
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
+        """Asks the demand of the guests, and takes it back. Raises ``SiteError``."""
+        asked: set[str] = set()
+        began = self.clock.now()
+        while goes_on() or self.clock.now() < Instant(began + _SHARE):
+            serving = await self.controls()
+            for control in serving:
+                await self._ask(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY})
+            asked.update(serving)
+            await self.clock.sleep(_SHARE)
+        for control in asked:
+            await self._ask(control, None)
+        return Outcome(0, 0, "")
+
+    async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
+                method = "DELETE" if demand is None else "PUT"
+                (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()
+        except httpx.HTTPError as error:
+            raise SiteError(f"a simulated replica cannot be loaded: {error!r}") from error

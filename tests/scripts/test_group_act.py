@@ -1,0 +1,116 @@
+"""The third act of the demonstration: its verdict, its load, and its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Seconds
+from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scripts.autoscale.demonstration.groups.group_object import demo_group
+from scripts.autoscale.demonstration.groups.group_report import GroupObservations, GroupReport, group_report
+from scripts.autoscale.demonstration.groups.group_watch import cores
+from scripts.autoscale.demonstration.groups.read_load import SimulatedReads
+from scripts.autoscale.demonstration.pictures.group_picture import draw_group, group_path
+from scripts.autoscale.demonstration.pictures.picture import NothingToDrawError
+from scripts.autoscale.demonstration.report import Observations, report
+from tests.fake_clock import SleepingClock
+
+FIRST, SECOND = "shop-replica-0", "shop-replica-1"
+THERE_AND_BACK = ((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), (20.0, 2, 2.0, 2.0), (50.0, 1, 1.0, 0.0))
+
+
+def seen(
+    *points: tuple[float, int, float, float], transactions: int = 900, failed: int = 0, problem: str = ""
+) -> GroupObservations:
+    """An act with a load from 10 s to 40 s; each point has a time, who serves, and two sizes."""
+    found = GroupObservations(FIRST, started_at=1.0, transactions=transactions, failed=failed, problem=problem)
+    found.load_began, found.load_ended = Seconds(10.0), Seconds(40.0)
+    found.load.append((11.0, 120.0))
+    for at, serving, first, second in points:
+        sizes = {name: size for name, size in ((FIRST, first), (SECOND, second)) if size}
+        assert found.saw(Seconds(at), serving, sizes)
+        assert not found.saw(Seconds(at), serving, sizes)
+    return found
+
+
+def test_a_replica_that_grew_and_got_another_beside_it_and_lost_it_again_is_a_success() -> None:
+    found = group_report(seen(*THERE_AND_BACK))
+    assert (found.most_cpu, found.most_serving, found.transactions, found.problems) == (2.0, 2, 900, [])
+    whole = report(Observations(group=seen(*THERE_AND_BACK, failed=1)), Seconds(60.0))
+    assert whole.group is not None
+    assert "1 transactions of the read load failed" in whole.problems
+
+
+@pytest.mark.parametrize(
+    ("observed", "problem"),
+    [
+        (seen((5.0, 1, 1.0, 0.0)), "the replica did not grow: it had 1 vCPU before the load and never more"),
+        (seen((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0)), "no replica was added under load"),
+        (seen(*THERE_AND_BACK[:3]), "2 replicas serve at the end, not the one of the beginning"),
+        (seen(*THERE_AND_BACK[:3], (50.0, 1, 2.0, 0.0)), "the replica did not shrink after the load"),
+        (seen(*THERE_AND_BACK, failed=2), "2 transactions of the read load failed"),
+        (seen(*THERE_AND_BACK, transactions=0), "no transaction of the read load was run"),
+        (seen(*THERE_AND_BACK, problem="pgbench ended with exit code 1"), "pgbench ended with exit code 1"),
+        (GroupObservations(FIRST), "the group's load did not run"),
+    ],
+)
+def test_anything_less_is_not_and_the_reason_is_said(observed: GroupObservations, problem: str) -> None:
+    assert problem in group_report(observed).problems
+
+
+def test_the_group_that_is_shown_is_one_that_the_program_can_read() -> None:
+    given = demo_group("{}")
+    group = parse_vm_group(given)
+    assert group.scaling is not None
+    assert (group.spec.replicas, group.scaling.bounds) == (1, ReplicaBounds(1, 2))
+
+
+@dataclass(frozen=True)
+class Shared(SimulatedReads):
+    """A demand that is written down instead of asked."""
+
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
+        self.asked.append((control, None if demand is None else demand["cpu"]))
+
+
+async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
+    serving: list[Sequence[str]] = [["one"], ["one", "two"], ["one", "two"]]
+    looks = iter(serving)
+
+    async def controls() -> Sequence[str]:
+        return next(looks)
+
+    load, left = Shared(controls, SleepingClock()), [True, True, False]
+    outcome = await load.press(lambda: left.pop(0), lambda _: None)
+    assert load.asked[:3] == [("one", 2.6), ("one", 1.3), ("two", 1.3)]
+    assert sorted(load.asked[3:]) == [("one", None), ("two", None)]
+    assert outcome.transactions == 0
+
+
+def test_the_size_of_a_vm_is_what_its_status_says() -> None:
+    vm: Json = {"status": {"cpus": "1500m"}}
+    assert (cores(vm), cores({})) == (1.5, 0.0)
+
+
+def test_equal_reports_make_equal_pictures(tmp_path: Path) -> None:
+    assert group_path(Path("demo.svg")) == Path("demo-group.svg")
+    found = group_report(seen(*THERE_AND_BACK))
+    files = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    for file in files:
+        draw_group(found, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert "900 reads, 0 failed" in files[0].read_text()
+
+
+def test_where_no_load_ran_there_is_no_picture(tmp_path: Path) -> None:
+    found: GroupReport = group_report(GroupObservations(FIRST, problem="no guests"))
+    with pytest.raises(NothingToDrawError, match="no picture of the group: no guests"):
+        draw_group(found, tmp_path / "one.svg")
