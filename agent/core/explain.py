@@ -154,7 +154,7 @@ def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
         has=_size(vm.actual),
         ordered=_size(vm.use),
         wished=_size(desired_size(state, vm, now).size),
-        least=_size(vm.bounds.min),
+        least=_size(vm.bounds_at(now).min),
         most=_size(vm.bounds.max),
     )
 

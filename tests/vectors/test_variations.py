@@ -121,6 +121,50 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
             },
             {"score": 10, "mem_fraction": 0.1, "cpu_fraction": 1.0, "over_budget": False},
         ),
+        ("tortoise", "slot_count", {"range_hours": 12, "period": "weekly"}, 14),
+        (
+            "tortoise",
+            "slot_for_time",
+            {"utc": "2026-03-29T01:30:00Z", "time_zone": "Europe/Berlin", "range_hours": 3, "period": "daily"},
+            {"from": 3, "to": 6},
+        ),
+        (
+            "tortoise",
+            "min_max_replicas",
+            {
+                "replicas": 4,
+                "old_min": 9,
+                "old_max": 40,
+                "hours_since_slot_update": 23,
+                "minimum_min": 2,
+                "min_multiplier": 0.25,
+                "max_multiplier": 3,
+                "decay": 0.9,
+            },
+            {"min": 8, "max": 36},
+        ),
+        (
+            "tortoise",
+            "min_max_replicas",
+            {"slots": [[0, 12], [12, 24]], "hour": 12, "weekday": "Monday"},
+            {"from": 12, "to": 24},
+        ),
+        ("tortoise", "target_utilization", {"replicas": 9, "maximum_max_replicas": 10}, "change"),
+        ("tortoise", "target_step_limit", {"current": 80, "recommended": 70, "max_increase": 5}, 70),
+        ("tortoise", "replica_caps", {"recommended_max": 500, "cluster_max": 200}, 200),
+        (
+            "tortoise",
+            "replica_caps",
+            {"recommended_min": 9, "recommended_max": 50, "cluster_max_min": 5, "cluster_max": 40},
+            {"min": 5, "max": 40},
+        ),
+        ("tortoise", "container_size", {"policy": "Horizontal", "rec": 70, "req": 90.5, "replicas": 3, "mn": 50}, 70),
+        (
+            "tortoise",
+            "phase",
+            {"phase": "Working", "mode": "Auto", "has_horizontal": True, "hpa_metrics_failed_s": 60, "grace_s": 60},
+            "Emergency",
+        ),
     ],
 )
 def test_a_case_is_answered_by_what_it_gives(family: str, group: str, given: Any, expected: Any) -> None:
@@ -231,6 +275,8 @@ def test_a_pod_that_appears_elsewhere_takes_its_reservation_along() -> None:
         ("smoothing", "segment_round", {"input": 11, "segments": [{"at": 0, "every": 10}, {"at": 12, "every": 1}]}, 20),
         ("smoothing", "quantize_up", {"value": 230, "base": 100}, 230),
         ("ranking", "preferred_memory_mib", {"cluster_nodes": 70}, 60000),
+        ("tortoise", "phase", {"phase": "BackToNormal", "mode": "Emergency", "has_horizontal": True}, "BackToNormal"),
+        ("tortoise", "phase", {"phase": "Emergency", "hpa_metrics_failed_s": 999, "grace_s": 300}, "BackToNormal"),
     ],
 )
 def test_what_only_the_original_says_is_declined_by_rule(family: str, group: str, given: Any, expected: Any) -> None:

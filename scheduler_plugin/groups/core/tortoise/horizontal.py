@@ -19,7 +19,8 @@ def base(spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory
     """The HPA with the metrics that it should have, before its numbers are set; None where there should be none.
 
     Where nothing scales horizontally, an HPA of our own goes. One that was attached is left with its other metrics; it
-    keeps the number of replicas where it has none of those, for without any metric it would scale by a default.
+    keeps the number of replicas where it has none of those, for without any metric it would scale by a default. At no
+    replicas at all it rests.
     """
     places = horizontal(memory.policies)
     if places:
@@ -29,14 +30,17 @@ def base(spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory
     if seen is None or spec.autoscaler is None:
         return None
     others = seen.managing(())
-    return others if others.metrics else Autoscaler(workload.replicas, workload.replicas)
+    if others.metrics:
+        return others
+    return Autoscaler(workload.replicas, workload.replicas) if workload.replicas else seen
 
 
 def is_ready(memory: Memory) -> bool:
     """Whether enough is known to set the HPA's numbers."""
+    places = horizontal(memory.policies)
     if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
-        return True
-    return memory.phase is not Phase.INITIALIZING and any(memory.works(place) for place in horizontal(memory.policies))
+        return bool(places)
+    return memory.phase is not Phase.INITIALIZING and any(memory.works(place) for place in places)
 
 
 def with_range(

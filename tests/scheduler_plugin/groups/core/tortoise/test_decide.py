@@ -225,6 +225,20 @@ def test_an_attached_hpa_keeps_its_other_metrics_or_the_number_of_replicas() -> 
         assert decision.autoscaler == left
 
 
+def test_an_attached_hpa_rests_while_the_workload_has_no_replicas() -> None:
+    spec = replace(AUTO, autoscaler="mine", policies={CPU: Scaling.VERTICAL})
+    hpa = Autoscaler(3, 12, (TARGET,))
+    decision, _ = decide(spec, workload(0, 2), Seen(hpa), at_work(spec), BEGIN)
+    assert decision.autoscaler == hpa
+
+
+def test_an_emergency_ends_its_numbers_where_nothing_scales_horizontally_any_more() -> None:
+    spec = replace(AUTO, mode=Mode.EMERGENCY, autoscaler="mine", policies={CPU: Scaling.VERTICAL})
+    memory = replace(at_work(spec), phase=Phase.EMERGENCY)
+    decision, _ = decide(spec, workload(6, 2), Seen(Autoscaler(20, 20, (TARGET,))), memory, BEGIN)
+    assert decision.autoscaler == Autoscaler(6, 6)
+
+
 def test_an_attached_hpa_that_is_not_there_changes_no_policy() -> None:
     spec = replace(AUTO, autoscaler="mine")
     hpa = Autoscaler(3, 12, (TARGET,))
