@@ -14,7 +14,7 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch
 from deploy.local.cluster.spec import ClusterSpec
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 
@@ -50,11 +50,13 @@ async def cluster(folder: ClusterFolder, spec: ClusterSpec) -> AsyncIterator[Lau
         await launched.end()
 
 
-async def seen(folder: ClusterFolder, vm: ObjectName, holds: Callable[[Json], bool]) -> Json:
-    """The VM, as soon as ``holds`` is true of it; learnt by watching."""
+async def seen(
+    folder: ClusterFolder, vm: ObjectName, holds: Callable[[Json], bool], kind: Resource = VIRTUAL_MACHINES
+) -> Json:
+    """The VM, or another object, as soon as ``holds`` is true of it; learnt by watching."""
     found: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
     async with client_from_kubeconfig(folder.kubeconfig) as client:
-        informer = Informer(client, VIRTUAL_MACHINES, SystemClock())
+        informer = Informer(client, kind, SystemClock())
 
         def look(name: ObjectName, now: Json | None) -> None:
             if name == vm and now is not None and not found.done() and holds(now):
