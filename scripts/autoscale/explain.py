@@ -1,4 +1,4 @@
-"""``autoscale explain VM``: why a VM has its size, in sentences, from its agent and the scheduler."""
+"""``autoscale explain``: why a VM has its size, in sentences, from its agent and the scheduler; or why a group has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rich.markup import escape
 
 from deploy.kube.client import ApiError
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, uid_of, whole
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, QuantityError
+from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError, explanation, open_site
@@ -26,21 +28,26 @@ Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Another cluster t
 
 
 def explain(
-    vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
+    what: Annotated[str, typer.Argument(help="A VM as [NAMESPACE/]NAME, or a group as [[NAMESPACE/]KIND/]NAME.")],
     as_json: AsJson = False,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Say why a VM has its size: metrics, needs, permit, who denied what, and since when."""
-    run(_explain(vm, name, kubeconfig, as_json=as_json))
+    """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has so many replicas."""
+    run(_explain(what, name, kubeconfig, as_json=as_json))
 
 
 async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> int:
     async with open_site(name, kubeconfig) as site:
+        if (group := group_name(given)) is not None:
+            return _show_group(await group_account(site, *group), as_json=as_json)
         try:
             vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given))
         except ApiError as error:
-            raise SiteError(str(error)) from error
+            group = await find_group(site, vm_name(given)) if error.kind is RefusalKind.NOT_FOUND else None
+            if group is None:
+                raise SiteError(str(error)) from error
+            return _show_group(await group_account(site, *group), as_json=as_json)
         listed = await site.client.list(PODS, name_of(vm).namespace)
         system = await site.client.list(PODS, "kube-system")
         events = await site.client.list(EVENTS, name_of(vm).namespace)
@@ -53,6 +60,16 @@ async def _explain(given: str, name: str, kubeconfig: str, *, as_json: bool) -> 
         return 0
     console = Console()
     for line in story(vm, agent, scheduler, events.objects):
+        console.print(escape(line), soft_wrap=True, highlight=False)
+    return 0
+
+
+def _show_group(found: Json | None, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    console = Console()
+    for line in group_story(found):
         console.print(escape(line), soft_wrap=True, highlight=False)
     return 0
 

@@ -26,6 +26,8 @@ from protocol.kubernetes.objects import Json, child, name_of, text
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297
 SCHEDULER_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
+GROUPS_PORT: Final = 10294
+GROUPS_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscaling-groups:10294/proxy"
 _FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
 
 
@@ -47,6 +49,9 @@ class Site(Protocol):
     async def of_scheduler(self, path: str) -> Json | None:
         """The scheduler's JSON at ``path``; None where it cannot be had."""
 
+    async def of_groups(self, path: str) -> Json | None:
+        """The groups' program's JSON at ``path``; None where it cannot be had."""
+
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """The JSON at ``path`` of the agent in ``pod``; None where it cannot be had."""
 
@@ -67,6 +72,10 @@ class LocalSite:
     async def of_scheduler(self, path: str) -> Json | None:
         """Through the loopback port that leads to the scheduler."""
         return await self._json(self._host, PROBES_PORT, path)
+
+    async def of_groups(self, path: str) -> Json | None:
+        """Through the loopback port that leads to the groups' program."""
+        return await self._json(self._host, GROUPS_PORT, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """Through a loopback port that leads to the pod."""
@@ -98,6 +107,10 @@ class RemoteSite:
     async def of_scheduler(self, path: str) -> Json | None:
         """Through the API server's proxy to the scheduler's Service."""
         return await self._json(f"{SCHEDULER_SERVICE}{path}")
+
+    async def of_groups(self, path: str) -> Json | None:
+        """Through the API server's proxy to the groups' Service."""
+        return await self._json(f"{GROUPS_SERVICE}{path}")
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """Through the API server's proxy to the pod."""

@@ -19,6 +19,7 @@ FILES: Final = (
     "deploy/kubernetes/agent-daemonset.yaml",
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/expander.yaml",
+    "deploy/kubernetes/groups.yaml",
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""

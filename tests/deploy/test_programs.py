@@ -18,8 +18,11 @@ from agent.settings import OPTIONS, AgentSettings, read_settings
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from scheduler_plugin.expander.settings import host_and_port
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
+from scheduler_plugin.groups.options import parser as groups_parser
+from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
+from scripts.autoscale.site import GROUPS_SERVICE
 from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
 from vm_image import recipe
 
@@ -174,6 +177,20 @@ def test_the_expander_listens_where_its_service_leads_with_the_certificate_that_
     name = "autoscaling-expander.kube-system.svc"
     assert f"--grpc-expander-url={name}:{served['grpc']}" in (ROOT / "docs/expander.md").read_text()
     assert name in one("Certificate", "autoscaling-expander")["spec"]["dnsNames"]
+
+
+def test_the_groups_program_understands_its_flags_and_settings() -> None:
+    found = container("groups")
+    options = groups_parser().parse_args(found["args"])
+    (mount,) = found["volumeMounts"]
+    assert options.settings == Path(mount["mountPath"]) / "settings.yaml"
+    settings = parse_groups(data("autoscaling-groups-config", "settings.yaml"))
+    assert settings == parse_groups("")
+    (port,), (served,) = found["ports"], one("Service", "autoscaling-groups")["spec"]["ports"]
+    assert options.listen == f"0.0.0.0:{port['containerPort']}" == f"0.0.0.0:{served['port']}"
+    (rule,) = (each for each in one("Role", "autoscaling-groups")["rules"] if "resourceNames" in each)
+    assert rule["resourceNames"] == [settings.lease.name]
+    assert GROUPS_SERVICE.endswith(f"/namespaces/{settings.lease.namespace}/services/autoscaling-groups:10294/proxy")
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

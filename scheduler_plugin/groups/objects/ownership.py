@@ -4,15 +4,18 @@ Rules that hold here:
 
 - An object that another controller owns is never touched.
 - One without a controller, under the name that ours would have, is adopted: from then on it is as the group says.
-- Only ``spec`` and the owner reference are ours; what else an object carries stays.
+- Only ``spec`` and the owner reference are ours; what else an object carries stays, and what the API server filled in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, version_of
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.objects.writes import Write
 
 
 class ForeignObjectError(ValueError):
@@ -77,8 +80,24 @@ def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> 
         raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
 
 
+OPTIONAL: Final = ("behavior", "resourcePolicy")
+"""Fields of an HPA's and a VPA's spec that go when they are wanted no more."""
+
+
 def _spec_patch(old: Json, spec: Json) -> Json:
-    """Replaces the fields that are ours; a field that the server filled in and we leave out stays."""
-    ours = {key: value for key, value in old.items() if key in spec}
-    changed = difference(ours, spec)
+    changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
     return {"spec": changed} if changed else {}
+
+
+def holds(found: object, wanted: object) -> bool:
+    """Whether ``found`` has all that is ``wanted``; what a server filled in beside it does not matter.
+
+    >>> holds({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]}), holds({"a": 1}, {"a": 2})
+    (True, False)
+    """
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        return all(name in found and holds(found[name], value) for name, value in wanted.items())
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(holds, found, wanted))
+    return found == wanted

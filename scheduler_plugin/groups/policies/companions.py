@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
-from scheduler_plugin.groups.objects.ownership import creation, refuse_foreign, upkeep
+from scheduler_plugin.groups.objects.ownership import creation, holds, refuse_foreign, upkeep
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import Facts, Found, StopError
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
@@ -52,7 +52,7 @@ def hpa_changes(hpa: JsonObject | None, wanted: Json) -> Json:
     if hpa is None:
         return {}
     spec = child(hpa, "spec")
-    return {name: value for name, value in wanted.items() if spec.get(name) != value}
+    return {name: value for name, value in wanted.items() if not holds(spec.get(name), value)}
 
 
 def hpa_write(hpa: JsonObject, fields: Json) -> Write:

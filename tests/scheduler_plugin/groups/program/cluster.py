@@ -138,6 +138,7 @@ class Connection:
     is_cut: bool = False
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
+    asked: list[ApiCall] = field(default_factory=list)
     count: int = 0
 
     async def call(self, call: ApiCall) -> JsonObject:
@@ -149,11 +150,13 @@ class Connection:
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         if self.is_cut:
             raise ApiUnknownError("the process is dead")
+        self.asked.append(call)
         return self.cluster.stream(call.path, dict(call.query))
 
     async def _send(self, call: ApiCall) -> bytes:
         if self.is_cut:
             raise ApiUnknownError("the process is dead")
+        self.asked.append(call)
         writes = call.method != "GET" and "/leases" not in call.path
         dies = writes and self.cut_at == self.count
         self.count += writes

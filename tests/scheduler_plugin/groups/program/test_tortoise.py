@@ -273,6 +273,18 @@ async def test_without_an_hpa_it_makes_one_of_its_own() -> None:
         assert condition_of(group, "AbleToScale")[0] == "True"
 
 
+async def test_an_hpa_of_its_own_goes_when_nothing_scales_horizontally_any_more() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(TORTOISES, TORTOISE.replace("    horizontalPodAutoscalerName: web\n", ""))
+        await run.start()
+        assert len(await run.cluster.every(HORIZONTAL_AUTOSCALERS)) == 1
+        vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]
+        await run.cluster.patch(TORTOISES, "lovely", {"spec": {"autoscalingPolicy": vertical}})
+        await run.passes(15)
+        assert await run.cluster.every(HORIZONTAL_AUTOSCALERS) == []
+
+
 async def test_an_attached_hpa_that_is_not_there_is_said() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)

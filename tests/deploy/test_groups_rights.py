@@ -1,0 +1,77 @@
+"""What the groups' program may do in the cluster is what it does in stories that have all of its kinds."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS
+from tests.deploy.test_rights import Right, granted, right
+from tests.scheduler_plugin.groups.program import test_in_place, test_tortoise
+from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
+from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
+from tests.scheduler_plugin.groups.program.vm_group_story import story
+
+SPARED = {
+    *(("apps", f"{plural}/scale", "patch") for plural in ("statefulsets", "replicasets")),
+    *(("apps", plural, verb) for plural in ("statefulsets", "replicasets") for verb in ("get", "patch")),
+    ("autoscaling.neon.tech", "virtualmachinegroups", "get"),
+}
+"""What no story here does: these kinds of targets are written as Deployments are."""
+
+
+def rights(cluster: EmbeddedCluster) -> set[Right]:
+    """What all processes asked of the cluster."""
+    return {right(each.method, each.path, each.query) for way in cluster.connections for each in way.asked}
+
+
+async def of_hvpas() -> set[Right]:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.start()
+        await run.recommend("hvpa-sample", 3, cpu="1500m", memory="1500Mi")
+        await run.passes(15)
+        await run.cluster.patch(HVPAS, "hvpa-sample", {"spec": {"hpaTemplate": {"maxReplicas": 11}}})
+        await run.cluster.patch(HVPAS, "hvpa-sample", {"spec": {"vpaTemplate": {"resourcePolicy": None}}})
+        await run.passes(15)
+        return rights(run.cluster)
+
+
+async def of_pods() -> set[Right]:
+    async with world() as run:
+        await test_in_place.begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        return rights(run.cluster)
+
+
+async def of_tortoises() -> set[Right]:
+    async with test_tortoise.day() as found:
+        await found.needs(16)
+        await found.run.cluster.make(VIRTUAL_MACHINES, test_in_place.VM)
+        own = test_tortoise.TORTOISE.replace("    horizontalPodAutoscalerName: web\n", "").replace("lovely", "other")
+        await found.run.cluster.make(DEPLOYMENTS, test_tortoise.DEPLOYMENT.replace("name: web", "name: other"))
+        await found.run.cluster.make(TORTOISES, own.replace("Deployment, name: web", "Deployment, name: other"))
+        await found.run.passes(0)
+        vertical = [{"containerName": "app", "policy": {"cpu": "Vertical"}}]
+        await found.run.cluster.patch(TORTOISES, "other", {"spec": {"autoscalingPolicy": vertical}})
+        await found.run.passes(15)
+        return rights(found.run.cluster)
+
+
+async def of_vm_groups() -> set[Right]:
+    async with story() as run:
+        await run.start()
+        await run.create(drain={"gracePeriod": "1s", "timeout": "2s"})
+        await run.pass_time(4)
+        await run.scale(1)
+        await run.pass_time(6)
+        run.databases.busy = dict.fromkeys(("shop-replica-0", "shop-replica-1"), 8.0)
+        await run.cluster.patch(VM_GROUPS, "shop", {"spec": {"scaling": {"maxReplicas": 3}}})
+        await run.pass_time(10)
+        return rights(run.cluster)
+
+
+async def test_the_groups_program_may_do_what_it_does() -> None:
+    may = granted("ClusterRole", "autoscaling-groups") | granted("Role", "autoscaling-groups")
+    does = await of_hvpas() | await of_pods() | await of_tortoises() | await of_vm_groups()
+    assert sorted(does - may) == []
+    assert sorted(may - does - SPARED) == []
