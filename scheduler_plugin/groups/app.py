@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -88,6 +88,8 @@ class Program:
         """The metrics as they are now."""
         for kind, controller in self.controllers.items():
             self.telemetry.take(kind, self.cache.objects(controller.policy.kind).values())
+        if self.vm_groups is not None:
+            self.telemetry.take(VM_GROUPS.kind, self.cache.objects(VM_GROUPS).values())
         return self.telemetry.page()
 
     def led(self, leads: bool) -> None:

@@ -116,14 +116,15 @@ class VmGroupController:
         try:
             group = parse_vm_group(found)
         except InvalidGroupError as error:
-            await self._write_status(
-                found, {**child(found, "status"), **refused_status(found, str(error), self._now())}
-            )
+            refused = {**child(found, "status"), **refused_status(found, str(error), self._now())}
+            await self._write_status(found, refused)
+            self._count("stopped")
             return
         seen = await self._scaled(await self._look(found, group))
         group = seen.group
         plan = plan_group(group.spec, seen.members, bool(group.primary_uid), self._taken(group))
         await self._carry_out(seen, plan)
+        self._count("stopped" if plan.fault else "done")
         settled = len(plan.serving) == group.spec.replicas and not plan.held_back
         interval = self._context.interval() if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
@@ -140,6 +141,8 @@ class VmGroupController:
         body: Json = {"spec": {"replicas": decision.replicas}}
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(seen.found))
         await self._context.writer.do(scale)
+        direction = "up" if decision.replicas > current else "down"
+        self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
         found = await self._read(VM_GROUPS, group.name)
         if found is not None:
@@ -262,6 +265,9 @@ class VmGroupController:
                 self._queue.add(group)
         if change.after is None and change.before is not None:
             self._looks.forget(uid_of(change.before))
+
+    def _count(self, outcome: str) -> None:
+        self._context.telemetry.judged.labels(VM_GROUPS.kind, outcome).inc()
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())

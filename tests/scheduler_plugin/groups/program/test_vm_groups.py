@@ -161,7 +161,7 @@ async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled
 
 async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_grow_and_takes_it_back() -> None:
     async with story() as run:
-        await run.start()
+        program = await run.start()
         scaling = {"minReplicas": 1, "maxReplicas": 2, "scaleUpDelay": "10s", "scaleDownDelay": "20s"}
         await run.create(replicas=1, scaling=scaling)
         run.databases.busy.update({"shop-replica-0": 1.0, "shop-replica-1": 1.0})
@@ -187,6 +187,9 @@ async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_gro
             "1 → 2 replicas: 3.9 CPUs are busy, a replica may have 4 and use 70% of it",
             "2 → 1 replicas: 1.0 CPUs are busy, a replica may have 4 and use 70% of it",
         ]
+        page = program.page().decode()
+        assert 'autoscale_groups_count{kind="VirtualMachineGroup"} 1.0' in page
+        assert 'scalings_total{axis="horizontal",direction="up",kind="VirtualMachineGroup"} 1.0' in page
 
 
 async def test_the_slice_is_written_only_when_it_changes() -> None:
