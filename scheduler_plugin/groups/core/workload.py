@@ -175,12 +175,14 @@ class HorizontalRecommendation:
     """How many replicas there should be: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
     ``limited`` is HPA's condition ScalingLimited for want of replicas: without ``max`` it would have asked for more.
+    ``ratios`` are use over target of the resources that it measures against requests, where it says so.
     """
 
     desired: int
     min: int = 1
     max: int = 1
     limited: bool = False
+    ratios: tuple[tuple[Resource, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

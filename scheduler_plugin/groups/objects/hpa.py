@@ -7,7 +7,7 @@ where it changes nothing, and the group scales the real target.
 from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
-from scheduler_plugin.groups.core.workload import HorizontalRecommendation
+from scheduler_plugin.groups.core.workload import RESOURCES, HorizontalRecommendation, Resource
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
@@ -24,7 +24,20 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
+        ratios=_ratios(hpa),
     )
+
+
+def _ratios(hpa: JsonObject) -> tuple[tuple[Resource, float], ...]:
+    """Utilisation over target of each resource that the HPA measures in whole pods, where it says both."""
+    targets = {text(each, "resource", "name"): each for each in items(hpa, "spec", "metrics")}
+    found = {}
+    for each in items(hpa, "status", "currentMetrics"):
+        name = text(each, "resource", "name")
+        target = whole(targets.get(name, {}), "resource", "target", "averageUtilization")
+        if target > 0 and "averageUtilization" in child(each, "resource", "current"):
+            found[name] = whole(each, "resource", "current", "averageUtilization") / target
+    return tuple((resource, found[resource]) for resource in RESOURCES if resource in found)
 
 
 def least_replicas(hpa: JsonObject) -> int:

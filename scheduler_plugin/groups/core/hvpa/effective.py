@@ -5,7 +5,8 @@ Rules that hold here:
 - A need has a part that every replica has anyway (``base``) and a part that replicas share (``total``). Neither
   depends on how many replicas there are, so the plan does not depend on the order in which recommendations arrive.
 - Vertical first: the fewest replicas that can be large enough. Horizontal wishes are a least number of replicas.
-- Fewer replicas are planned only where the need fits with ``overlap`` to spare: at a boundary nothing flaps.
+- Fewer replicas are planned only where all of the need fits with ``overlap`` to spare, more only for what is sure: at a
+  boundary nothing flaps.
 """
 
 from __future__ import annotations
@@ -50,17 +51,29 @@ class EffectiveIntervals:
 class Need:
     """What one resource of one container needs, in thousandths of a vCPU or bytes.
 
-    ``base`` is what each replica has for itself, ``total`` what all of them share.
+    ``base`` is what each replica has for itself, ``total`` what all of them share. ``sure`` is the part of the total
+    that is certain: for less than that no replica is added. None is all of it.
     """
 
     container: str
     resource: Resource
     base: int
     total: int
+    sure: int | None = None
 
     def each(self, replicas: int) -> int:
         """The size of each of ``replicas`` (> 0) replicas, rounded up."""
-        return self.base - (-self.total // replicas)
+        return self._shared(self.total, replicas)
+
+    def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
+        """Whether ``replicas`` of at most ``most`` each are enough while there are ``current``."""
+        if replicas >= current:
+            return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
+        room = max(0, most - self.base) * replicas
+        return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
+
+    def _shared(self, total: int, replicas: int) -> int:
+        return self.base - (-total // replicas)
 
 
 def base_of(params: ChangeParams, target: int) -> int:
@@ -87,11 +100,7 @@ def planned_replicas(
 
     def fits(need: Need, replicas: int) -> bool:
         size = most(need, replicas)
-        if size is None:
-            return True
-        room = max(0, size.value - need.base) * replicas
-        boundary = scale_in_boundary(room, overlap[need.resource]) if replicas < current else room
-        return need.each(replicas) <= size.value and need.total <= boundary
+        return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
 
     counts = range(bounds.min, bounds.max + 1)
     return next((count for count in counts if count > 0 and all(fits(need, count) for need in needs)), bounds.max)

@@ -2,55 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 
 from scheduler_plugin.groups.core.hvpa.effective import Need, base_of
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec
+from scheduler_plugin.groups.core.hvpa.past_targets import described
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import sized_containers
 from scheduler_plugin.groups.core.workload import Recommendations, ReplicaBounds, Resource, Workload
 
 
-def total_needs(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> tuple[Need, ...]:
-    """One need for each resource of each container that either recommender speaks of.
-
-    A vertical target times the replicas that it describes is a total. An HPA that measures use against requests says
-    that between ``desired - 1`` and ``desired`` of the present replicas are needed: the lower end holds beside a
-    vertical target, the upper end stands alone.
-    """
-    found = _vertical(spec, workload, recommendations)
-    horizontal = recommendations.horizontal
-    if horizontal is None:
-        return tuple(found.values())
+def total_needs(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory
+) -> tuple[Need, ...]:
+    """One need for each resource of each container that either recommender speaks of."""
+    found = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
         for resource, request in container.requests:
-            if resource not in spec.desired_by_utilization:
-                continue
-            key = (container.name, resource)
-            need = found.get(key)
-            if need is None:
-                found[key] = Need(*key, base=0, total=horizontal.desired * request.value)
-            else:
-                least = (horizontal.desired - 1) * request.value - workload.replicas * need.base
-                found[key] = replace(need, total=max(need.total, least))
+            measured = _measured(spec, workload, recommendations, resource, request.value)
+            if measured is not None:
+                key = (container.name, resource)
+                found[key] = _both(found.get(key), Need(*key, 0, *measured), workload.replicas)
     return tuple(found.values())
 
 
-def _vertical(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> dict[tuple[str, Resource], Need]:
-    described = recommendations.vertical.replicas if recommendations.vertical else None
-    replicas = workload.replicas if described is None else described
+def _measured(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, resource: Resource, request: int
+) -> tuple[int, int] | None:
+    """The total need that an HPA measures against requests of that size, and the part of it that is sure.
+
+    Where it does not say its ratio of use and target, it is more than ``desired - 1`` and at most ``desired`` requests.
+    """
+    horizontal = recommendations.horizontal
+    if horizontal is None or resource not in spec.desired_by_utilization:
+        return None
+    ratio = dict(horizontal.ratios).get(resource)
+    if ratio is None:
+        return horizontal.desired * request, (horizontal.desired - 1) * request + 1
+    total = ceil(Fraction(str(ratio)) * workload.replicas * request)
+    return total, total
+
+
+def _both(vertical: Need | None, measured: Need, replicas: int) -> Need:
+    """The larger of both needs; what is measured includes what each replica has for itself."""
+    if vertical is None:
+        return replace(measured, sure=None)
+    own = replicas * vertical.base
+    total, sure = max(vertical.total, measured.total - own), max(vertical.sure or 0, (measured.sure or 0) - own)
+    return replace(vertical, total=total, sure=sure)
+
+
+def _vertical(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory
+) -> dict[tuple[str, Resource], Need]:
+    exact = recommendations.vertical.replicas if recommendations.vertical else None
     found = {}
     for container, recommended in sized_containers(spec, workload, recommendations):
         for resource, target in recommended.uncapped.over(recommended.target):
             if resource in spec.policy(container.name).resources:
+                key = (container.name, resource)
+                least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
-                total = replicas * (target.value - base)
-                found[container.name, resource] = Need(container.name, resource, base, total)
+                shared = target.value - base
+                found[key] = Need(*key, base, most * shared, least * shared)
     return found
 
 
-def replica_bounds(spec: HvpaSpec, recommendations: Recommendations) -> ReplicaBounds:
-    """The bounds of the plan: what an HPA wants for reasons of its own is a least number of replicas."""
-    horizontal = recommendations.horizontal
-    if horizontal is None or spec.desired_by_utilization:
-        return spec.replicas
-    return ReplicaBounds(spec.replicas.clamp(horizontal.desired), spec.replicas.max)
+def replica_bounds(
+    spec: HvpaSpec, workload: Workload, recommendations: Recommendations, needs: Sequence[Need]
+) -> ReplicaBounds:
+    """The bounds of the plan: what an HPA wants for reasons of its own is a least number of replicas.
+
+    Without a vertical recommendation for what is sized the need is not known whole: then replicas only grow.
+    """
+    least, horizontal = spec.replicas.min, recommendations.horizontal
+    if horizontal is not None and not spec.desired_by_utilization:
+        least = max(least, horizontal.desired)
+    if recommendations.vertical is None or not needs:
+        least = max(least, workload.replicas)
+    return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)

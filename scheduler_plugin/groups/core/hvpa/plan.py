@@ -17,7 +17,7 @@ from scheduler_plugin.groups.core.hvpa.answers import Answer, gated
 from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
 from scheduler_plugin.groups.core.workload import Container, Recommendations, Rule, Workload
 
@@ -33,15 +33,10 @@ class Plan:
     needs: tuple[Need, ...]
 
 
-def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations) -> Plan:
-    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on.
-
-    While no need is known replicas only grow: what an HPA insists on does not say that fewer are enough.
-    """
-    needs = total_needs(spec, workload, recommendations)
-    bounds = replica_bounds(spec, recommendations)
-    if not needs:
-        return Plan(bounds.clamp(workload.replicas), ())
+def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: Memory) -> Plan:
+    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
+    needs = total_needs(spec, workload, recommendations, memory)
+    bounds = replica_bounds(spec, workload, recommendations, needs)
 
     def most(need: Need, replicas: int) -> Amount | None:
         return _most(spec, need, replicas)

@@ -10,6 +10,7 @@ from scheduler_plugin.groups.core.hvpa.answers import Answer, by_mode, by_weight
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
 from scheduler_plugin.groups.core.hvpa.modes import Mode
+from scheduler_plugin.groups.core.hvpa.past_targets import remembered
 from scheduler_plugin.groups.core.hvpa.plan import Plan, by_plan, planned
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish, replica_wish, vertical_wishes
@@ -24,16 +25,24 @@ def decide(
     """What to write now, and the memory to keep once it is written. ``now`` is an aware time."""
     if workload.replicas <= 0:
         return Decision(explanation=(SCALED_TO_ZERO,)), memory
+    recommendations = _said(recommendations)
     gates = Gates(spec, memory, now, workload.out_of_memory)
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is Mode.EFFECTIVE_INTERVALS:
-        plan = planned(spec, workload, recommendations)
+        memory = remembered(memory, spec, workload, recommendations, now)
+        plan = planned(spec, workload, recommendations, memory)
         answers, needs = by_plan(gates, workload, plan), _explained(plan)
     else:
         answer = by_weight if spec.mode is Mode.WEIGHT_BASED else by_mode
         answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
         needs = ()
     return _decision(spec, workload, answers, vertical, needs), _remembered(memory, written(answers), now)
+
+
+def _said(recommendations: Recommendations) -> Recommendations:
+    """An HPA that desires no replicas has not looked yet."""
+    horizontal = recommendations.horizontal
+    return replace(recommendations, horizontal=horizontal if horizontal and horizontal.desired > 0 else None)
 
 
 def _explained(plan: Plan) -> tuple[str, ...]:
@@ -84,4 +93,4 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Wish]) -> t
 def _remembered(memory: Memory, wishes: Sequence[Wish], now: datetime) -> Memory:
     up = any(wish.grows for wish in wishes)
     down = any(not wish.grows for wish in wishes)
-    return Memory(now if up else memory.last_up, now if down else memory.last_down)
+    return replace(memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down)

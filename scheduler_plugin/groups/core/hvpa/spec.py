@@ -81,8 +81,32 @@ class HvpaSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PastTarget:
+    """A vertical target, in thousandths of a vCPU or bytes, and the number of replicas whose use explains it."""
+
+    container: str
+    resource: Resource
+    target: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastReplicas:
+    """So many replicas from ``since`` (an aware time) on."""
+
+    since: datetime
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
-    """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times)."""
+    """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times).
+
+    ``targets`` and ``counts`` are for effective intervals: what a VPA recommended, and beside how many replicas. Counts
+    fall from entry to entry.
+    """
 
     last_up: datetime | None = None
     last_down: datetime | None = None
+    targets: tuple[PastTarget, ...] = ()
+    counts: tuple[PastReplicas, ...] = ()

@@ -150,21 +150,29 @@ def recommended(
 
     While a metric is missing, the others may add replicas but take none away.
     """
-    wanted = [_of_metric(current, uses(metric.resource), metric, rules.tolerance) for metric in rules.metrics]
-    known = [count for count in wanted if count is not None]
+    found = [(metric, _of_metric(current, uses(metric.resource), metric, rules.tolerance)) for metric in rules.metrics]
+    known = [(metric, one) for metric, one in found if one is not None]
     if not known:
         return None, memory
-    most = max(known) if len(known) == len(wanted) else max(current, *known)
+    most = max(count for _, (count, _) in known)
+    most = most if len(known) == len(found) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
-    bounded = rules.replicas.clamp(desired)
-    limited = most > rules.replicas.max
-    return HorizontalRecommendation(bounded, rules.replicas.min, rules.replicas.max, limited), remembered
+    ratios = tuple((metric.resource, ratio) for metric, (_, ratio) in known if ratio is not None)
+    bounds = rules.replicas
+    return (
+        HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max, ratios),
+        remembered,
+    )
 
 
-def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float) -> int | None:
+def _of_metric(
+    current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float
+) -> tuple[int, float | None] | None:
+    """Desired replicas, and for a utilization its ratio to the target."""
     if metric.average_value:
-        return average_value_replicas(current, replicas, metric.average_value, tolerance)
+        count = average_value_replicas(current, replicas, metric.average_value, tolerance)
+        return None if count is None else (count, None)
     if not metric.utilization:
         return None
     found = utilization_replicas(current, replicas, metric.utilization, tolerance)
-    return None if found is None else found[0]
+    return None if found is None else (found[0], found[1] / metric.utilization)

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import Json, JsonObject, child
-from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
 from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     DirectionRules,
     EffectiveIntervals,
     HvpaSpec,
-    Memory,
     Mixed,
     Mode,
     ResourceChangeParams,
@@ -170,19 +167,3 @@ def _target(spec: Fields, horizontal: Fields | None) -> Json:
         if not target[name]:
             raise reference.error(name, f"the {name} of what is scaled")
     return target
-
-
-def memory_json(memory: Memory) -> Json:
-    """The policy's memory as fields of the status; a time that there is none of is null."""
-    times = {"lastScaleUpTime": memory.last_up, "lastScaleDownTime": memory.last_down}
-    return {name: None if at is None else micro_timestamp(at.timestamp()) for name, at in times.items()}
-
-
-def memory_of(status: JsonObject) -> Memory:
-    """What ``memory_json`` wrote; what cannot be read never happened."""
-    return Memory(*(_moment(status.get(name)) for name in ("lastScaleUpTime", "lastScaleDownTime")))
-
-
-def _moment(found: object) -> datetime | None:
-    seconds = parse_timestamp(found)
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

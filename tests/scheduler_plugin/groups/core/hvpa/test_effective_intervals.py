@@ -26,6 +26,7 @@ from scheduler_plugin.groups.core.hvpa.plan import planned
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     Container,
+    HorizontalRecommendation,
     Kept,
     ReplicaBounds,
     Resource,
@@ -54,7 +55,7 @@ TABLE = EffectiveIntervals(
 
 
 def plan(spec: HvpaSpec, replicas: int, target: ResourceList, desired: int | None = None) -> int:
-    return planned(spec, running(replicas, target), wanted(desired, target)).replicas
+    return planned(spec, running(replicas, target), wanted(desired, target), Memory()).replicas
 
 
 def test_one_replica_grows_to_all_it_may_have_before_there_are_two() -> None:
@@ -97,19 +98,46 @@ def test_while_the_need_is_unknown_replicas_only_grow() -> None:
     assert decided(EIGHT_CPUS, running(6, sized(1000)), wanted(4)).changes is False
 
 
+def test_a_need_that_is_known_in_part_takes_no_replica_away() -> None:
+    """Without the VPA only the CPU is known; what memory needs may be the reason for four replicas."""
+    by_cpu: tuple[Resource, ...] = ("cpu",)
+    spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu)
+    decision = decided(spec, running(4, sized(1000, 8000)), wanted(2))
+    assert (decision.replicas, requests(decision)) == (None, sized(500))
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_an_hpa_that_has_not_looked_yet_recommends_nothing(mode: Mode) -> None:
+    by_cpu: tuple[Resource, ...] = ("cpu",)
+    spec = replace(EIGHT_CPUS, mode=mode, desired_by_utilization=by_cpu)
+    assert decided(spec, running(4, sized(1000)), wanted(0)).changes is False
+
+
 def test_without_any_recommendation_nothing_changes() -> None:
     assert decided(EIGHT_CPUS, running(2, sized(1000)), wanted()).changes is False
 
 
 @pytest.mark.parametrize(
     ("desired", "target", "written"),
-    [(2, 4000, 4000), (3, 4000, 4000), (5, 4000, 8000), (1, 1000, 1000)],
+    [(2, 1000, 4000), (3, 4000, 6000), (5, 4000, 8000), (1, 1000, 2000), (1, 3000, 3000)],
 )
 def test_use_measured_against_requests_is_a_need_of_its_own(desired: int, target: int, written: int) -> None:
-    """At two replicas of 4 vCPUs, five desired mean that more than four of these are used up."""
+    """At two replicas of 4 vCPUs, three desired are twelve, and two are all of these, whatever the VPA says."""
     by_cpu: tuple[Resource, ...] = ("cpu",)
     spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
     decision = decided(spec, running(2, sized(4000, 4000)), wanted(desired, sized(target)))
+    assert decision.applied(running(2, sized(4000))).containers[0].requests.cpu == sized(written).cpu
+
+
+@pytest.mark.parametrize(
+    ("ratio", "target", "written"), [(1.0, 1000, 4000), (0.25, 1000, 1000), (1.25, 1000, 5000), (0.2, 3000, 3000)]
+)
+def test_where_an_hpa_says_its_ratio_the_need_is_known_to_the_point(ratio: float, target: int, written: int) -> None:
+    """Two replicas are desired for all of them: 10 % are tolerated, and the count is rounded up."""
+    by_cpu: tuple[Resource, ...] = ("cpu",)
+    spec = replace(EIGHT_CPUS, desired_by_utilization=by_cpu, replicas=ReplicaBounds(2, 2))
+    said = replace(wanted(2, sized(target)), horizontal=HorizontalRecommendation(2, 2, 2, ratios=(("cpu", ratio),)))
+    decision = decided(spec, running(2, sized(4000, 4000)), said)
     assert decision.applied(running(2, sized(4000))).containers[0].requests.cpu == sized(written).cpu
 
 
@@ -219,8 +247,8 @@ def test_replicas_that_wait_for_their_delay_do_not_make_sizes_flap() -> None:
 def test_a_recommendation_for_a_container_that_is_gone_or_off_is_no_need() -> None:
     off = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", is_off=True),))
     memory = replace(EIGHT_CPUS, containers=(ContainerPolicy("app", resources=("memory",)),))
-    gone = Workload(1, 1, (Container("other", sized(1000)),))
+    gone = Workload(3, 3, (Container("other", sized(1000)),))
     target = wanted(None, sized(20_000))
-    assert decided(off, running(1, sized(1000)), target).changes is False
-    assert decided(memory, running(1, sized(1000)), target).changes is False
+    assert decided(off, running(3, sized(1000)), target).changes is False
+    assert decided(memory, running(3, sized(1000)), target).changes is False
     assert decided(EIGHT_CPUS, gone, target).changes is False

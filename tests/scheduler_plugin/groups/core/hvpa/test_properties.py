@@ -145,7 +145,7 @@ def test_effective_intervals_never_have_less_than_is_needed_once_they_had_it(
 
 
 @given(st.sampled_from(Mode), replica_bounds, intervals, st.integers(1, 16), st.integers(1, 20_000), loads)
-@settings(max_examples=120)
+@settings(max_examples=80)
 def test_a_constant_load_comes_to_rest_in_every_mode(  # noqa: PLR0917 - all that may vary
     mode: Mode, bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, cpu: int, load: Load
 ) -> None:
@@ -190,7 +190,7 @@ def container_of(requests: ResourceList, limits: ResourceList) -> Container:
     st.tuples(st.integers(0, 10**6), st.integers(-3, 10**6), lists),
     st.booleans(),
 )
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_nothing_is_ever_written_outside_its_bounds(  # noqa: PLR0917 - everything that a decision looks at
     mode: Mode,
     bounds: ReplicaBounds,

@@ -27,6 +27,7 @@ from scheduler_plugin.groups.core.hvpa import (
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
+from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Bounds, ReplicaBounds
 from scheduler_plugin.groups.objects.hvpa import HvpaError, decode, memory_json, memory_of
@@ -374,7 +375,28 @@ def test_reading_changes_nothing() -> None:
 
 def test_memory_survives_a_restart() -> None:
     at = datetime(2026, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
-    memory = Memory(at, None)
-    assert memory_json(memory) == {"lastScaleUpTime": "2026-01-01T12:30:15.250000Z", "lastScaleDownTime": None}
-    assert memory_of(memory_json(memory)) == memory
-    assert memory_of({"lastScaleUpTime": "yesterday"}) == Memory()
+    memory = Memory(at, None, (PastTarget("app", "cpu", 500, 2),), (PastReplicas(at, 3), PastReplicas(at, 2)))
+    said = memory_json(memory)
+    assert said == {
+        "lastScaleUpTime": "2026-01-01T12:30:15.250000Z",
+        "lastScaleDownTime": None,
+        "pastTargets": [{"container": "app", "resource": "cpu", "target": 500, "replicas": 2}],
+        "pastReplicas": [
+            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 3},
+            {"since": "2026-01-01T12:30:15.250000Z", "replicas": 2},
+        ],
+    }
+    assert memory_of(said) == memory
+    assert memory_of(memory_json(Memory())) == Memory()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"lastScaleUpTime": "yesterday"},
+        {"pastTargets": [{"resource": "gpu", "replicas": 1}, {"resource": "cpu", "replicas": 0}]},
+        {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
+    ],
+)
+def test_what_is_no_memory_was_never_remembered(status: dict[str, Any]) -> None:
+    assert memory_of(status) == Memory()

@@ -1,0 +1,59 @@
+"""The policy's memory as fields of an Hvpa's status, and back. What cannot be read was never remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
+from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
+from scheduler_plugin.groups.core.hvpa.spec import Memory, PastReplicas, PastTarget
+from scheduler_plugin.groups.core.workload import RESOURCES
+
+
+def memory_json(memory: Memory) -> Json:
+    """The memory as JSON; what there is none of is null."""
+    targets = [
+        {"container": each.container, "resource": each.resource, "target": each.target, "replicas": each.replicas}
+        for each in memory.targets
+    ]
+    counts = [{"since": _written(each.since), "replicas": each.replicas} for each in memory.counts]
+    return {
+        "lastScaleUpTime": None if memory.last_up is None else _written(memory.last_up),
+        "lastScaleDownTime": None if memory.last_down is None else _written(memory.last_down),
+        "pastTargets": targets or None,
+        "pastReplicas": counts or None,
+    }
+
+
+def memory_of(status: JsonObject) -> Memory:
+    """What ``memory_json`` wrote."""
+    return Memory(
+        _moment(status.get("lastScaleUpTime")),
+        _moment(status.get("lastScaleDownTime")),
+        tuple(_targets(status)),
+        tuple(_counts(status)),
+    )
+
+
+def _targets(status: JsonObject) -> Iterator[PastTarget]:
+    for each in items(status, "pastTargets"):
+        for resource in RESOURCES:
+            if text(each, "resource") == resource and whole(each, "replicas") > 0:
+                yield PastTarget(text(each, "container"), resource, whole(each, "target"), whole(each, "replicas"))
+
+
+def _counts(status: JsonObject) -> Iterator[PastReplicas]:
+    for each in items(status, "pastReplicas"):
+        since = _moment(each.get("since"))
+        if since is not None and whole(each, "replicas") > 0:
+            yield PastReplicas(since, whole(each, "replicas"))
+
+
+def _written(at: datetime) -> str:
+    return micro_timestamp(at.timestamp())
+
+
+def _moment(found: object) -> datetime | None:
+    seconds = parse_timestamp(found)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
