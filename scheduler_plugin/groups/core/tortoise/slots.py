@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from functools import cache
+from typing import Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 Period = Literal["daily", "weekly"]
@@ -22,8 +23,7 @@ WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Frid
 HOURS: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """The local hours from ``start`` up to, not including, ``end``, of one ``weekday`` or, where None, of every day."""
 
     start: int
@@ -61,9 +61,7 @@ class SlotLayout:
 
     def slots(self) -> tuple[Slot, ...]:
         """All slots in their order, Sunday first: 24 / ``range_hours`` of them, seven times as many by weekday."""
-        days: tuple[str | None, ...] = WEEKDAYS if self.period == "weekly" else (None,)
-        starts = range(0, HOURS, self.range_hours)
-        return tuple(Slot(start, start + self.range_hours, day) for day in days for start in starts)
+        return _slots(self.range_hours, self.period)
 
     def slot_at(self, now: datetime) -> Slot:
         """The slot of that moment; ``now`` is aware."""
@@ -89,3 +87,9 @@ def local_hour(now: datetime, zone: ZoneInfo) -> tuple[str, int]:
     """
     local = now.astimezone(zone)
     return WEEKDAYS[local.isoweekday() % 7], local.hour
+
+
+@cache
+def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
+    days: tuple[str | None, ...] = WEEKDAYS if period == "weekly" else (None,)
+    return tuple(Slot(start, start + range_hours, day) for day in days for start in range(0, HOURS, range_hours))

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 from zoneinfo import ZoneInfo
 
-from protocol.kubernetes.objects import Json, JsonObject, text, whole
-from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject
 from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
 from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Slot, SlotLayout
 
@@ -26,43 +27,62 @@ _MOST: Final = 2**53
 """Larger numbers are no longer exact in every reader of JSON."""
 
 
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    from_: int = msgspec.field(name="from")
+    to: int
+    timezone: str
+    value: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    updatedAt: Annotated[datetime, msgspec.Meta(tz=True)]  # noqa: N815 - the name in the API
+    weekday: str | None = None
+
+    @property
+    def slot(self) -> Slot:
+        return Slot(self.from_, self.to, self.weekday)
+
+    @property
+    def at(self) -> datetime:
+        return self.updatedAt.astimezone(UTC)
+
+
 def write_slots(memory: SlotMemory) -> list[Json]:
     """What is known, in the order of the slots."""
-    return [_written(memory.layout, slot, known) for slot, known in memory]
-
-
-def _written(layout: SlotLayout, slot: Slot, known: Remembered) -> Json:
-    day = {} if slot.weekday is None else {"weekday": slot.weekday}
-    at = timestamp(known.at.timestamp())
-    hours: Json = {"from": slot.start, "to": slot.end, **day, "timezone": layout.zone.key}
-    return {**hours, "value": known.value, "updatedAt": at}
+    zone = memory.layout.zone.key
+    entries = [
+        _Entry(slot.start, slot.end, zone, known.value, known.at.replace(microsecond=0), slot.weekday)
+        for slot, known in memory
+    ]
+    written: list[Json] = msgspec.to_builtins(entries)
+    return written
 
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
     """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` where there is none."""
-    found = list(entries)[:MOST_SLOTS]
+    found = _read(list(entries)[:MOST_SLOTS])
     layout = next((each for entry in found if (each := _layout(entry)) is not None), otherwise)
-    slots = set(layout.slots())
-    values = {slot: known for entry in found if (known := _known(entry, layout)) and (slot := _slot(entry)) in slots}
-    return SlotMemory(layout, values)
+    slots = frozenset(layout.slots())
+    named = [(each.slot, each) for each in found if each.timezone == layout.zone.key]
+    return SlotMemory(layout, {slot: Remembered(each.value, each.at) for slot, each in named if slot in slots})
 
 
-def _layout(entry: JsonObject) -> SlotLayout | None:
-    weekday = text(entry, "weekday")
+def _read(found: list[JsonObject]) -> list[_Entry]:
+    """All entries at once; one by one where some of them cannot be read."""
     try:
-        zone = ZoneInfo(text(entry, "timezone"))
-        layout = SlotLayout(whole(entry, "to") - whole(entry, "from"), "weekly" if weekday else "daily", zone)
+        return msgspec.convert(found, list[_Entry])
+    except ValueError:
+        return [entry for each in found if (entry := _one(each)) is not None]
+
+
+def _one(found: JsonObject) -> _Entry | None:
+    try:
+        return msgspec.convert(found, _Entry)
+    except ValueError:
+        return None
+
+
+def _layout(entry: _Entry) -> SlotLayout | None:
+    if entry.weekday is not None and entry.weekday not in WEEKDAYS:
+        return None
+    try:
+        return SlotLayout(entry.to - entry.from_, "weekly" if entry.weekday else "daily", ZoneInfo(entry.timezone))
     except (ValueError, KeyError, OSError):
         return None
-    return layout if not weekday or weekday in WEEKDAYS else None
-
-
-def _slot(entry: JsonObject) -> Slot:
-    return Slot(whole(entry, "from"), whole(entry, "to"), text(entry, "weekday") or None)
-
-
-def _known(entry: JsonObject, layout: SlotLayout) -> Remembered | None:
-    value, at = entry.get("value"), parse_timestamp(entry.get("updatedAt"))
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST or at is None:
-        return None
-    return Remembered(value, datetime.fromtimestamp(at, UTC)) if text(entry, "timezone") == layout.zone.key else None
