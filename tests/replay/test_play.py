@@ -21,6 +21,16 @@ def line(demand: list[float], step: float = 5.0, warm_up: int = 0) -> Timeline:
     return Timeline("t", step, np.array(demand), warm_up, cap=8.0)
 
 
+def test_a_floor_keeps_half_of_what_the_same_hour_needed_from_the_second_day_on() -> None:
+    day = [0.25] * 9 * 12 + [4.0] * 3 * 12 + [0.25] * 12 * 12
+    days = line(day * 2, step=300.0)
+    plain, floored = (PLAYERS[name](days)[288:] for name in ("default", "default-floor"))
+    before_nine = 9 * 12 - 1
+    assert (plain[before_nine + 1], floored[before_nine + 1], plain.max()) == (0.25, 2.5, 5.0)
+    assert (floored >= plain).all()
+    assert floored[:before_nine].tolist() == plain[:before_nine].tolist()
+
+
 def test_the_scores_are_cost_over_oracle_missing_demand_time_and_changes() -> None:
     played = line([1.0, 1.0, 2.1, 1.9], step=900.0, warm_up=1)
     found = score(played, np.array([9.0, 1.0, 1.0, 2.0]))

@@ -24,6 +24,7 @@ from protocol.smoothing.stage import Sample
 from protocol.smoothing.window import WindowMax
 from protocol.units import Instant, Seconds
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
+from scripts.autoscale.replay.slot_floor import SlotFloor
 
 Player = Callable[[Timeline], Floats]
 """Plays a timeline: the allocation in vCPUs at every step."""
@@ -38,15 +39,17 @@ VPA_SAMPLING: Final = 60.0
 DAY: Final = 86_400.0
 
 
-def play_policy(policy: Policy) -> Player:
-    """A policy of stages, asked at every step; it sees the demand."""
+def play_policy(policy: Policy, *, with_floor: bool = False) -> Player:
+    """A policy of stages, asked at every step; it sees the demand. Never below the VM's floor, where it has one."""
 
     def player(timeline: Timeline) -> Floats:
         target, step, cap = policy.start().target, timeline.step, timeline.cap
+        floor = SlotFloor(cap) if with_floor else None
         current, allocation = min(cap, round_up(float(timeline.demand[0]))), []
         for index, demand in enumerate(timeline.demand.tolist()):
             allocation.append(current)
             wanted = target(Instant(index * step), Sample(demand, current))
+            wanted = wanted if floor is None else max(wanted, floor.at(index * step, current))
             current = min(cap, max(1, ceil(wanted / UNIT - 1e-9)) * UNIT)
         return np.array(allocation)
 
@@ -139,6 +142,7 @@ SEED_PERCENTILE: Final = parse_policy([{"percentile": {}}])
 
 PLAYERS: Final[Mapping[str, Player]] = {
     "default": play_policy(DEFAULT_CPU),
+    "default-floor": play_policy(DEFAULT_CPU, with_floor=True),
     "hpa-load": hpa_load,
     "hpa": hpa_utilisation,
     "vpa": vpa,
