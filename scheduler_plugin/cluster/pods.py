@@ -32,7 +32,7 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
 
 RUNNER: Final = "neonvm-runner"
-"""The container that runs a VM's guest; in a pod without one of this name it is the first."""
+"""The container that runs a VM's guest; in a pod of a VM without one of this name it counts as the first."""
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
@@ -146,7 +146,8 @@ def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
     meta = Metadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = _PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
-    return replace(_pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase")))), unreadable=reason)
+    known = _pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase"))))
+    return replace(known, unreadable=reason, has_runner=True)
 
 
 def _owner_at_most(obj: JsonObject) -> Owner:
@@ -171,6 +172,7 @@ def _pod_facts(found: _Pod) -> PodFacts:
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
         unschedulable="" if migration is None else _unschedulable(status),
+        has_runner=vm is None or any(each.name == RUNNER for each in found.spec.containers),
     )
 
 

@@ -57,7 +57,7 @@ class DrainPlan:
         found: list[Victim] = []
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
-            if claim.pod.vm is None or claim.state is ClaimState.INCOMING:
+            if claim.vm is None or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived, opt_in=self._policy.opt_in)
             if isinstance(victim, str):

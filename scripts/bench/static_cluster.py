@@ -68,7 +68,7 @@ def pod(number: int, node: str | None) -> JsonObject:
         "labels": {LABEL_VM_NAME: vm_name(number)},
         "ownerReferences": [owner | {"controller": True}],
     }
-    spec: dict[str, object] = {"containers": [], "schedulerName": "autoscale-scheduler"}
+    spec: dict[str, object] = {"containers": [{"name": "neonvm-runner"}], "schedulerName": "autoscale-scheduler"}
     if node is not None:
         spec["nodeName"] = node
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending" if node is None else "Running"}}

@@ -228,7 +228,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(vm=names, around=st.sampled_from((ZERO, amount(0.5))), requests=st.sampled_from((ZERO, amount(3))))
     def make_pod(self, vm: str, around: Resources, requests: Resources) -> None:
         found = self.api.vms.get(name(vm))
-        if found is None or any(each.vm_uid == found.uid for each in self.api.pods.values()):
+        if found is None or self.runner_of(found) is not None:
             return
         pod = name(f"{vm}-pod-{self.api.number()}")
         self.api.put_vm(replace(found, pod=pod, phase="Pending", actual=None))
@@ -256,8 +256,29 @@ class AnyOrder(RuleBasedStateMachine):
         """The pod is bound, and its guest runs."""
         self.api.put_pod(replace(pod, node=to))
         found = self.api.vms.get(pod.vm) if pod.vm is not None else None
-        if found is not None and found.uid == pod.vm_uid:
+        if found is not None and found.uid == pod.vm_uid and pod.has_runner:
             self.api.put_vm(replace(found, phase="Running", actual=found.use))
+
+    def runner_of(self, vm: VmFacts) -> PodFacts | None:
+        """The pod with the VM's guest, and not the one that it has left."""
+        runners = [each for each in self.api.pods.values() if each.vm_uid == vm.uid and each.has_runner]
+        return next((each for each in runners if each.name == vm.pod), runners[0] if runners else None)
+
+    @rule(vm=names, to=st.sampled_from(NODES), is_known=st.booleans())
+    def arrive(self, vm: str, to: str, is_known: bool) -> None:
+        """The VM has moved by a migration, which may be deleted already; the pod that it has left is still there."""
+        found = self.api.vms.get(name(vm))
+        source = None if found is None else self.runner_of(found)
+        if found is None or source is None or source.node is None:
+            return
+        number = self.api.number()
+        target = replace(source, uid=f"uid-{vm}-{number}", name=name(f"{vm}-pod-{number}"), node=to)
+        self.api.put_pod(target)
+        self.api.put_vm(replace(found, pod=target.name))
+        self.agents.pop(source.uid, None)
+        if is_known:
+            done = MigrationFacts(name(f"m-{number}"), f"m-{number}", 0, found.name, MigrationPhase.SUCCEEDED, to)
+            self.api.put_migration(replace(done, source_pod=source.name, target_pod=target.name, ended_at=0.0))
 
     @rule(data=st.data(), is_finished=st.booleans())
     def end_pod(self, data: st.DataObject, is_finished: bool) -> None:
@@ -278,16 +299,24 @@ class AnyOrder(RuleBasedStateMachine):
             fresh = f"{uid}-{self.api.number()}"
             self.api.put_pod(PodFacts(fresh, name(fresh), size, node=to))
 
+    @rule(vm=names, size=sizes, to=st.sampled_from((None, *NODES)))
+    def owned_pod(self, vm: str, size: Resources, to: str | None) -> None:
+        """A pod that the VM owns and does not run in, such as a backup's; the VM may be so new that it has no pod."""
+        if name(vm) not in self.api.vms:
+            self.make_vm(vm, size, True, None)
+        uid = f"backup-{vm}-{self.api.number()}"
+        vm_uid = self.api.vms[name(vm)].uid
+        self.api.put_pod(PodFacts(uid, name(uid), size, name(vm), to, vm_uid=vm_uid, has_runner=False))
+
     # Agents -------------------------------------------------------------------------------------------------------
 
     @rule(vm=names, wanted=sizes, is_lost=st.booleans())
     def ask(self, vm: str, wanted: Resources, is_lost: bool) -> None:
         """The agent in the VM's pod asks, and is answered once what must be written is written."""
         found = self.api.vms.get(name(vm))
-        pods = [] if found is None else [each for each in self.api.pods.values() if each.vm_uid == found.uid]
-        if found is None or not found.has_agent or not pods or pods[0].node is None:
+        pod = None if found is None else self.runner_of(found)
+        if found is None or not found.has_agent or pod is None or pod.node is None:
             return
-        pod = pods[0]
         wanted = wanted if is_lost else wanted.at_least(found.use)
         request = AgentRequest(pod.name, wanted, self.agents.get(pod.uid), sequence=self.api.number())
         try:
@@ -316,13 +345,16 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go_on(self, data: st.DataObject) -> None:
-        """A migration takes a step: it names its source, fails, or is deleted."""
+        """A migration takes a step: it names its pods (whatever pod has such a name), fails, or is deleted."""
         if not self.api.migrations:
             return
         found = self.api.migrations[data.draw(st.sampled_from(sorted(self.api.migrations, key=str)))]
         vm = self.api.vms.get(found.vm)
         if found.phase is MigrationPhase.PENDING and vm is not None:
-            self.api.put_migration(replace(found, phase=MigrationPhase.RUNNING, source_pod=vm.pod))
+            pods = sorted({each.name for each in self.api.pods.values()}, key=str)
+            target = data.draw(st.sampled_from([None, *pods]))
+            running = replace(found, phase=MigrationPhase.RUNNING, source_pod=vm.pod, target_pod=target)
+            self.api.put_migration(running)
         elif not found.phase.is_over:
             self.api.put_migration(replace(found, phase=MigrationPhase.FAILED, ended_at=0.0))
         else:
@@ -366,7 +398,8 @@ class AnyOrder(RuleBasedStateMachine):
             vm = self.api.vms.get(pod.vm) if pod.vm is not None else None
             if pod.node is None or pod.vm_uid not in self.uids():
                 continue
-            guest = ZERO if vm is None else vm.use.at_least(vm.actual or ZERO) + pod.around
+            is_run = vm is not None and (pod.has_runner or vm.pod is None)
+            guest = vm.use.at_least(vm.actual or ZERO) + pod.around if vm is not None and is_run else ZERO
             needed[pod.uid] = guest.at_least(pod.requests)
         return needed
 
