@@ -4,10 +4,13 @@ They take the same examples each time, so that a failure belongs to the change t
 ones (``AUTOSCALE_EXPLORE=1``).
 """
 
+import logging
 import os
 import sys
+from collections.abc import Generator
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 EXPLORES = bool(os.environ.get("AUTOSCALE_EXPLORE"))
@@ -20,3 +23,15 @@ settings.load_profile("suite")
 if find_spec("sniffio") is None:
     # httpx looks for it with every request to an application in the same process; remember that it is not there.
     sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A program's ``main`` sets up the log of its process; the next test finds it as pytest left it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
