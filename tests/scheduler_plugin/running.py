@@ -19,7 +19,7 @@ from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.fake_clock import FakeClock, settle
-from tests.plain_http import InThisProcess
+from tests.plain_http import DirectClient, InThisProcess
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import Obj, token_of, token_text
 
@@ -103,7 +103,7 @@ async def running(
         "probes": probes_app(parts.context),
     }
     background = asyncio.create_task(parts.run(cluster))
-    async with httpx.AsyncClient(transport=InThisProcess(apps)) as client:
+    async with DirectClient(InThisProcess(apps)) as client:
         await settle()
         scheduler = Running(cluster, clock, parts, client)
         try:

@@ -26,7 +26,7 @@ from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
-from tests.plain_http import InThisProcess, plain_client
+from tests.plain_http import DirectClient, InThisProcess, plain_client
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
 
@@ -65,7 +65,7 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
         }
         background = asyncio.create_task(parts.run(api))
         try:
-            async with httpx.AsyncClient(transport=InThisProcess(apps)) as client:
+            async with DirectClient(InThisProcess(apps)) as client:
                 yield client
         finally:
             background.cancel()
