@@ -84,7 +84,7 @@ class VmAccounts:
         """The account of a VM that may be heard of first; it has the name unless a VM with another UID has it now."""
         account = self._by_uid.get(uid) or self.named.get(name)
         if account is None or (uid and account.uid not in ("", uid)):
-            account = VmAccount(name=name)
+            account = VmAccount(name=name, is_replaced=name in self.named)
         if uid:
             account.uid = uid
             self._by_uid[uid] = account

@@ -117,6 +117,12 @@ def test_a_pod_with_a_runner_is_not_placed_for_a_vm_that_runs_in_another_one() -
         fleet.ledger.filter(runner(None, pod="second", uid="second"), ["n1"])
 
 
+def test_after_a_restart_a_migration_takes_no_pod_away_of_a_vm_that_had_the_name_before() -> None:
+    fleet = fleet_of(replace(RUNS, uid="a-second", pod=name("new"), version=9), runner())
+    fleet.did(fleet.ledger.see_migration(migration("a", to="n2", source_pod="a-pod"), LATER))
+    assert not fleet.ledger.claims["uid-a"].is_migrating
+
+
 # Ends -----------------------------------------------------------------------------------------------------------------
 
 
