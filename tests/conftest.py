@@ -1,11 +1,10 @@
 """For the whole suite: property tests are judged by what they find, not by how busy the machine is.
 
 They take the same examples each time, so that a failure belongs to the change that made it. ``make explore`` takes new
-ones (``AUTOSCALE_EXPLORE=1``).
+ones. ``tests/examples.py`` says how many.
 """
 
 import logging
-import os
 import sys
 from collections.abc import Generator
 from importlib.util import find_spec
@@ -13,10 +12,14 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import HealthCheck, settings
 
-EXPLORES = bool(os.environ.get("AUTOSCALE_EXPLORE"))
+from tests.examples import EXPLORES, examples
 
 settings.register_profile(
-    "suite", deadline=None, derandomize=not EXPLORES, suppress_health_check=[HealthCheck.too_slow]
+    "suite",
+    deadline=None,
+    derandomize=not EXPLORES,
+    max_examples=examples(25, 100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
 

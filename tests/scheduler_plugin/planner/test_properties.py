@@ -14,6 +14,7 @@ from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner import MigrationPolicy, Victim
 from scheduler_plugin.planner.drain import enough, helps
+from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
@@ -56,7 +57,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30, 60))
 @given(FLEETS, POLICIES)
 def test_every_plan_can_be_carried_out_and_presses_nobody(
     fleet: list[tuple[int, bool, list[tuple[int, int]]]], policy: MigrationPolicy
