@@ -114,6 +114,8 @@ class Planner:
 
         One that was never made, or could not go where it should, says nothing about its VM.
         """
+        if not (ledger.migrations or self._active or self._resting or self._misled):
+            return
         seen = {name: each for name, each in ledger.migrations.items() if each.is_active and each.facts is not None}
         unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
         unwanted += [each.vm for name, each in seen.items() if each.is_leaving and name not in self._misled]

@@ -18,6 +18,7 @@ from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant
 from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, Disk, Load
 from scripts.autoscale.replay.cache_play import Player
+from tests.examples import examples
 
 GIB = 1024**3
 HOUR = 3600.0
@@ -203,7 +204,7 @@ def served(played: Player, load: Load, span: float, used: Callable[[float], floa
     return (played.guest.done - done) / span
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(2, 4), suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES, seed=st.integers(0, 99))
 def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], seed: int) -> None:
     unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB
