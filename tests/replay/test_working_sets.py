@@ -185,6 +185,18 @@ def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> Non
     assert played.size >= 10 * GIB
 
 
+@pytest.mark.parametrize("size", [0.25, 1])
+@pytest.mark.parametrize("reserve", [0.1, 0.2, 0.25])
+def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
+    load, step = Load(hot=0.3 * GIB, rate=4000), GIB // 32
+    guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
+    played = Player(guest, GIB // 4, GIB, step, step, look=10.0).plays(load, 4.5 * HOUR)
+    assert guest.needs(load) <= played.size <= guest.needs(load) + 1.5 * step
+    settled = played.now
+    played.plays(load, 2 * HOUR)
+    assert busiest_hour(played, settled) <= 2
+
+
 CASES = st.fixed_dictionaries({
     "unit": st.sampled_from([0.25, 0.5, 1, 2, 4]),
     "slots": st.sampled_from([1, 2]),

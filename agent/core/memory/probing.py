@@ -27,7 +27,10 @@ LEAST_STEP: Final = 0.04
 """A smaller share of the memory is not worth a resize."""
 
 RESERVE: Final = 0.08
-"""This share of the memory is left unused by the kernel for its own ends."""
+"""This share of the memory is left unused by the kernel for its own ends, as far as nothing else is known."""
+
+FILLING: Final = 0.01
+"""Where the unused share of the memory falls by less than this in a while, the guest does not fill it."""
 
 REPEATED: Final = 0.25
 """A trial that is repeated goes this share of the way to all that the VM may have: enough for a verdict at once."""
@@ -59,17 +62,19 @@ class MemoryView:
 
 @dataclass(slots=True)
 class Trend:
-    """Whether the rereading comes to its end by itself, because the cache is still filling."""
+    """Whether the rereading comes to its end by itself, and whether unused memory is being filled."""
 
     is_falling: bool = False
+    is_filling: bool = True
     _at: Instant = Instant(0.0)
     _loss: float = 0.0
+    _unused: float = 1.0
 
-    def sees(self, loss: float, now: Instant, policy: CachePolicy) -> None:
-        """Compares ``loss`` with that of a while ago, once in a while."""
+    def sees(self, loss: float, unused: float, now: Instant, policy: CachePolicy) -> None:
+        """Compares ``loss`` and the share ``unused`` of the memory with those of a while ago, once in a while."""
         if now - self._at >= policy.recent:
-            self.is_falling = loss < STEADY * self._loss
-            self._at, self._loss = now, loss
+            self.is_falling, self.is_filling = loss < STEADY * self._loss, unused < self._unused - FILLING
+            self._at, self._loss, self._unused = now, loss, unused
 
 
 @dataclass(slots=True)
@@ -102,9 +107,9 @@ class Probing:
         self._end_waits(view, now, policy)
         self._account(view, now, policy)
         self._regret(view, now, policy)
-        self._trend.sees(self._loss(view, policy), now, policy)
+        self._trend.sees(self._loss(view, policy), (view.free or NONE).ratio(view.use), now, policy)
         if isinstance(self.trial, Shrink):
-            self._judge_shrink(self.trial, now, policy)
+            self._judge_shrink(self.trial, view, now, policy)
         elif isinstance(self.trial, Growth):
             self._judge_growth(self.trial, view, now, policy)
         else:
@@ -184,9 +189,9 @@ class Probing:
             self.shrunk = None
         elif view.need > shrunk.after:
             needed = shrunk.before if view.free is None else min(shrunk.before, view.need.up_to(view.step))
-            self._hurt(replace(shrunk, before=needed), now, policy)
+            self._hurt(replace(shrunk, before=needed), view, now, policy)
 
-    def _hurt(self, shrunk: Shrink, now: Instant, policy: CachePolicy) -> None:
+    def _hurt(self, shrunk: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """Takes the shrink back. A greater floor, from before the guest was idle, stays known.
 
         What hurts works, however little: the guest is not idle, and as little work as this is none of an idle guest.
@@ -194,18 +199,19 @@ class Probing:
         known, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
         cost = shrunk.cost if shrunk.cost.seconds else self.recent
         cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
+        spare = view.free if cost.reread and view.free is not None else NONE
         if known is None or known.size <= shrunk.before:
-            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores)
+            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
         else:
-            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores))
+            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores), spare=spare)
         self.idle_since = None
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
         self._claimed_at = self._changed_at = now
 
-    def _judge_shrink(self, trial: Shrink, now: Instant, policy: CachePolicy) -> None:
+    def _judge_shrink(self, trial: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         verdict = trial.verdict(policy)
         if verdict is Verdict.BAD:
-            self._hurt(trial, now, policy)
+            self._hurt(trial, view, now, policy)
         elif verdict is Verdict.GOOD:
             self.trial = None
             if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
@@ -244,6 +250,7 @@ class Probing:
             retry_at=next_try(tries, now, policy),
             cost=trial.baseline,
             cores=max(trial.baseline.cores, self.recent.cores),
+            spare=NONE if self.floor is None else self.floor.spare,
         )
         self.fruitless, self.shrunk = None, None
 
@@ -267,7 +274,7 @@ class Probing:
         if not suffers(self.recent, view.use, policy) or view.free is None:
             self._calm(view, now, policy)
         elif self.shrunk is not None and self._is_late_hurt(self.shrunk, view):
-            self._hurt(self.shrunk, now, policy)
+            self._hurt(self.shrunk, view, now, policy)
         elif self._may_grow(view, now) and not self._trend.is_falling:
             self.trial = Growth(view.use, self._grown(view, policy), self.recent)
 
@@ -287,7 +294,8 @@ class Probing:
             self.fruitless = replace(learned, retry_at=now)
 
     def _may_grow(self, view: MemoryView, now: Instant) -> bool:
-        is_full = view.free is not None and view.free.ratio(view.use) < FULL
+        """Unused memory that the guest does not fill although it rereads is kept free by its kernel."""
+        is_full = view.free is not None and (view.free.ratio(view.use) < FULL or not self._trend.is_filling)
         return is_full and not self._is_barred(view, now)
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
@@ -306,7 +314,7 @@ class Probing:
         bar = min(self._bar(now, policy), view.use)
         waits = self.trial is not None or now - self._changed_at < policy.watch
         if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
-            return max(bar, view.use - self._unused(view, policy))
+            return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._lower(view, policy))
 
     def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
@@ -326,8 +334,10 @@ class Probing:
 
     def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """Whole steps that hold nothing, are not kept free by the kernel, and are not about to be filled."""
+        if view.cost is not None and view.cost.reread:
+            return NONE
         fills = _part(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
-        reserve = _part(view.use, RESERVE)
+        reserve = max(_part(view.use, RESERVE), NONE if self.floor is None else self.floor.spare)
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:

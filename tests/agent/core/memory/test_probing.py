@@ -41,7 +41,7 @@ def busy(stall: float = 0.0) -> Cost:
 
 
 def floor(size: float, at: float = 0.0, cores: float = 0.5) -> Floor:
-    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores)
+    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores, Bytes(0))
 
 
 def test_what_was_learned_is_forgotten_after_a_day() -> None:
@@ -169,6 +169,26 @@ def test_memory_that_holds_nothing_is_given_back_without_waiting() -> None:
     probing = Probing()
     probing.observe(look(8, busy(), free=5), Instant(0.0), POLICY)
     assert probing.keep == gib(3.75)
+
+
+def test_what_a_guest_leaves_unused_although_it_rereads_is_its_kernels() -> None:
+    rereads = Cost(seconds=1.0, reread=1e6, read=1e6, work=0.5)
+    probing = Probing()
+    for at in range(200):
+        probing.observe(look(8, rereads, free=3), Instant(float(at)), POLICY)
+        assert probing.keep >= gib(7.5)
+    probing = Probing(floor=replace(floor(8), spare=gib(3), retry_at=Instant(0.0)))
+    for at in range(200):
+        probing.observe(look(8, busy(), free=3), Instant(float(at)), POLICY)
+    assert gib(7.5) <= probing.keep < gib(8), "a step like any other"
+
+
+def test_nothing_is_taken_on_top_of_a_shrink_before_the_guest_has_answered() -> None:
+    probing, kept = Probing(), []
+    for at, use, cost in ((0.0, 8, busy()), (1.0, 6, None), (2.0, 6, busy())):
+        probing.observe(look(use, cost, free=2), Instant(at), POLICY)
+        kept.append(probing.keep)
+    assert kept == [gib(6.75), gib(6), gib(4.5)]
 
 
 def test_what_is_about_to_be_filled_is_kept() -> None:
