@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - What programs do not use is page cache, and may be the working set of a database. It is taken away in small steps, and
-  the guest's answer is awaited after each. Memory that holds nothing is given back at once.
+  the guest's answer is awaited after each. Memory that holds nothing is given back at once,
+  but for what the kernel keeps free: that stays unused though the guest rereads.
 - A shrink that hurt is taken back at once, remembered, and tried again after hours; an idle guest gives all back.
 - Growth for the cache is a trial too: what does not help is given back, and not repeated for hours.
 - A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
@@ -15,13 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.core.memory.memory_view import NONE, MemoryView
 from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
+from agent.core.memory.trend import Trend
 from agent.core.memory.trials import FULL, Growth, Shrink, Verdict, suffers
 from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
-
-NONE: Final = Bytes(0)
 
 LEAST_STEP: Final = 0.04
 """A smaller share of the memory is not worth a resize."""
@@ -29,52 +30,11 @@ LEAST_STEP: Final = 0.04
 RESERVE: Final = 0.08
 """This share of the memory is left unused by the kernel for its own ends, as far as nothing else is known."""
 
-FILLING: Final = 0.01
-"""Where the unused share of the memory falls by less than this in a while, the guest does not fill it."""
-
 REPEATED: Final = 0.25
 """A trial that is repeated goes this share of the way to all that the VM may have: enough for a verdict at once."""
 
-STEADY: Final = 0.9
-"""A loss that has fallen below this share of what it was a while ago is coming to its end."""
-
 NEARLY: Final = 0.85
 """A growth that comes so near to the maximum goes to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryView:
-    """One look at a VM's memory.
-
-    ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
-    ``cached`` are unused and page cache, None where the guest does not show what it rereads. ``cost`` is that of the
-    time since the look before, None where it cannot be told.
-    """
-
-    use: Bytes
-    most: Bytes
-    step: Bytes
-    need: Bytes
-    free: Bytes | None = None
-    cached: Bytes = NONE
-    cost: Cost | None = None
-
-
-@dataclass(slots=True)
-class Trend:
-    """Whether the rereading comes to its end by itself, and whether unused memory is being filled."""
-
-    is_falling: bool = False
-    is_filling: bool = True
-    _at: Instant = Instant(0.0)
-    _loss: float = 0.0
-    _unused: float = 1.0
-
-    def sees(self, loss: float, unused: float, now: Instant, policy: CachePolicy) -> None:
-        """Compares ``loss`` and the share ``unused`` of the memory with those of a while ago, once in a while."""
-        if now - self._at >= policy.recent:
-            self.is_falling, self.is_filling = loss < STEADY * self._loss, unused < self._unused - FILLING
-            self._at, self._loss, self._unused = now, loss, unused
 
 
 @dataclass(slots=True)

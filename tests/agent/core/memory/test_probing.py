@@ -10,8 +10,8 @@ from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.core.memory.memory_view import kernel_share
-from agent.core.memory.probing import MemoryView, Probing
+from agent.core.memory.memory_view import MemoryView, kernel_share
+from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Growth, Shrink
 from agent.core.memory.working_set import Floor, Fruitless
