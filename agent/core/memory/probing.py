@@ -52,6 +52,8 @@ class Probing:
     shrunk: Shrink | None = None
     """The last shrink, while it may still turn out to have been wrong."""
     _use: Bytes | None = None
+    _free: Bytes | None = None
+    """What was unused at the look before, where the size is still the same."""
     _changed_at: Instant = Instant(0.0)
     _claim: Bytes | None = None
     """What was taken and hurt: it is asked back, for a while at most."""
@@ -74,7 +76,7 @@ class Probing:
             self._judge_growth(self.trial, view, now, policy)
         else:
             self._rest(view, now, policy)
-        self.keep = self._kept(view, now, policy)
+        self.keep, self._free = self._kept(view, now, policy), view.free
 
     def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
         """Whether the guest has been idle for so long that what was learned bars nothing."""
@@ -89,7 +91,7 @@ class Probing:
         if before is None or before == view.use:
             self._changed_at = now if before is None else self._changed_at
             return
-        self._changed_at = now
+        self._changed_at, self._free = now, None
         if view.use > before:
             self._grew(view)
         elif self._returning:
@@ -130,12 +132,21 @@ class Probing:
             return
         self.recent = recent(self.recent, cost, policy.recent)
         if isinstance(self.trial, Shrink):
-            self.trial.cost += cost
+            self.trial.cost += cost.times(1.0 - self._filling(view, cost))
         elif isinstance(self.trial, Growth) and view.free is not None:
             self.trial.sees(cost, view.free, policy)
         busy_once = self.floor.cores if self.floor is not None else 0.0
         is_idle = self.recent.cores < max(IDLE_CORES, policy.idle_share * busy_once)
         self.idle_since = (self.idle_since or now) if is_idle else None
+
+    def _filling(self, view: MemoryView, cost: Cost) -> float:
+        """The share of the rereading that filled unused memory: a resize may throw out more than it must.
+
+        Only rereading that displaces something else shows a lack of memory.
+        """
+        if not cost.reread or view.free is None or self._free is None:
+            return 0.0
+        return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """What is needed for certain soon after a shrink should not have been taken.

@@ -96,6 +96,17 @@ def test_light_work_that_a_shrink_hurts_is_not_taken_for_idleness_again() -> Non
         assert probing.keep == gib(6)
 
 
+@pytest.mark.parametrize(("fills", "kept"), [(True, 6), (False, 8)])
+def test_rereading_that_fills_unused_memory_again_is_no_lack_of_it(*, fills: bool, kept: float) -> None:
+    rereads = Cost(seconds=1.0, reread=2**25, read=2**25, stalled=0.5, waited=0.5, work=0.5)
+    probing = Probing()
+    probing.observe(look(8, busy(), free=2.5), Instant(0.0), POLICY)
+    for second in range(1, 61):
+        free = 2 - second / 32 if fills else 2
+        probing.observe(look(6, rereads, free=free), Instant(float(second)), POLICY)
+    assert probing.keep == gib(kept)
+
+
 def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
     probing = Probing()
     for at, use in enumerate((8.0, 6.0, 5.0)):
