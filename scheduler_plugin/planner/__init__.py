@@ -3,7 +3,7 @@
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
-from scheduler_plugin.planner.refusals import Refusal, RefusedTargets
+from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
 from scheduler_plugin.planner.victims import Order, Rest, Victim, least_loaded_first, stays_because
 
 __all__ = [

@@ -20,7 +20,7 @@ from scheduler_plugin.constraints import (
 )
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.planner.refusals import RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 
 Shape = tuple[PodConstraints, VolumeTerms]
 """What of a VM decides on which nodes it may be, as far as each node is judged by itself."""

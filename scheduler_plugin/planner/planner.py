@@ -24,7 +24,7 @@ from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
-from scheduler_plugin.planner.refusals import RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Order, least_loaded_first
