@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from protocol.units import Instant, Resources
+from protocol.units import Instant
 from scheduler_plugin.constraints import NodeTerm, NodeTraits, PodConstraints, PodTerm, PodTraits, Requirement, Taint
 from scheduler_plugin.ledger import Ledger, Move
 from scheduler_plugin.placement import stays_below_watermark
 from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
-from scheduler_plugin.planner.drain import DrainPlan, helps
+from scheduler_plugin.planner.drain import DrainPlan, enough
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Need
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
@@ -67,7 +67,7 @@ class EagerDrainPlan(DrainPlan):
             return None
         victims, others = self._victims(need, resting)
         housed = [victim for victim in victims if targets.has_place(victim)]
-        chosen = housed if need.excess is None else all_enough(housed, need.excess)
+        chosen = housed if need.excess is None else enough(housed, need.excess, lambda _: True)
         moved = 0
         for victim in chosen:
             target = targets.take(node, victim) if moved < allowed else None
@@ -84,20 +84,6 @@ class EagerDrainPlan(DrainPlan):
             return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
         kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))
         return Stuck(node, f"no VM may move: {kept}" if kept else "no VM is on it")
-
-
-def all_enough(victims: list[Victim], excess: Resources) -> list[Victim]:
-    chosen, left = [], excess
-    for victim in victims:
-        if left.any and helps(victim, left):
-            chosen.append(victim)
-            left = left.minus_or_zero(victim.size)
-    relieved = Resources.sum(victim.size for victim in chosen)
-    for victim in list(chosen):
-        if not left.any and excess.within(relieved - victim.size):
-            chosen.remove(victim)
-            relieved = relieved - victim.size
-    return chosen
 
 
 def planned(
