@@ -197,6 +197,14 @@ def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(s
     assert busiest_hour(played, settled) <= 2
 
 
+def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
+    load = Load(hot=8 * GIB, rate=5000, clients=1)
+    guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
+    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, look=10.0).plays(load, 1.2 * HOUR)
+    assert guest.needs(load) <= played.size <= 1.2 * guest.needs(load)
+    assert max(each.after for each in played.resizes) <= 1.5 * guest.needs(load)
+
+
 CASES = st.fixed_dictionaries({
     "unit": st.sampled_from([0.25, 0.5, 1, 2, 4]),
     "slots": st.sampled_from([1, 2]),

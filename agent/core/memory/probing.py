@@ -69,7 +69,7 @@ class Probing:
         self._end_waits(view, now, policy)
         self._account(view, now, policy)
         self._regret(view, now, policy)
-        self._trend.sees(self._loss(view, policy), (view.free or NONE).ratio(view.use), now, policy)
+        self._trend.sees(self._loss(view, policy), view.free or NONE, now, policy)
         if isinstance(self.trial, Shrink):
             self._judge_shrink(self.trial, view, now, policy)
         elif isinstance(self.trial, Growth):
@@ -131,6 +131,7 @@ class Probing:
         if cost is None:
             return
         self.recent = recent(self.recent, cost, policy.recent)
+        self._trend.reads(cost.read)
         if isinstance(self.trial, Shrink):
             self.trial.cost += cost.times(1.0 - self._filling(view, cost))
         elif isinstance(self.trial, Growth) and view.free is not None:

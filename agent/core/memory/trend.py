@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.core.policy import CachePolicy
-from protocol.units import Instant
+from protocol.units import Bytes, Instant
 
 STEADY: Final = 0.9
 """A loss that has fallen below this share of what it was a while ago is coming to its end."""
 
-FILLING: Final = 0.01
-"""Where the unused share of the memory falls by less than this in a while, the guest does not fill it."""
+FILLING: Final = 0.25
+"""Where less than this share of what is read goes into unused memory, the guest does not fill it."""
 
 
 @dataclass(slots=True)
@@ -23,10 +23,17 @@ class Trend:
     is_filling: bool = True
     _at: Instant = Instant(0.0)
     _loss: float = 0.0
-    _unused: float = 1.0
+    _free: Bytes = Bytes(0)
+    _read: float = 0.0
 
-    def sees(self, loss: float, unused: float, now: Instant, policy: CachePolicy) -> None:
-        """Compares ``loss`` and the share ``unused`` of the memory with those of a while ago, once in a while."""
-        if now - self._at >= policy.recent:
-            self.is_falling, self.is_filling = loss < STEADY * self._loss, unused < self._unused - FILLING
-            self._at, self._loss, self._unused = now, loss, unused
+    def sees(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
+        """Compares ``loss`` and the unused memory with those of a while ago, once in a while."""
+        if now - self._at < policy.recent:
+            return
+        filled = self._free.minus_or_zero(free).value
+        self.is_falling, self.is_filling = loss < STEADY * self._loss, filled > FILLING * self._read
+        self._at, self._loss, self._free, self._read = now, loss, free, 0.0
+
+    def reads(self, count: float) -> None:
+        """Takes note of so many bytes read from disk."""
+        self._read += count
