@@ -107,6 +107,17 @@ def test_rereading_that_fills_unused_memory_again_is_no_lack_of_it(*, fills: boo
     assert probing.keep == gib(kept)
 
 
+def test_a_shrink_that_hurts_only_when_its_watch_is_over_is_taken_back_as_well() -> None:
+    probing = Probing()
+    probing.observe(look(8, busy()), Instant(0.0), POLICY)
+    for second in range(1, 200):
+        probing.observe(look(6, busy()), Instant(float(second)), POLICY)
+    assert probing.trial is None
+    for second in range(200, 300):
+        probing.observe(look(6, busy(stall=0.5)), Instant(float(second)), POLICY)
+    assert probing.keep == gib(8)
+
+
 def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
     probing = Probing()
     for at, use in enumerate((8.0, 6.0, 5.0)):
