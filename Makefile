@@ -23,8 +23,8 @@ demo: env ## A real postgres VM follows its load, on this machine
 test: env ## The quick suite: everything that needs neither QEMU nor root
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" $(TEST_ARGS)
 
-coverage: env ## The pure packages' tests: every branch of them must be taken
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" \
+coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
+	AUTOSCALE_THOROUGH=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" \
 		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
@@ -62,7 +62,7 @@ bench-migration: env ## Twenty live migrations of a real VM under load, and what
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
 
-bench-memory: env ## A real database in the page cache: every fixed size, and where the policy brings it (12 minutes)
+bench-memory: env ## A real database in the page cache: every fixed size, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
 

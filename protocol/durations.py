@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Plain numbers are seconds. A text is a plain number, or numbers with units in Go's form: ``90s``, ``5m``, ``1h30m``,
-  ``1.5h``, ``250ms``. ``d`` is a day of 24 hours.
+  ``1.5h``, ``250ms``, without blanks or a sign. ``d`` is a day of 24 hours.
 - A span is never negative and never longer than ``LONGEST``. Reading takes time linear in a text of bounded length.
 """
 
@@ -23,7 +23,8 @@ _LONGEST_TEXT: Final = 64
 _UNITS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
-    "µs": 1e-6,
+    "\u00b5s": 1e-6,  # micro sign
+    "\u03bcs": 1e-6,  # Greek letter mu
     "ms": 1e-3,
     "s": 1.0,
     "m": 60.0,
@@ -32,7 +33,7 @@ _UNITS: Final = {
 }
 _NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 _PLAIN: Final = re.compile(_NUMBER)
-_PART: Final = re.compile(rf"({_NUMBER})(ns|us|µs|ms|s|m|h|d)")
+_PART: Final = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})")
 _EXPECTED: Final = 'expected seconds or a duration such as "90s", "5m" or "1h30m"'
 
 
@@ -52,7 +53,7 @@ def parse_duration(given: object) -> Seconds:
     protocol.durations.DurationError: expected seconds or a duration such as "90s", "5m" or "1h30m", got 'soon'
     """
     if isinstance(given, str):
-        seconds = _read(given.strip())
+        seconds = _read(given)
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = _plain(given)
     else:

@@ -12,6 +12,9 @@ MIGRATION_KIND: Final = "VirtualMachineMigration"
 LABEL_VM_NAME: Final = "vm.neon.tech/name"
 """On a pod: the VirtualMachine, in the same namespace, that the pod runs."""
 
+RUNNER_CONTAINER: Final = "neonvm-runner"
+"""In the pod of a VM: the container that runs its guest."""
+
 LABEL_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """On a VirtualMachine and its pod: ``"true"`` lets the agent resize it."""
 

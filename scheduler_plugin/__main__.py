@@ -83,7 +83,7 @@ async def _run(options: argparse.Namespace) -> None:
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     found = _credentials(options, clock)
-    async with _client(found, CONNECTIONS) as client, _client(found, REVIEW_CONNECTIONS) as review_client:
+    async with http_client(found, CONNECTIONS) as client, http_client(found, REVIEW_CONNECTIONS) as review_client:
         api, reviews = HttpApi(client, found.token), TokenReviews(HttpApi(review_client, found.token))
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         parts = assemble(ClusterWriter(api, identity), reviews, clock, settings, telemetry)
@@ -99,7 +99,8 @@ async def _run(options: argparse.Namespace) -> None:
                 task.cancel()
 
 
-def _client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
+def http_client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
+    """Connections to the Kubernetes API."""
     return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, trust_env=False)
 
 

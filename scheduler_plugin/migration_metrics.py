@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,39 +15,19 @@ class MigrationMetrics:
     """Orders, endings and what is on its way."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.orders = Counter(
-            "autoscale_scheduler_migration_orders",
-            "Migrations that were to be created, by what came of it",
-            ("outcome",),
-            registry=registry,
-        )
-        self.ended = Counter(
-            "autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",), registry=registry
-        )
-        self.active = Gauge(
-            "autoscale_scheduler_migrations_active",
-            "Migrations that have not ended, by phase",
-            ("phase",),
-            registry=registry,
-        )
-        self.enabled = Gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved", registry=registry)
-        self.stuck = Gauge(
-            "autoscale_scheduler_migration_stuck_nodes", "Nodes that VMs should leave and none can", registry=registry
-        )
-        self.refused = Gauge(
-            "autoscale_scheduler_migration_refused_targets",
-            "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there",
-            registry=registry,
-        )
-        self.total = Histogram(
-            "autoscale_scheduler_migration_seconds",
-            "How long successful migrations took",
-            registry=registry,
-            buckets=TOTAL,
-        )
-        self.downtime = Histogram(
-            "autoscale_scheduler_migration_downtime_seconds",
-            "How long VMs stood still in successful migrations",
-            registry=registry,
-            buckets=DOWNTIME,
-        )
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        orders = "Migrations that were to be created, by what came of it"
+        self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
+        self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",))
+        active = "Migrations that have not ended, by phase"
+        self.active = gauge("autoscale_scheduler_migrations_active", active, ("phase",))
+        self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved")
+        stuck = "Nodes that VMs should leave and none can"
+        self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)
+        refused = "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there"
+        self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
+        took = "How long successful migrations took"
+        self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
+        still = "How long VMs stood still in successful migrations"
+        self.downtime = histogram("autoscale_scheduler_migration_downtime_seconds", still, buckets=DOWNTIME)

@@ -34,6 +34,17 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
     )
+    _add_listeners(found)
+    found.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level to log to stderr (default: %(default)s)",
+    )
+    return found
+
+
+def _add_listeners(found: argparse.ArgumentParser) -> None:
     for name, port, what in (
         ("agents", 10299, "agents ask for permits"),
         ("extender", 10298, "kube-scheduler calls /filter /prioritize /bind /preempt"),
@@ -54,13 +65,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="kube-scheduler must show a client certificate of this authority",
     )
-    found.add_argument(
-        "--log-level",
-        default="info",
-        choices=["debug", "info", "warning", "error"],
-        help="least level to log to stderr (default: %(default)s)",
-    )
-    return found
 
 
 def agents_tls(options: argparse.Namespace) -> Tls | None:

@@ -1,22 +1,44 @@
 """For the whole suite: property tests are judged by what they find, not by how busy the machine is.
 
 They take the same examples each time, so that a failure belongs to the change that made it. ``make explore`` takes new
-ones (``AUTOSCALE_EXPLORE=1``).
+ones. ``tests/examples.py`` says how many.
 """
 
-import os
+import gc
+import logging
 import sys
+from collections.abc import Generator
 from importlib.util import find_spec
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-EXPLORES = bool(os.environ.get("AUTOSCALE_EXPLORE"))
+from tests.examples import EXPLORES, examples
 
 settings.register_profile(
-    "suite", deadline=None, derandomize=not EXPLORES, suppress_health_check=[HealthCheck.too_slow]
+    "suite",
+    deadline=None,
+    derandomize=not EXPLORES,
+    max_examples=examples(25, 100),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# Collected modules and tests live to the end: the garbage collector need not look through them for every 700 objects.
+gc.set_threshold(20_000, 20, 20)
 
 if find_spec("sniffio") is None:
     # httpx looks for it with every request to an application in the same process; remember that it is not there.
     sys.modules["sniffio"] = None  # type: ignore[assignment]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A program's ``main`` sets up the log of its process; the next test finds it as pytest left it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)

@@ -37,6 +37,24 @@ async def settle() -> None:
             return
 
 
+class _Alarm:
+    """Cancels the task that sets it once ``due`` is done, as ``asyncio.timeout`` does without a task more."""
+
+    def __init__(self, due: asyncio.Future[None]) -> None:
+        self._task = asyncio.current_task()
+        self._rang = False
+        self.is_set = True
+        due.add_done_callback(self._ring)
+
+    def _ring(self, _: asyncio.Future[None]) -> None:
+        if self.is_set and self._task is not None:
+            self._rang = self._task.cancel()
+
+    def was_that(self) -> bool:
+        """Whether nothing else cancelled the task. Asked once."""
+        return self._rang and self._task is not None and self._task.uncancel() == 0
+
+
 class FakeClock:
     """A ``Clock`` whose time only ``advance`` moves."""
 
@@ -62,12 +80,18 @@ class FakeClock:
             await due
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
-        happened = asyncio.ensure_future(event.wait())
-        with self._due(float("inf") if until is None else until) as due:
+        if until is None or event.is_set():
+            await event.wait()
+            return
+        with self._due(until) as due:
+            alarm = _Alarm(due)
             try:
-                await asyncio.wait((happened, due), return_when=asyncio.FIRST_COMPLETED)
+                await event.wait()
+            except asyncio.CancelledError:
+                if not alarm.was_that():
+                    raise
             finally:
-                happened.cancel()
+                alarm.is_set = False
 
     async def advance(self, duration: float) -> None:
         """Passes time. Each sleeper wakes at its own moment, and everything happens that then can."""

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - Exactly one way to prove who we are is taken, in kubectl's order: token, token file, client certificate, plug-in.
+- Only the chosen context, cluster and user are read: what other entries hold is no concern of ours.
 - What is not supported (``auth-provider``, passwords, proxies) is refused by name, never ignored.
 """
 
@@ -47,7 +48,10 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """One context of a kubeconfig. ``token_path`` is relative to the kubeconfig; ``server_name`` replaces the URL's."""
+    """One context of a kubeconfig. ``token_path`` is relative to the kubeconfig; ``server_name`` is the one that the
+
+    server's certificate is for, where it is not the URL's.
+    """
 
     server: str
     authority: Pem = Pem()
@@ -80,14 +84,14 @@ def parse_kubeconfig(text: str, context: str = "") -> Login:
     name = context or found.current
     if not name:
         raise KubeconfigError("there is no current-context: name one")
-    chosen = _named("context", found.contexts, name).context
-    cluster = _named("cluster", found.clusters, chosen.cluster).cluster
-    user = _named("user", found.users, chosen.user).user if chosen.user else _User()
-    _refuse(cluster, user, chosen.user)
+    chosen = _chosen("context", found.contexts, name, _Context)
+    cluster = _chosen("cluster", found.clusters, chosen.cluster, _Cluster)
+    user = _chosen("user", found.users, chosen.user, _User) if chosen.user else _User()
+    _refuse(cluster, user, chosen.user or "")
     return Login(
         server=_server(cluster, chosen.cluster),
         authority=_pem("certificate-authority-data", cluster.authority_data, cluster.authority),
-        insecure=cluster.insecure,
+        insecure=bool(cluster.insecure),
         server_name=cluster.server_name or "",
         token=user.token or "",
         token_path="" if user.token else user.token_file or "",
@@ -98,15 +102,11 @@ def parse_kubeconfig(text: str, context: str = "") -> Login:
     )
 
 
-class _Named(msgspec.Struct, frozen=True):
-    name: str
-
-
 class _Cluster(msgspec.Struct, frozen=True):
     server: str
     authority: str | None = msgspec.field(default=None, name="certificate-authority")
     authority_data: str | None = msgspec.field(default=None, name="certificate-authority-data")
-    insecure: bool = msgspec.field(default=False, name="insecure-skip-tls-verify")
+    insecure: bool | None = msgspec.field(default=None, name="insecure-skip-tls-verify")
     server_name: str | None = msgspec.field(default=None, name="tls-server-name")
     proxy: str | None = msgspec.field(default=None, name="proxy-url")
 
@@ -139,38 +139,40 @@ class _User(msgspec.Struct, frozen=True):
 
 class _Context(msgspec.Struct, frozen=True):
     cluster: str
-    user: str = ""
+    user: str | None = None
     namespace: str | None = None
 
 
-class _ClusterEntry(_Named, frozen=True):
-    cluster: _Cluster
+class _Named(msgspec.Struct, frozen=True):
+    """One entry; what it holds is read only if it is chosen."""
 
-
-class _UserEntry(_Named, frozen=True):
-    user: _User = _User()
-
-
-class _ContextEntry(_Named, frozen=True):
-    context: _Context
+    name: str | None = None
+    cluster: object = None
+    context: object = None
+    user: object = None
 
 
 class _Kubeconfig(msgspec.Struct, frozen=True):
-    clusters: list[_ClusterEntry] | None = None
-    contexts: list[_ContextEntry] | None = None
-    users: list[_UserEntry] | None = None
-    current: str = msgspec.field(default="", name="current-context")
+    clusters: list[_Named | None] | None = None
+    contexts: list[_Named | None] | None = None
+    users: list[_Named | None] | None = None
+    current: str | None = msgspec.field(default=None, name="current-context")
 
 
-N = TypeVar("N", bound=_Named)
+T = TypeVar("T")
 _SCHEMES: Final = ("http://", "https://")
 
 
-def _named(kind: str, entries: list[N] | None, name: str) -> N:
-    for entry in entries or ():
-        if entry.name == name:
-            return entry
-    raise KubeconfigError(f"there is no {kind} named {name!r}")
+def _chosen(kind: str, entries: list[_Named | None] | None, name: str, form: type[T]) -> T:
+    """What the entry of that name holds; nothing counts as an empty object."""
+    entry = next((each for each in entries or () if each is not None and each.name == name), None)
+    if entry is None:
+        raise KubeconfigError(f"there is no {kind} named {name!r}")
+    held = getattr(entry, kind)
+    try:
+        return msgspec.convert({} if held is None else held, form)
+    except (ValueError, RecursionError) as error:
+        raise KubeconfigError(f"{kind} {name}: {field_message(error)}") from None
 
 
 def _refuse(cluster: _Cluster, user: _User, name: str) -> None:

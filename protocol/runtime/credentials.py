@@ -148,7 +148,7 @@ def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
         return True
     authority = _read(login.authority, folder)
     try:
-        context = ssl.create_default_context(cadata=authority or None)
+        context = _context(authority, login.server_name)
         if login.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -156,6 +156,38 @@ def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
         raise CredentialsError(f"certificate-authority: {error.reason or error}") from None
     if login.certificate and login.key:
         _show_certificate(context, _read(login.certificate, folder), _read(login.key, folder))
+    return context
+
+
+class _NamedServer(ssl.SSLContext):
+    """Asks for the certificate of ``server_name``, whatever the URL says, and expects it (``tls-server-name``).
+
+    Clients over asyncio make their connections with ``wrap_bio``.
+    """
+
+    server_name: str
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        del server_hostname
+        return super().wrap_bio(incoming, outgoing, server_side, self.server_name, session)
+
+
+def _context(authority: str, server_name: str) -> ssl.SSLContext:
+    if not server_name:
+        return ssl.create_default_context(cadata=authority or None)
+    context = _NamedServer(ssl.PROTOCOL_TLS_CLIENT)
+    context.server_name = server_name
+    if authority:
+        context.load_verify_locations(cadata=authority)
+    else:
+        context.load_default_certs()
     return context
 
 

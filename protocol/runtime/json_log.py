@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
-  where there is one. Whatever else a line says comes from ``extra=`` and keeps its name: ``vm``, ``node``, ``pod`` …
+  and ``stack`` the stack where there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
+  ``vm``, ``node``, ``pod`` …
 - A line is one line and always valid JSON, whatever it is given to say.
 """
 
@@ -49,6 +50,8 @@ class JsonFormatter(logging.Formatter):
             line["error"] = self.formatException(record.exc_info)[-_LONGEST:]
         elif record.exc_text:
             line["error"] = record.exc_text[-_LONGEST:]
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)[-_LONGEST:]
         return _encoded(line)
 
 
@@ -65,12 +68,19 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()[:_LONGEST]
     except Exception:  # noqa: BLE001 - arguments that do not fit the text must not lose the line
-        return f"{record.msg} {record.args!r}"[:_LONGEST]
+        return f"{_text(record.msg)} {_text(record.args)}"[:_LONGEST]
 
 
 def _encoded(line: dict[str, object]) -> str:
     try:
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return msgspec.json.encode(line, enc_hook=_text).decode()
     except (TypeError, ValueError, RecursionError, OverflowError):
-        plain = {name: str(value).encode(errors="replace").decode() for name, value in line.items()}
+        plain = {name: _text(value).encode(errors="replace").decode() for name, value in line.items()}
         return msgspec.json.encode(plain).decode()
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - what cannot describe itself must not lose the line
+        return f"<a {type(value).__name__} that cannot be shown: {type(error).__name__}>"

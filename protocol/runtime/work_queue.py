@@ -38,6 +38,7 @@ class WorkQueue:
         self._working: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
         self._stir = asyncio.Event()
+        self._turn = asyncio.Lock()
 
     def add(self, name: ObjectName, after: Seconds = _AT_ONCE) -> None:
         """``name`` is to be reconciled, not before ``after`` has passed; the earliest moment counts."""
@@ -47,16 +48,16 @@ class WorkQueue:
 
     async def take(self) -> ObjectName:
         """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
-        while True:
-            self._stir.clear()
-            now = self._clock.now()
-            free = {name: due for name, due in self._due.items() if name not in self._working}
-            if free and min(free.values()) <= now:
-                name = min(free, key=lambda each: free[each])
-                del self._due[name]
-                self._working.add(name)
-                return name
-            await self._clock.wait(self._stir, min(free.values()) if free else None)
+        async with self._turn:  # one worker waits for news, or each piece of news would wake all of them
+            while True:
+                self._stir.clear()
+                free = {name: due for name, due in self._due.items() if name not in self._working}
+                first = min(free, key=lambda each: free[each], default=None)
+                if first is not None and free[first] <= self._clock.now():
+                    del self._due[first]
+                    self._working.add(first)
+                    return first
+                await self._clock.wait(self._stir, None if first is None else free[first])
 
     async def serve(
         self, reconcile: Callable[[ObjectName], Awaitable[None]], expected: tuple[type[Exception], ...]

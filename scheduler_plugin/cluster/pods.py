@@ -7,6 +7,7 @@ Rules that hold here:
   the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
 - A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
   what it actually has; what it asks for is left out once the kubelet has said that it is infeasible.
+- The guest's container is the one named ``neonvm-runner``; in a VM's pod without one the first counts as it.
 - A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
 - An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
 """
@@ -21,7 +22,7 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME, MIGRATION_KIND, VM_GROUP, VM_KIND
+from protocol.names import LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
 from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
@@ -30,9 +31,6 @@ from scheduler_plugin.ledger import PodFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
-
-RUNNER: Final = "neonvm-runner"
-"""The container that runs a VM's guest; in a pod without one of this name it is the first."""
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
@@ -146,7 +144,8 @@ def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
     meta = Metadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = _PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
-    return replace(_pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase")))), unreadable=reason)
+    known = _pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase"))))
+    return replace(known, unreadable=reason, has_runner=True)
 
 
 def _owner_at_most(obj: JsonObject) -> Owner:
@@ -171,6 +170,7 @@ def _pod_facts(found: _Pod) -> PodFacts:
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
         unschedulable="" if migration is None else _unschedulable(status),
+        has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
     )
 
 
@@ -215,7 +215,7 @@ def _counted(spec: _PodSpec, status: _PodStatus) -> tuple[Resources, Resources]:
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
     overhead = _amounts("spec.overhead", spec.overhead)
-    runner = next((index for index, each in enumerate(spec.containers) if each.name == RUNNER), 0)
+    runner = next((index for index, each in enumerate(spec.containers) if each.name == RUNNER_CONTAINER), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
 

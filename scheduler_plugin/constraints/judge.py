@@ -49,6 +49,11 @@ class Judgement:
     is_alone: bool
     prefers: bool
 
+    @property
+    def shape(self) -> tuple[PodConstraints, VolumeTerms]:
+        """What pods have in common for which ``known`` is the same."""
+        return self.candidate.constraints, self.candidate.volumes
+
     def hindrance(self, name: str) -> str | None:
         """Why the pod cannot be placed on the node; None where it can, as far as is known."""
         if name not in self.known:

@@ -25,9 +25,9 @@ UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
 def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     """What the pod would reserve on a node. Raises ``NotReadyError`` while its VM is not known."""
-    if not state.runs_vm(pod):
+    if not state.accounts.is_run_by(pod):
         return pod.requests
-    account = state.account_of(pod)
+    account = state.accounts.of(pod)
     facts = None if account is None else account.facts
     if facts is None:
         raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
@@ -50,7 +50,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
         if found.fits:
             state.waiting.woken(pod.uid)
         elif not state.is_gone(pod.uid):
-            account = state.account_of(pod) if state.runs_vm(pod) else None
+            account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
             state.waiting.add(pod, account, names if pod.migration is None else found.refused)
         return found
     elsewhere = f"the pod holds a reservation on node {held.node}"
@@ -146,7 +146,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.migrations.target_placed(pod.migration)
     state.waiting.forget(pod.uid)
     claim = state.claims.get(pod.uid)
-    if claim is not None and _runs_another_vm(state, claim, pod):
+    if claim is not None and _runs_another_vm(claim, pod):
         state.close_claim(pod.uid)
         claim = None
     if claim is None:
@@ -155,11 +155,13 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)
     claim.pod, claim.state, claim.attempts = pod, ClaimState.BOUND, 0
+    state.accounts.enter(claim)
+    state.recount(pod.vm)
     state.migrations.disturb(pod.vm)
     state.change(claim)
 
 
-def _runs_another_vm(state: LedgerState, claim: Claim, pod: PodFacts) -> bool:
-    if claim.pod.vm != pod.vm or (claim.vm is None and state.runs_vm(pod)):
+def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:
+    if claim.pod.vm != pod.vm:
         return True
     return claim.vm is not None and bool(pod.vm_uid) and claim.vm.uid not in ("", pod.vm_uid)

@@ -94,6 +94,7 @@ class PodFacts:
     controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
+    ``has_runner``: it has a container that may run a guest.
     """
 
     uid: str
@@ -110,6 +111,7 @@ class PodFacts:
     unreadable: str = ""
     traits: PodTraits = PLAIN_POD
     unschedulable: str = ""
+    has_runner: bool = True
 
 
 @dataclass(frozen=True, slots=True)

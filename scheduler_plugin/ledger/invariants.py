@@ -17,6 +17,7 @@ from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import has_place, is_target, leaves
 from scheduler_plugin.ledger.moves import Migration
@@ -110,6 +111,8 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if claim.attempts and claim.state in (ClaimState.CONFIRMED, ClaimState.BOUND):
         broken.append(f"pod {uid}: is {claim.state.value} and still has {claim.attempts} bind calls in flight")
     broken += _order(uid, claim, ledger)
+    if claim.vm is None and claim.pod.vm is not None and claim.pod.migration is None:
+        broken += _stranger(uid, claim.pod, claim.pod.vm, ledger)
     account = claim.vm
     if account is not None:
         if not (account.may_be_used + claim.pod.around).within(claim.reserved):
@@ -117,6 +120,18 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
         if not account.stored_low.within(account.stored_high):
             broken.append(f"pod {uid}: stored permits {account.stored_low} to {account.stored_high}")
     return broken
+
+
+def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[str]:
+    """A pod that a VM owns counts as any pod only where nothing says that the VM may run in it."""
+    account = ledger.vms.get(vm)
+    facts = None if account is None or account.uid != pod.vm_uid else account.facts
+    signs = {
+        "has a runner": pod.has_runner,
+        "is in the VM's status": facts is not None and facts.pod in (None, pod.name),
+        "is in a migration": any(pod.name in (each.source_pod, each.target_pod) for each in ledger.migrations_of(vm)),
+    }
+    return [f"pod {uid}: counts as any pod and {sign}" for sign, is_so in signs.items() if is_so]
 
 
 def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:

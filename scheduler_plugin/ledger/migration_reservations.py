@@ -71,22 +71,27 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
         return
     known = state.migrations.named.get(facts.name)
     if known is not None and known.facts is not None and known.facts.uid != facts.uid:
-        lose_migration(state, facts.name)
+        _forget(state, known)
         known = None
     if known is None:
         known = Migration(facts.name, facts.vm, now)
         state.migrations.add(known)
-        known.learn(facts)
-        state.recount_targets(facts.name)
     known.learn(facts)
+    state.recount(known.vm)
     state.migrations.disturb(known.vm)
 
 
 def lose_migration(state: LedgerState, name: ObjectName) -> None:
     """The migration was deleted, or certainly never made."""
-    gone = state.migrations.drop(name)
+    gone = state.migrations.named.get(name)
     if gone is not None:
-        state.close_claim(gone.reservation_uid)
+        _forget(state, gone)
+        state.recount(gone.vm)
+
+
+def _forget(state: LedgerState, migration: Migration) -> None:
+    state.migrations.drop(migration.name)
+    state.close_claim(migration.reservation_uid)
 
 
 def migration_refused(state: LedgerState, name: ObjectName) -> None:

@@ -160,11 +160,9 @@ class Migrations:
         migration.waiting_target = self._waiting.get(migration.name)
         self.disturb(migration.vm)
 
-    def drop(self, name: ObjectName) -> Migration | None:
-        """The migration is gone, or never came to be."""
-        migration = self.named.pop(name, None)
-        if migration is None:
-            return None
+    def drop(self, name: ObjectName) -> None:
+        """A migration that is known is gone, or never came to be."""
+        migration = self.named.pop(name)
         if migration.facts is not None:
             self._gone[migration.facts.uid] = None
             if len(self._gone) > REMEMBERED_GONE:
@@ -174,7 +172,6 @@ class Migrations:
         if not left:
             del self._of_vm[migration.vm]
         self._disturbed[migration.vm] = None
-        return migration
 
     def target_waits(self, migration: ObjectName, pod: PodFacts) -> None:
         """The target pod is there and has no node; the migration itself may not have been seen yet."""

@@ -21,6 +21,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RoomFreed
+from scheduler_plugin.ledger.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.waiting_pods import WaitingPods
 from scheduler_plugin.placement import FITS, Room, verdict
 from scheduler_plugin.placement.node_index import NodeIndexes
@@ -30,24 +31,21 @@ REMEMBERED_GONE: Final = 20_000
 
 
 class LedgerState:
-    """The mutable state behind the ``Ledger``; nothing else holds it.
-
-    ``vms`` are the accounts of the VMs that have a name now; those of deleted ones live on in their pods' claims.
-    """
+    """The mutable state behind the ``Ledger``; nothing else holds it. ``vms`` are those that have a name now."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeAccount] = {}
         self.claims: dict[str, Claim] = {}
         self.uids: dict[ObjectName, str] = {}
-        self.vms: dict[ObjectName, VmAccount] = {}
         self.rooms: dict[str, Room] = {}
         self.node_indexes = NodeIndexes(self.rooms)
         self.waiting = WaitingPods()
         self.migrations = Migrations()
+        self.accounts = VmAccounts(self.migrations)
+        self.vms = self.accounts.named
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
         self.writes: list[PersistPermit] = []
-        self._accounts: dict[str, VmAccount] = {}
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
         self._gone: dict[str, None] = {}
@@ -62,45 +60,15 @@ class LedgerState:
         """Whether the pod was deleted or has finished."""
         return uid in self._gone
 
-    def account_of(self, pod: PodFacts) -> VmAccount | None:
-        """The account of the VM that the pod runs, if it has one.
-
-        The UID of its owner decides; the target of a migration has none yet and belongs to the migration's VM.
-        """
-        named = None if pod.vm is None else self.vms.get(pod.vm)
-        if not pod.vm_uid:
-            return named
-        return named if named is not None and not named.uid else self._accounts.get(pod.vm_uid)
-
-    def runs_vm(self, pod: PodFacts) -> bool:
-        """Whether the pod runs a VM; not where the migration that controls it is another one, or of another VM."""
-        if pod.vm is None:
-            return False
-        known = None if pod.migration is None else self.migrations.named.get(pod.migration)
-        if known is None:
-            return True
-        return known.vm == pod.vm and (known.facts is None or pod.migration_uid in ("", known.facts.uid))
-
-    def _open_account(self, name: ObjectName, uid: str) -> VmAccount:
-        """The account of a VM that may be heard of first; it has the name unless a VM with another UID has it now."""
-        account = self._accounts.get(uid) or self.vms.get(name)
-        if account is None or (uid and account.uid not in ("", uid)):
-            account = VmAccount(name=name)
-        if uid:
-            account.uid = uid
-            self._accounts[uid] = account
-        self.vms.setdefault(name, account)
-        return account
-
     def open_claim(self, pod: PodFacts, node: str, state: ClaimState) -> Claim:
         """A claim of a pod that has none."""
-        account = self._open_account(pod.vm, pod.vm_uid) if pod.vm is not None and self.runs_vm(pod) else None
-        claim = Claim(pod, node, state, account)
+        claim = Claim(pod, node, state, self.accounts.run_by_pod(pod))
         self.claims[pod.uid] = claim
         if state is not ClaimState.INCOMING:
             self.uids[pod.name] = pod.uid
         if claim.vm is not None:
             claim.vm.claims.append(claim)
+        self.accounts.enter(claim)
         self.migrations.disturb(pod.vm)
         self._enter(claim)
         return claim
@@ -115,17 +83,31 @@ class LedgerState:
         self.migrations.disturb(claim.pod.vm)
         self._leave(claim)
         if claim.vm is not None:
-            claim.vm.claims.remove(claim)
-            if not claim.vm.claims:
-                claim.vm.agent_gone()
-                self._agent_gone(claim.vm)
+            self._part(claim.vm, claim)
+        self.accounts.leave(claim)
 
-    def recount_targets(self, migration: ObjectName) -> None:
-        """The migration is new: pods that it controls, and that counted as any pod so far, may run its VM."""
-        for claim in [each for each in self.claims.values() if each.vm is None and each.pod.migration == migration]:
-            if self.runs_vm(claim.pod):
-                self.close_claim(claim.pod.uid)
-                self.open_claim(claim.pod, claim.node, claim.state).attempts = claim.attempts
+    def recount(self, vm: ObjectName | None) -> None:
+        """Something else is known of the VM or its migrations: pods may run it that did not seem to, or do not."""
+        for claim in self.accounts.miscounted(vm):
+            self._assign(claim, self.accounts.run_by_pod(claim.pod))
+
+    def _assign(self, claim: Claim, account: VmAccount | None) -> None:
+        """The claim is of the VM of ``account`` from now on; None: of no VM."""
+        before, claim.vm = claim.vm, account
+        claim.holds_still, claim.denied_since, claim.metrics = False, None, None
+        if account is not None:
+            account.claims.append(claim)
+        self.change(claim, unmet=ZERO, is_migrating=False)
+        self.migrations.disturb(claim.pod.vm)
+        if before is not None:
+            self._part(before, claim)
+
+    def _part(self, account: VmAccount, claim: Claim) -> None:
+        """The claim is not the VM's any more."""
+        account.claims.remove(claim)
+        if not account.claims:
+            account.agent_gone()
+            self._agent_gone(account)
 
     def _agent_gone(self, account: VmAccount) -> None:
         """No pod of the VM is left: its permit is taken back, and it is forgotten where its object is gone too."""
@@ -133,13 +115,7 @@ class LedgerState:
         if order is not None:
             self.writes.append(order)
         self._changed_vms[account] = None
-        if account.facts is None or account.is_deleted:
-            self._forget(account)
-
-    def _forget(self, account: VmAccount) -> None:
-        self._accounts.pop(account.uid, None)
-        if account.name is not None and self.vms.get(account.name) is account:
-            del self.vms[account.name]
+        self.accounts.forget_unneeded(account)
 
     def pod_gone(self, uid: str) -> None:
         """The pod is deleted or has finished, for good."""
@@ -208,7 +184,7 @@ class LedgerState:
         known = self.vms.get(facts.name)
         if known is not None and known.facts is not None and _is_predecessor(facts, known.facts):
             return
-        account = self._open_account(facts.name, facts.uid)
+        account = self.accounts.open(facts.name, facts.uid)
         if known is not None and known is not account:
             self._replace(known)
         self.vms[facts.name] = account
@@ -218,7 +194,9 @@ class LedgerState:
         else:
             account.observe(facts)
             account.lapse(now)
-        if not account.claims and not at_rebuild:
+        had_pods = bool(account.claims)
+        self.recount(facts.name)
+        if not (had_pods or account.claims or at_rebuild):
             self._agent_gone(account)
         self.migrations.disturb(facts.name)
         self.settle_vm(account)
@@ -229,8 +207,7 @@ class LedgerState:
         for claim in account.claims:
             self.change(claim, is_migrating=False)
             claim.holds_still = False
-        if not account.claims:
-            self._forget(account)
+        self.accounts.forget_unneeded(account)
 
     def lose_vm(self, name: ObjectName) -> None:
         """The VM is deleted; its pods hold their reservations until they go."""
@@ -239,8 +216,7 @@ class LedgerState:
             return
         account.is_deleted = True
         self.migrations.disturb(name)
-        if not account.claims:
-            self._forget(account)
+        self.accounts.forget_unneeded(account)
 
     def rebuilt(self) -> None:
         """A first complete list was taken in: where it names no pod of a VM, there is no agent either."""
@@ -253,7 +229,7 @@ class LedgerState:
         """Facts of any version count as news from now on, and what is gone may come back."""
         self._gone.clear()
         self.migrations.forget_versions()
-        for account in {*self.vms.values(), *self._accounts.values()}:
+        for account in self.accounts:
             account.forget_version()
 
     def lapse(self, now: Instant) -> None:

@@ -19,6 +19,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.migrations import MigrationOrder
+from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
 from scheduler_plugin.telemetry import LOG
@@ -35,7 +36,7 @@ class MigrationCreator:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._sent_at: dict[ObjectName, Instant] = {}
+        self._unanswered: RecentWrites[ObjectName] = RecentWrites(CREATE_SETTLE)
         self._refusals = 0
         self._not_before = self._context.clock.now()
 
@@ -67,7 +68,7 @@ class MigrationCreator:
         wanted = MigrationOrder(
             name, move.vm, move.target, move.reason, settings.migration.timeout, settings.migration_bandwidth
         )
-        self._sent_at[name] = self._context.clock.now()
+        self._unanswered.sent(name, self._context.clock.now())
         try:
             made = await self._context.writer.create_migration(wanted)
         except ApiRefusedError as error:
@@ -77,7 +78,7 @@ class MigrationCreator:
         else:
             self._count("created")
             self._refusals = 0
-            self._sent_at.pop(name)
+            self._unanswered.settled(name)
             self._context.order(ledger.migration_created(name))
             self._context.feed.migrations.learn(made)
 
@@ -92,7 +93,7 @@ class MigrationCreator:
 
     def _undo(self, name: ObjectName, why: str) -> None:
         self._count("refused")
-        self._sent_at.pop(name, None)
+        self._unanswered.settled(name)
         LOG.warning("migration not created, its room is free again", extra={"migration": str(name), "reason": why})
         self._context.order(self._context.ledger.migration_refused(name))
 
@@ -116,14 +117,10 @@ class MigrationCreator:
         name = order.migration
         try:
             self._context.feed.migrations.learn(await self._context.writer.read_migration(name))
-            self._sent_at.pop(name, None)
+            self._unanswered.settled(name)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
-            if is_absent and not self._may_land(name):
+            if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
                 self._undo(name, "the API has no such object")
             else:
                 self._context.queues.migration_reads.put(name, order)
-
-    def _may_land(self, name: ObjectName) -> bool:
-        sent = self._sent_at.get(name)
-        return sent is not None and self._context.clock.now() - sent < CREATE_SETTLE

@@ -20,7 +20,7 @@ from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.placement import Fits
-from scheduler_plugin.planner import Now, Plan, Planner
+from scheduler_plugin.planner import Look, Now, Plan, Planner
 from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)
@@ -50,10 +50,10 @@ class Mover:
             await self._context.clock.sleep(PLAN_INTERVAL)
             if self._context.ledger.is_ready:
                 self._reporter.reconcile()
-                self._decide()
+                await self._decide()
 
-    def _decide(self) -> None:
-        plan = self._plan()
+    async def _decide(self) -> None:
+        plan = await self._made(self._look())
         idle = self._idle()
         self._publish(plan, idle)
         if idle is None:
@@ -76,7 +76,17 @@ class Mover:
         active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
         return {each.name: f"VM {each.vm} is gone" for each in active if each.vm not in self._context.feed.vms.facts}
 
-    def _plan(self) -> Plan:
+    async def _made(self, look: Look) -> Plan:
+        """The plan, without holding the event loop for longer than one step takes."""
+        while True:
+            try:
+                next(look)
+            except StopIteration as done:
+                plan: Plan = done.value
+                return plan
+            await asyncio.sleep(0)
+
+    def _look(self) -> Look:
         context, settings = self._context, self._context.feed.settings
         now = Now(context.clock.now(), context.clock.wall())
         return self._planner.plan(

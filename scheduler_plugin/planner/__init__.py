@@ -2,12 +2,13 @@
 
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
-from scheduler_plugin.planner.planner import Planner
-from scheduler_plugin.planner.refusals import Refusal, RefusedTargets
+from scheduler_plugin.planner.planner import Look, Planner, completed
+from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
 from scheduler_plugin.planner.victims import Order, Rest, Victim, least_loaded_first, stays_because
 
 __all__ = [
     "Cancel",
+    "Look",
     "MigrationPolicy",
     "Move",
     "Now",
@@ -19,6 +20,7 @@ __all__ = [
     "Rest",
     "Stuck",
     "Victim",
+    "completed",
     "least_loaded_first",
     "stays_because",
 ]

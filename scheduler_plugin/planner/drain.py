@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources
@@ -39,25 +39,28 @@ class DrainPlan:
         if not allowed:
             return None
         victims, others = self._victims(need, resting)
-        housed = [victim for victim in victims if targets.has_place(victim)]
-        chosen = housed if need.excess is None else enough(housed, need.excess)
+        housed = filter(targets.has_place, victims)
+        chosen = housed if need.excess is None else enough(victims, need.excess, targets.has_place)
         moved = 0
         for victim in chosen:
-            target = targets.take(node, victim) if moved < allowed else None
+            target = targets.take(node, victim)
             if target is not None:
                 self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
                 moved += 1
+            if moved == allowed:
+                break
         if moved:
             return None
-        hindrances = {} if housed else targets.hindrances(victims)
-        return Stuck(node, _why(len(victims), len(housed), others, hindrances))
+        is_housed = any(targets.has_place(victim) for victim in victims)
+        hindrances = {} if is_housed else targets.hindrances(victims)
+        return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
 
     def _victims(self, need: Need, resting: Mapping[ObjectName, Instant]) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, in order, and why the other ones may not."""
         found: list[Victim] = []
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
-            if claim.pod.vm is None or claim.state is ClaimState.INCOMING:
+            if claim.vm is None or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived, opt_in=self._policy.opt_in)
             if isinstance(victim, str):
@@ -74,11 +77,16 @@ class DrainPlan:
         return until > self._now.wall or resting.get(vm, self._now.monotonic) > self._now.monotonic
 
 
-def enough(victims: list[Victim], excess: Resources) -> list[Victim]:
-    """The first of ``victims`` that together relieve ``excess``, or all that help where that is not enough."""
+def enough(victims: list[Victim], excess: Resources, has_place: Callable[[Victim], bool]) -> list[Victim]:
+    """The first of ``victims`` with a place that relieve ``excess`` together, or all that help where it is not enough.
+
+    Whether one has a place is asked as late as it can be: it may mean to look at every node.
+    """
     chosen, left = [], excess
     for victim in victims:
-        if left.any and helps(victim, left):
+        if not left.any:
+            break
+        if helps(victim, left) and has_place(victim):
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
     relieved = Resources.sum(victim.size for victim in chosen)
@@ -94,8 +102,8 @@ def helps(victim: Victim, excess: Resources) -> bool:
     return excess.at_most(victim.size).any
 
 
-def _why(movable: int, housed: int, others: Mapping[str, int], hindrances: Mapping[str, int]) -> str:
-    if movable and not housed:
+def _why(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], *, is_housed: bool) -> str:
+    if movable and not is_housed:
         reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
         return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
     if movable:

@@ -14,11 +14,16 @@ from scheduler_plugin.constraints import (
     Judge,
     Judgement,
     PlacedPod,
+    PodConstraints,
     Surroundings,
+    VolumeTerms,
 )
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.planner.refusals import RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets
+
+Shape = tuple[PodConstraints, VolumeTerms]
+"""What of a VM decides on which nodes it may be, as far as each node is judged by itself."""
 
 
 class Places:
@@ -43,6 +48,11 @@ class Places:
         if not self._refused.of(vm):
             return judged
         return lambda node: judged(node) or self._refused.why_not(self._ledger, vm, node, self._now)
+
+    def shape(self, claim: Claim, vm: ObjectName) -> Shape | None:
+        """What alone decides where the VM of ``claim`` may go; None where other pods or refusals decide as well."""
+        judged = self.judgement(claim, vm)
+        return judged.shape if judged.is_alone and not self._refused.of(vm) else None
 
     def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
         """The VM is sent there: what is judged from now on sees it there."""

@@ -12,7 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -24,13 +24,27 @@ from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
-from scheduler_plugin.planner.refusals import RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there so much later is cancelled."""
+
+
+Look = Generator[None, None, Plan]
+"""A plan that is made step by step."""
+
+
+def completed(look: Look) -> Plan:
+    """The plan, made in one go."""
+    while True:
+        try:
+            next(look)
+        except StopIteration as done:
+            plan: Plan = done.value
+            return plan
 
 
 AT_ONCE: Final = 100
@@ -60,8 +74,12 @@ class Planner:
         draw: Draw,
         *,
         surroundings: Surroundings = NOTHING_KNOWN,
-    ) -> Plan:
-        """What to do now. Cheap where no node is under pressure, however many there are. ``draw`` separates equals."""
+    ) -> Look:
+        """What to do now, found in steps. Cheap where no node is under pressure. ``draw`` separates equals.
+
+        Each step looks at one node. The ledger may change between steps: every move is checked again when its room is
+        reserved. Only one plan is made at a time.
+        """
         self._notice_vanished(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
@@ -72,6 +90,7 @@ class Planner:
             places = Places(ledger, surroundings, self.refused, now.monotonic)
             targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
             for need in batch:
+                yield
                 self._stuck.pop(need.book.name, None)
                 stuck = drain.relieve(need, traffic, targets, self._resting)
                 if stuck is not None:
@@ -95,6 +114,8 @@ class Planner:
 
         One that was never made, or could not go where it should, says nothing about its VM.
         """
+        if not (ledger.migrations or self._active or self._resting or self._misled):
+            return
         seen = {name: each for name, each in ledger.migrations.items() if each.is_active and each.facts is not None}
         unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
         unwanted += [each.vm for name, each in seen.items() if each.is_leaving and name not in self._misled]

@@ -19,7 +19,7 @@ from protocol.ranking.node_score import Draw
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
-from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.places import Places, Shape
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 
@@ -76,16 +76,26 @@ class Targets:
             if room.is_open and name not in ledger.strained and traffic.entering[name] < self._most
         }
         self._too_large: list[Resources] = []
+        self._unplaceable: dict[Shape, list[Resources]] = {}
 
     def has_place(self, victim: Victim) -> bool:
-        """Whether some target would take the VM."""
+        """Whether some target would take the VM.
+
+        Targets only fill up in a look, so that a size that none has room for, or none that takes VMs of that shape, is
+        not looked for again.
+        """
         size = victim.size
-        if any(known.within(size) for known in self._too_large):
+        if _is_as_large(size, self._too_large):
+            return False
+        shape = self._places.shape(victim.claim, victim.vm)
+        if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
             return False
         if next(self._taking(victim, size), None) is not None:
             return True
         if not any(stays_below_watermark(room, size) for room in self._rooms.values()):
-            self._too_large.append(size)
+            self._too_large = _least(self._too_large, size)
+        elif shape is not None:
+            self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
 
     def take(self, source: str, victim: Victim) -> str | None:
@@ -110,6 +120,8 @@ class Targets:
         """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns."""
         for victim in victims:
             size = victim.size
+            if _is_as_large(size, self._too_large):
+                continue
             large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
@@ -132,3 +144,12 @@ class Targets:
         wished = {name: judgement.preference(name) for name in rooms}
         most = min(wished.values(), default=None)
         return {name: room for name, room in rooms.items() if wished[name] == most}
+
+
+def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:
+    return any(each.within(size) for each in known)
+
+
+def _least(known: Iterable[Resources], size: Resources) -> list[Resources]:
+    """``known`` and ``size``, without those that are no smaller than it."""
+    return [*(each for each in known if not size.within(each)), size]

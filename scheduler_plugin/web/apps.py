@@ -101,7 +101,13 @@ def extender_app(service: Service) -> FastAPI:
 def probes_app(context: SchedulerContext) -> FastAPI:
     """Metrics, probes and explanations (:10297); reads only."""
     app = _app("probes", "Metrics, probes and explanations; reads only.")
+    _add_probes(app, context)
+    _add_explanations(app, context)
+    document(app, [], [NodesModel, VmModel, Problem])
+    return app
 
+
+def _add_probes(app: FastAPI, context: SchedulerContext) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(await context.telemetry.page(context.ledger), media_type=METRICS_TYPE)
@@ -122,6 +128,8 @@ def probes_app(context: SchedulerContext) -> FastAPI:
         missing = ", ".join(context.feed.missing)
         return PlainTextResponse(f"the cluster has not been read yet, missing: {missing}\n", 503)
 
+
+def _add_explanations(app: FastAPI, context: SchedulerContext) -> None:
     @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
     async def nodes() -> Response:
         return _json(nodes_view(context))
@@ -135,9 +143,6 @@ def probes_app(context: SchedulerContext) -> FastAPI:
         name = ObjectName(namespace, vm)
         view = vm_view(context, name)
         return _json(Problem(f"no pod runs {name}"), 404) if view is None else _json(view)
-
-    document(app, [], [NodesModel, VmModel, Problem])
-    return app
 
 
 def _app(title: str, description: str) -> FastAPI:

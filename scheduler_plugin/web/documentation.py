@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -32,8 +33,13 @@ class Operation:
 
 def content(of: Any) -> Json:
     """``content`` of a request or answer in JSON of this type."""
+    return {"application/json": {"schema": dict(_schema(of))}}
+
+
+@cache
+def _schema(of: Any) -> Json:
     (schema,), _ = msgspec.json.schema_components([of], ref_template=_REFERENCE)
-    return {"application/json": {"schema": schema}}
+    return schema
 
 
 def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
@@ -45,24 +51,31 @@ def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
 
 
 def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
-    """Makes the page of ``app`` say its own routes, these operations, and the schemas of all types in them."""
-    every = [
-        *shapes,
-        *(one.takes for one in operations),
-        *(kind for one in operations for _, kind in one.gives.values()),
-    ]
-    _, schemas = msgspec.json.schema_components([each for each in every if each is not None], ref_template=_REFERENCE)
+    """Makes the page of ``app`` say its own routes, these operations, and the schemas of all types in them.
+
+    The page is made when it is first asked for: a scheduler that starts has more urgent work.
+    """
 
     def page() -> Json:
         if app.openapi_schema is None:
             found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for one in operations:
                 found["paths"].setdefault(one.path, {})[one.method.lower()] = _operation(one)
-            found.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+            found.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
             app.openapi_schema = found
         return app.openapi_schema
 
     app.openapi = page  # type: ignore[method-assign]  # FastAPI's way to extend the page
+
+
+def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
+    every = [
+        *shapes,
+        *(one.takes for one in operations),
+        *(kind for one in operations for _, kind in one.gives.values()),
+    ]
+    _, schemas = msgspec.json.schema_components([each for each in every if each is not None], ref_template=_REFERENCE)
+    return schemas
 
 
 def _operation(one: Operation) -> Json:

@@ -15,8 +15,9 @@ from typing import Final, Never
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
 from scheduler_plugin.telemetry import LOG
@@ -36,7 +37,7 @@ class BackgroundTasks:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._sent_at: dict[str, Instant] = {}
+        self._unanswered: RecentWrites[str] = RecentWrites(BIND_SETTLE)
 
     async def run(self) -> None:
         """Works for ever."""
@@ -47,15 +48,14 @@ class BackgroundTasks:
 
     def bind_sent(self, uid: str) -> None:
         """A binding of this pod has an unknown outcome."""
-        now = self._context.clock.now()
-        self._sent_at = {each: at for each, at in self._sent_at.items() if now - at < BIND_SETTLE} | {uid: now}
+        self._unanswered.sent(uid, self._context.clock.now())
 
     async def settle(self, uid: str, pod: ObjectName) -> PodFacts | None:
         """Reads a pod and tells the ledger as far as the answer may be believed. Raises ``ApiError``."""
         found = await self._fresh(uid, pod)
-        if found is not None and found.node is None and self._may_land(uid):
+        if found is not None and found.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
             return found
-        self._sent_at.pop(uid, None)
+        self._unanswered.settled(uid)
         self._context.order(self._context.ledger.pod_read(uid, found))
         return found
 
@@ -69,10 +69,6 @@ class BackgroundTasks:
                 self._context.feed.pods.forget(pod)
             return None
         return found if found is not None and found.uid == uid else None
-
-    def _may_land(self, uid: str) -> bool:
-        sent = self._sent_at.get(uid)
-        return sent is not None and self._context.clock.now() - sent < BIND_SETTLE
 
     async def _wake(self) -> Never:
         while True:
@@ -114,5 +110,5 @@ class BackgroundTasks:
             LOG.warning("pod not read, trying again", extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
-            if self._may_land(order.uid):
+            if self._unanswered.may_land(order.uid, self._context.clock.now()):
                 self._context.queues.reads.put(order.uid, order)

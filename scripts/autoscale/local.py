@@ -168,11 +168,15 @@ def kubelet(
     name: Name = "local",
 ) -> None:
     """Stop a node's kubelet, as if its machine hung (NotReady after 40 s; guests run on), or start it again."""
-    run(_kubelet(ClusterFolder.of(name), action, node))
+    run(order_kubelet(ClusterFolder.of(name), action, node))
 
 
-async def _kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
-    await ask_cluster(folder, STOP_KUBELET if action is KubeletAction.STOP else START_KUBELET, node)
+async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
+    """Has the cluster do it, and says what follows. Raises ``NoAnswerError``."""
+    stops = action is KubeletAction.STOP
+    await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
+    then = "its node is NotReady in 40 s, and its guests run on" if stops else "its node is Ready in a few seconds"
+    Console().print(f"The kubelet of {node} {'has stopped' if stops else 'runs'}: {then}.", soft_wrap=True)
     return 0
 
 

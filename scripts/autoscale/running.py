@@ -12,12 +12,13 @@ import typer
 
 from deploy.kube.client import ApiError, ApiUnavailableError
 from deploy.local.cluster.control import NoAnswerError
+from deploy.local.cluster.spec import SpecError
 from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
 from scripts.autoscale.site import SiteError
 
 INTERRUPTED: Final = 130
-_SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, PgbenchError)
+_SAID: Final = (CredentialsError, ApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError)
 """Errors that are printed without a traceback."""
 
 

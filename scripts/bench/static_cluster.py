@@ -14,7 +14,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
-from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, TOKEN_AUDIENCE, VM_KIND
+from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, RUNNER_CONTAINER, TOKEN_AUDIENCE, VM_KIND
 from scheduler_plugin.cluster.api import ApiCall
 
 NODES: Final = "/api/v1/nodes"
@@ -68,7 +68,7 @@ def pod(number: int, node: str | None) -> JsonObject:
         "labels": {LABEL_VM_NAME: vm_name(number)},
         "ownerReferences": [owner | {"controller": True}],
     }
-    spec: dict[str, object] = {"containers": [], "schedulerName": "autoscale-scheduler"}
+    spec: dict[str, object] = {"containers": [{"name": RUNNER_CONTAINER}], "schedulerName": "autoscale-scheduler"}
     if node is not None:
         spec["nodeName"] = node
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending" if node is None else "Running"}}

@@ -20,6 +20,7 @@ from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY
 from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
+from tests.plain_http import plain_client
 
 
 @pytest_asyncio.fixture
@@ -31,7 +32,7 @@ async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.Async
     )
     async with (
         listening("127.0.0.1", 0, routes(supervisor, fixture.clock, alone=True)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http,
+        plain_client(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         yield fixture, supervisor, http
 

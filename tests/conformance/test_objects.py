@@ -53,6 +53,36 @@ def test_a_namespace_must_be_there_first(cluster: Cluster) -> None:
     assert response.json()["message"] == 'namespaces "nowhere" not found'
 
 
+@pytest.mark.parametrize(
+    ("metadata", "where"),
+    [
+        ({"labels": {"a b": "c"}}, "metadata.labels"),
+        ({"labels": {"/b": "c"}}, "metadata.labels"),
+        ({"labels": {"a..b/c": "d"}}, "metadata.labels"),
+        ({"labels": {"a/b/c": "d"}}, "metadata.labels"),
+        ({"labels": {"": "c"}}, "metadata.labels"),
+        ({"labels": {"x" * 64: "c"}}, "metadata.labels"),
+        ({"labels": {"a": "b c"}}, "metadata.labels"),
+        ({"labels": {"a": "b" * 64}}, "metadata.labels"),
+        ({"annotations": {"a b": "any thing"}}, "metadata.annotations"),
+    ],
+)
+def test_bad_labels_and_annotations_are_refused_with_their_field(
+    cluster: Cluster, metadata: dict[str, object], where: str
+) -> None:
+    response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "a", **metadata}})
+    assert refused(response) == (422, "Invalid")
+    assert [cause["field"] for cause in response.json()["details"]["causes"]] == [where]
+
+
+def test_good_labels_and_annotations_are_taken(cluster: Cluster) -> None:
+    labels = {"example.com/A_b.c-d": "", "a": "B_c.d-1"}
+    made = cluster.create(
+        cluster.path("configmaps"), {"metadata": {"name": "a", "labels": labels, "annotations": {"E.com/x": "a b"}}}
+    )
+    assert made["metadata"]["labels"] == labels
+
+
 def test_a_bad_name_is_refused_with_its_field(cluster: Cluster) -> None:
     response = cluster.http.post(cluster.path("configmaps"), json={"metadata": {"name": "Not_A_Name"}})
     assert refused(response) == (422, "Invalid")

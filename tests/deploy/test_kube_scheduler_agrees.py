@@ -23,6 +23,7 @@ from scheduler_plugin.options import parser
 from scheduler_plugin.web.serving import serve, split_address
 from tests.deploy.manifests import container, one
 from tests.fake_clock import FakeClock
+from tests.plain_http import plain_client
 from tests.scheduler_plugin.certificates import files
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod
@@ -75,7 +76,7 @@ async def answers(options: argparse.Namespace) -> dict[str, Any]:
         "bindVerb": {"PodName": "p", "PodNamespace": "default", "PodUID": "none", "Node": "n1"},
     }
     url = urlsplit(EXTENDER["urlPrefix"])._replace(netloc=options.listen_extender).geturl()
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with plain_client() as client:
         found = {verb: await client.post(f"{url}/{EXTENDER[verb]}", json=body) for verb, body in bodies.items()}
     assert {each.status_code for each in found.values()} == {200}
     return {verb: each.json() for verb, each in found.items()}
@@ -112,7 +113,7 @@ async def test_a_certificate_for_agents_leaves_the_port_of_kube_scheduler_as_its
         async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
             assert (await client.post(f"https://{options.listen_agents}/", content=b"{}")).status_code == 400
         with pytest.raises(httpx.TransportError):
-            await httpx.AsyncClient(trust_env=False).post(f"http://{options.listen_agents}/", content=b"{}")
+            await plain_client().post(f"http://{options.listen_agents}/", content=b"{}")
 
 
 async def test_a_certificate_for_kube_scheduler_is_its_own(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from tests.deploy.manifests import FILES, NOT_APPLIED, ROOT, Document, Pod, documents, name_of, one, pods
 from tests.local.apiserver.running import running_api_server
+from tests.plain_http import plain_client
 
 CUSTOM = {"VirtualMachine", "Issuer", "Certificate"}
 """The kinds that are not Kubernetes' own; ours are checked by their definitions when they are applied."""
@@ -116,7 +117,7 @@ async def test_everything_is_taken_and_taking_it_again_changes_nothing(tmp_path:
     objects = [each for each in documents() if each["kind"] != "CustomResourceDefinition"]
     async with running_api_server(tmp_path) as server:
         identity = {"Authorization": f"Bearer {server.token}"}
-        async with httpx.AsyncClient(base_url=server.url, headers=identity, trust_env=False) as client:
+        async with plain_client(base_url=server.url, headers=identity) as client:
             for each in definitions:
                 assert (await applied(client, each)).is_success, name_of(each)
             for each in definitions:

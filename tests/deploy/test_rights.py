@@ -125,6 +125,7 @@ SAMPLES: Final[Mapping[object, object]] = {
     VirtualMachine: VM,
     ObjectName: VM.name,
     Resources: VM.use,
+    Bytes: VM.use.mem,
     str: "text",
     bool: True,
     int: 1,

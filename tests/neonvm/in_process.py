@@ -15,6 +15,7 @@ from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from protocol.kubernetes.objects import Json
+from tests.plain_http import DirectClient
 
 
 def _place(path: str) -> tuple[str, str, str]:
@@ -68,7 +69,7 @@ class InProcess(httpx.AsyncBaseTransport):
 
     def client(self) -> ApiClient:
         headers = {"Authorization": "Bearer secret"}
-        return ApiClient(httpx.AsyncClient(transport=self, base_url="http://api", headers=headers))
+        return ApiClient(DirectClient(self, "http://api", headers))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:

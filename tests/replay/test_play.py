@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,10 +12,11 @@ import pytest
 
 from protocol.smoothing.policy import PolicyError, parse_policy
 from scripts.autoscale.replay.generate import SHAPES, generate
-from scripts.autoscale.replay.peers import PLAYERS, play_policy
+from scripts.autoscale.replay.peers import DAY, PLAYERS, play_policy
 from scripts.autoscale.replay.play import as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import Recording, Timeline, timeline
 from scripts.autoscale.replay.score import Score, overall, score
+from tests.examples import examples
 
 
 def line(demand: list[float], step: float = 5.0, warm_up: int = 0) -> Timeline:
@@ -101,6 +103,12 @@ def test_the_default_misses_less_than_the_original_agent_and_costs_less_than_a_f
     assert found["default"].cost < 0.7 * found["fixed-peak"].cost
 
 
+def beginning(recording: Recording, days: int) -> Recording:
+    """The first days of a recording without memory."""
+    kept = recording.seconds < days * DAY
+    return replace(recording, seconds=recording.seconds[kept], cores=recording.cores[kept])
+
+
 @pytest.mark.parametrize(
     ("shapes", "speed", "most"),
     [
@@ -110,7 +118,8 @@ def test_the_default_misses_less_than_the_original_agent_and_costs_less_than_a_f
     ],
 )
 def test_the_default_keeps_to_its_figures_on_our_own_recordings(shapes: list[str], speed: float, most: Score) -> None:
-    found = totals(play([generate(shape, 1) for shape in shapes], choose_players(["default"]), speed))["default"]
+    recordings = [beginning(generate(shape, 1), days=examples(3, 14)) for shape in shapes]
+    found = totals(play(recordings, choose_players(["default"]), speed))["default"]
     figures, limits = msgspec.structs.astuple(found), msgspec.structs.astuple(most)
     assert [figure <= limit for figure, limit in zip(figures, limits, strict=True)] == [True] * 4, found
 

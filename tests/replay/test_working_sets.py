@@ -18,6 +18,7 @@ from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant
 from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, Disk, Load
 from scripts.autoscale.replay.cache_play import Player
+from tests.examples import examples
 
 GIB = 1024**3
 HOUR = 3600.0
@@ -184,6 +185,26 @@ def test_a_popular_part_of_a_set_larger_than_the_maximum_gets_what_pays() -> Non
     assert played.size >= 10 * GIB
 
 
+@pytest.mark.parametrize("size", [0.25, 1])
+@pytest.mark.parametrize("reserve", [0.1, 0.2, 0.25])
+def test_a_small_guest_whose_kernel_keeps_much_of_it_free_rests_at_its_hot_set(size: float, reserve: float) -> None:
+    load, step = Load(hot=0.3 * GIB, rate=4000), GIB // 32
+    guest = CacheGuest(size * GIB, 0.08 * GIB, reserve=reserve)
+    played = Player(guest, GIB // 4, GIB, step, step, look=10.0).plays(load, 4.5 * HOUR)
+    assert guest.needs(load) <= played.size <= guest.needs(load) + 1.5 * step
+    settled = played.now
+    played.plays(load, 2 * HOUR)
+    assert busiest_hour(played, settled) <= 2
+
+
+def test_a_cache_that_a_single_client_fills_slowly_is_given_no_more_meanwhile() -> None:
+    load = Load(hot=8 * GIB, rate=5000, clients=1)
+    guest = CacheGuest(10 * GIB, 2.4 * GIB, Disk(latency=0.003))
+    played = Player(guest, GIB, 24 * GIB, GIB, GIB // 2, look=10.0).plays(load, 1.2 * HOUR)
+    assert guest.needs(load) <= played.size <= 1.2 * guest.needs(load)
+    assert max(each.after for each in played.resizes) <= 1.5 * guest.needs(load)
+
+
 CASES = st.fixed_dictionaries({
     "unit": st.sampled_from([0.25, 0.5, 1, 2, 4]),
     "slots": st.sampled_from([1, 2]),
@@ -203,7 +224,7 @@ def served(played: Player, load: Load, span: float, used: Callable[[float], floa
     return (played.guest.done - done) / span
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(2, 4), suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES, seed=st.integers(0, 99))
 def test_every_working_set_comes_to_rest_near_its_size(case: dict[str, float], seed: int) -> None:
     unit, used, hot = int(case["unit"] * GIB), case["used"] * GIB, case["hot"] * GIB

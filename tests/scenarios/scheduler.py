@@ -30,7 +30,7 @@ from scheduler_plugin.ledger import (
     VmFacts,
 )
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest
+from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest, completed
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
 from tests.scenarios.migrations import Controller
@@ -204,7 +204,7 @@ class Scheduler:
     def look(self, now: Instant) -> int:
         """The planner looks, and everything it says is begun; how many VMs are to move."""
         assert self.ledger is not None
-        plan = self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint)
+        plan = completed(self.planner.plan(self.ledger, POLICY, RANKING, Now(now, now), self.random.randint))
         for move in plan.moves:
             assert self.order(move, now), f"the planner says {move}, the ledger refuses"
         for name in [*(cancel.migration for cancel in plan.cancels), *plan.forget]:

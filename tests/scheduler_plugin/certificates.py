@@ -14,8 +14,9 @@ from cryptography.x509.oid import NameOID
 
 
 @cache
-def pair(name: str) -> tuple[bytes, bytes]:
-    """A certificate for 127.0.0.1 that is its own authority, and its key; the same for the same name."""
+def pair(name: str, host: str = "") -> tuple[bytes, bytes]:
+    """A certificate for ``host`` (127.0.0.1) that is its own authority, and its key; the same for the same name."""
+    address = x509.DNSName(host) if host else x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -28,7 +29,7 @@ def pair(name: str) -> tuple[bytes, bytes]:
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(

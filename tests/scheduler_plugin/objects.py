@@ -40,6 +40,7 @@ def vm(name: str, cpu: str | int = 1, slots: int = 4, *, namespace: str = "defau
 def vm_pod(name: str, node: str | None = None, *, namespace: str = "default", uid: str = "", vm_uid: str = "") -> Obj:
     """The pod of the VM of that name."""
     pod = plain_pod(f"{name}-pod", "100m", "128Mi", node, namespace=namespace, uid=uid or f"pod-{name}")
+    pod["spec"]["containers"][0]["name"] = "neonvm-runner"
     pod["metadata"]["labels"] = {"vm.neon.tech/name": name}
     pod["metadata"]["ownerReferences"] = [owner_of(name, vm_uid or f"vm-{name}")]
     return pod

@@ -19,6 +19,7 @@ from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.fake_clock import FakeClock, settle
+from tests.plain_http import DirectClient, InThisProcess
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.objects import Obj, token_of, token_text
 
@@ -96,13 +97,13 @@ async def running(
     """A scheduler that has been started; ready if the cluster answers."""
     writer, reviews = ClusterWriter(cluster, identity), TokenReviews(cluster)
     parts = assemble(writer, reviews, clock, settings or parse_settings(SETTINGS), Telemetry(clock.now))
-    transports = {
-        "http://agents": httpx.ASGITransport(agents_app(parts.service)),
-        "http://extender": httpx.ASGITransport(extender_app(parts.service)),
-        "http://probes": httpx.ASGITransport(probes_app(parts.context)),
+    apps = {
+        "agents": agents_app(parts.service),
+        "extender": extender_app(parts.service),
+        "probes": probes_app(parts.context),
     }
     background = asyncio.create_task(parts.run(cluster))
-    async with httpx.AsyncClient(mounts=dict(transports)) as client:
+    async with DirectClient(InThisProcess(apps)) as client:
         await settle()
         scheduler = Running(cluster, clock, parts, client)
         try:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from scheduler_plugin.__main__ import main
+from tests.plain_http import plain_client
 
 SETTINGS = "nodeDefaults: {computeUnit: {vCPUs: 1, mem: 1Gi}}"
 KUBECONFIG = """
@@ -51,7 +52,7 @@ async def test_it_serves_without_its_api_and_ends_when_told(tmp_path: Path, endi
     while (said.get("msg"), said.get("listener")) != ("listening", "metrics"):
         said = json.loads(await program.stderr.readline())
     url = "http://" + given[-1].partition("=")[2]
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with plain_client(base_url=url) as client:
         assert await answered(client, "/healthz") == 200
         assert await answered(client, "/readyz") == 503
     program.send_signal(ending)

@@ -26,6 +26,7 @@ from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
+from tests.plain_http import DirectClient, InThisProcess, plain_client
 from tests.scheduler_plugin.objects import Obj, node, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS
 
@@ -37,7 +38,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 @asynccontextmanager
 async def admin(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=handle.url, headers={"Authorization": f"Bearer {handle.token}"}) as client:
+    async with plain_client(base_url=handle.url, headers={"Authorization": f"Bearer {handle.token}"}) as client:
         yield client
 
 
@@ -57,14 +58,14 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
         parts = assemble(
             ClusterWriter(api, "test"), TokenReviews(api), clock, parse_settings(SETTINGS), Telemetry(clock.now)
         )
-        mounts = {
-            "http://agents": httpx.ASGITransport(agents_app(parts.service)),
-            "http://extender": httpx.ASGITransport(extender_app(parts.service)),
-            "http://probes": httpx.ASGITransport(probes_app(parts.context)),
+        apps = {
+            "agents": agents_app(parts.service),
+            "extender": extender_app(parts.service),
+            "probes": probes_app(parts.context),
         }
         background = asyncio.create_task(parts.run(api))
         try:
-            async with httpx.AsyncClient(mounts=dict(mounts)) as client:
+            async with DirectClient(InThisProcess(apps)) as client:
                 yield client
         finally:
             background.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Final
@@ -24,6 +24,7 @@ from protocol.virtual_machine import Bounds
 from tests.scenarios.world import World
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
+from tests.vectors.phrases import Phrases, told, understood
 from tests.vectors.registry import Answer, Check, Declined
 
 GIB: Final = Bytes(1024**3)
@@ -61,10 +62,8 @@ _NO_CACHE: Final = {
 
 def ordering(case: Case) -> object:
     """A rule that holds of every reachable state: None where it does, otherwise what broke it."""
-    for told, check in _RULES:
-        if found := told.search(case.text):
-            return check(found)
-    raise ValueError(f"no check for the rule: {case.text}")
+    found, check = understood(_RULES, case.text, "check")
+    return check(found)
 
 
 @cache
@@ -126,26 +125,22 @@ def _no_monitor(_: re.Match[str]) -> object:
     raise Declined("there is no monitor in the guest yet: a VM shrinks to what its metrics prove to be enough (B.8)")
 
 
-def _told(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+_WAIT: Final = told(r"(scheduler|VM API|monitor|denied grow|denied shrink) (\d+(?:\.\d+)?) s")
 
-
-_WAIT: Final = _told(r"(scheduler|VM API|monitor|denied grow|denied shrink) (\d+(?:\.\d+)?) s")
-
-_RULES: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], object]]]] = (
-    (_told(r"retry wait|wait after a failure"), _waits),
-    (_told(r"\bmonitor\b"), _no_monitor),
-    (_told(r"\btick\b.*?(?P<tick>\d+(?:\.\d+)?) s"), _asks_every_tick),
-    (_told(r"idempotent|same request.*same permit"), _idempotent),
-    (_told(r"\bpatch\b.*\b(above|beyond|exceed)\b.*\bpermit\b"), _holds_in_a_storm),
-    (_told(r"\b(report|request|ask)s?\b.*\bless than\b"), _holds_in_a_storm),
-    (_told(r"\bmultiple of\b.*\b(compute unit|CU)\b"), _holds_in_a_storm),
+_RULES: Final[Phrases[Callable[[re.Match[str]], object]]] = (
+    (told(r"retry wait|wait after a failure"), _waits),
+    (told(r"\bmonitor\b"), _no_monitor),
+    (told(r"\btick\b.*?(?P<tick>\d+(?:\.\d+)?) s"), _asks_every_tick),
+    (told(r"idempotent|same request.*same permit"), _idempotent),
+    (told(r"\bpatch\b.*\b(above|beyond|exceed)\b.*\bpermit\b"), _holds_in_a_storm),
+    (told(r"\b(report|request|ask)s?\b.*\bless than\b"), _holds_in_a_storm),
+    (told(r"\bmultiple of\b.*\b(compute unit|CU)\b"), _holds_in_a_storm),
     (
-        _told(r"\b(one|at most one|two|no second)\b.*\b(patch|request)\w*\b.*\b(flight|at once|at a time)\b"),
+        told(r"\b(one|at most one|two|no second)\b.*\b(patch|request)\w*\b.*\b(flight|at once|at a time)\b"),
         _holds_in_a_storm,
     ),
-    (_told(r"\b(sum|total)\b.*\b(permit|reserv)\w*\b.*\b(node|total)\b"), _holds_in_a_storm),
-    (_told(r"\bpatch\b.*\bmigrat"), _holds_in_a_storm),
+    (told(r"\b(sum|total)\b.*\b(permit|reserv)\w*\b.*\b(node|total)\b"), _holds_in_a_storm),
+    (told(r"\bpatch\b.*\bmigrat"), _holds_in_a_storm),
 )
 """Phrases that tell a rule, and what checks it; the first that matches is used."""
 

@@ -7,8 +7,7 @@ state in which it arrives.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -18,6 +17,7 @@ from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running
 from tests.vectors.case import Case
+from tests.vectors.phrases import Phrases, told, understood
 from tests.vectors.registry import Answer, Check, Declined
 
 POD: Final = vm_pod("pg", "n1")
@@ -26,10 +26,8 @@ _AGENTS: Final = "http://agents/"
 
 def http_status(case: Case) -> object:
     """The status of a request to the agents' port."""
-    for told, request in _REQUESTS:
-        if told.search(case.text):
-            return asyncio.run(_answered(request))
-    raise ValueError(f"no request for the text: {case.text}")
+    _, request = understood(_REQUESTS, case.text, "request")
+    return asyncio.run(_answered(request))
 
 
 async def _answered(request: Callable[[Running], Awaitable[int]]) -> int:
@@ -87,24 +85,20 @@ async def _ordinary(scheduler: Running) -> int:
     return (await scheduler.ask(POD, 1, 4)).status_code
 
 
-def _told(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
-
-
-_REQUESTS: Final[Sequence[tuple[re.Pattern[str], Callable[[Running], Awaitable[int]]]]] = (
-    (_told(r"\bsame\b.*\bmigrat|\b(unchanged|no change)\b.*\bmigrat"), _same_while_migrating),
-    (_told(r"\b(change|other|different|more|less|increase|decrease)\w*\b.*\bmigrat"), _changed_while_migrating),
+_REQUESTS: Final[Phrases[Callable[[Running], Awaitable[int]]]] = (
+    (told(r"\bsame\b.*\bmigrat|\b(unchanged|no change)\b.*\bmigrat"), _same_while_migrating),
+    (told(r"\b(change|other|different|more|less|increase|decrease)\w*\b.*\bmigrat"), _changed_while_migrating),
     (
-        _told(r"\b(unsupported|too old|too new|future|unknown|wrong)\b.*\bversion|\bversion\b.*\b(unsupported|too)\b"),
+        told(r"\b(unsupported|too old|too new|future|unknown|wrong)\b.*\bversion|\bversion\b.*\b(unsupported|too)\b"),
         _unsupported_version,
     ),
-    (_told(r"\b(malformed|invalid|unreadable|undecodable|bad|not|no)\b.*\b(json|body)\b"), _unreadable),
-    (_told(r"\bmethod\b|\b(GET|PUT|DELETE|PATCH)\b|\bnot (a )?POST\b"), _other_method),
-    (_told(r"\b(unknown|no such|missing)\b.*\bpod\b|\bpod\b.*\b(unknown|not (found|known))\b"), _unknown_pod),
-    (_told(r"\bnot a VM\b|\bno VM\b|\bwithout a VM\b"), _no_vm),
-    (_told(r"\b(another|other|foreign)\b.*\btoken\b|\btoken\b.*\b(another|other)\b"), _token_of_another_pod),
-    (_told(r"\b(no|missing|without)\b.*\btoken\b|\bunauthenticated\b"), _no_token),
-    (_told(r"\b(ok|success\w*|valid|ordinary|normal|granted|accepted)\b"), _ordinary),
+    (told(r"\b(malformed|invalid|unreadable|undecodable|bad|not|no)\b.*\b(json|body)\b"), _unreadable),
+    (told(r"\bmethod\b|\b(GET|PUT|DELETE|PATCH)\b|\bnot (a )?POST\b"), _other_method),
+    (told(r"\b(unknown|no such|missing)\b.*\bpod\b|\bpod\b.*\b(unknown|not (found|known))\b"), _unknown_pod),
+    (told(r"\bnot a VM\b|\bno VM\b|\bwithout a VM\b"), _no_vm),
+    (told(r"\b(another|other|foreign)\b.*\btoken\b|\btoken\b.*\b(another|other)\b"), _token_of_another_pod),
+    (told(r"\b(no|missing|without)\b.*\btoken\b|\bunauthenticated\b"), _no_token),
+    (told(r"\b(ok|success\w*|valid|ordinary|normal|granted|accepted)\b"), _ordinary),
 )
 """Phrases that tell a request; the first that matches is used."""
 

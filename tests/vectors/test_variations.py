@@ -228,7 +228,7 @@ def test_a_rule_of_order_with_other_numbers_fails_where_ours_do_not_keep_it() ->
     ("group", "text", "failure"),
     [
         ("http_status", "the moon is full", "raised ValueError: no request for the text: the moon is full"),
-        ("ordering_invariants", "all is well", "raised ValueError: no check for the rule: all is well"),
+        ("ordering_invariants", "all is well", "raised ValueError: no check for the text: all is well"),
     ],
 )
 def test_a_text_that_is_not_understood_is_a_failure(group: str, text: str, failure: str) -> None:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import lcm
+from typing import Final
 
 from agent.core.goal import MEMORY_USED, NOTHING, Goal
 from agent.core.guest import GuestSample
-from agent.core.memory.probing import MemoryView
 from agent.core.memory.rereading import Cost
 from agent.core.policy import MemoryPolicy
 from agent.core.vm import Vm
 from protocol.units import Bytes, ComputeUnit, Resources
+
+NONE: Final = Bytes(0)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """One look at a VM's memory.
+
+    ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
+    ``cached`` are unused and page cache, None where the guest does not show what it rereads. ``cost`` is that of the
+    time since the look before, None where it cannot be told.
+    """
+
+    use: Bytes
+    most: Bytes
+    step: Bytes
+    need: Bytes
+    free: Bytes | None = None
+    cached: Bytes = NONE
+    cost: Cost | None = None
 
 
 def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:

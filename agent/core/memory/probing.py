@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - What programs do not use is page cache, and may be the working set of a database. It is taken away in small steps, and
-  the guest's answer is awaited after each. Memory that holds nothing is given back at once.
+  the guest's answer is awaited after each. Memory that holds nothing is given back at once,
+  but for what the kernel keeps free: that stays unused though the guest rereads.
 - A shrink that hurt is taken back at once, remembered, and tried again after hours; an idle guest gives all back.
 - Growth for the cache is a trial too: what does not help is given back, and not repeated for hours.
 - A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
@@ -15,61 +16,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.core.memory.memory_view import NONE, MemoryView
 from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
+from agent.core.memory.trend import Trend
 from agent.core.memory.trials import FULL, Growth, Shrink, Verdict, suffers
 from agent.core.memory.working_set import Floor, Fruitless, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
-NONE: Final = Bytes(0)
-
 LEAST_STEP: Final = 0.04
 """A smaller share of the memory is not worth a resize."""
 
 RESERVE: Final = 0.08
-"""This share of the memory is left unused by the kernel for its own ends."""
+"""This share of the memory is left unused by the kernel for its own ends, as far as nothing else is known."""
 
 REPEATED: Final = 0.25
 """A trial that is repeated goes this share of the way to all that the VM may have: enough for a verdict at once."""
 
-STEADY: Final = 0.9
-"""A loss that has fallen below this share of what it was a while ago is coming to its end."""
-
 NEARLY: Final = 0.85
 """A growth that comes so near to the maximum goes to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryView:
-    """One look at a VM's memory.
-
-    ``use`` of at most ``most`` is ordered, in steps of ``step``; ``need`` is what is needed for certain. ``free`` and
-    ``cached`` are unused and page cache, None where the guest does not show what it rereads. ``cost`` is that of the
-    time since the look before, None where it cannot be told.
-    """
-
-    use: Bytes
-    most: Bytes
-    step: Bytes
-    need: Bytes
-    free: Bytes | None = None
-    cached: Bytes = NONE
-    cost: Cost | None = None
-
-
-@dataclass(slots=True)
-class Trend:
-    """Whether the rereading comes to its end by itself, because the cache is still filling."""
-
-    is_falling: bool = False
-    _at: Instant = Instant(0.0)
-    _loss: float = 0.0
-
-    def sees(self, loss: float, now: Instant, policy: CachePolicy) -> None:
-        """Compares ``loss`` with that of a while ago, once in a while."""
-        if now - self._at >= policy.recent:
-            self.is_falling = loss < STEADY * self._loss
-            self._at, self._loss = now, loss
 
 
 @dataclass(slots=True)
@@ -87,6 +52,8 @@ class Probing:
     shrunk: Shrink | None = None
     """The last shrink, while it may still turn out to have been wrong."""
     _use: Bytes | None = None
+    _free: Bytes | None = None
+    """What was unused at the look before, where the size is still the same."""
     _changed_at: Instant = Instant(0.0)
     _claim: Bytes | None = None
     """What was taken and hurt: it is asked back, for a while at most."""
@@ -102,14 +69,14 @@ class Probing:
         self._end_waits(view, now, policy)
         self._account(view, now, policy)
         self._regret(view, now, policy)
-        self._trend.sees(self._loss(view, policy), now, policy)
+        self._trend.sees(self._loss(view, policy), view.free or NONE, now, policy)
         if isinstance(self.trial, Shrink):
-            self._judge_shrink(self.trial, now, policy)
+            self._judge_shrink(self.trial, view, now, policy)
         elif isinstance(self.trial, Growth):
             self._judge_growth(self.trial, view, now, policy)
         else:
             self._rest(view, now, policy)
-        self.keep = self._kept(view, now, policy)
+        self.keep, self._free = self._kept(view, now, policy), view.free
 
     def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
         """Whether the guest has been idle for so long that what was learned bars nothing."""
@@ -124,7 +91,7 @@ class Probing:
         if before is None or before == view.use:
             self._changed_at = now if before is None else self._changed_at
             return
-        self._changed_at = now
+        self._changed_at, self._free = now, None
         if view.use > before:
             self._grew(view)
         elif self._returning:
@@ -164,13 +131,23 @@ class Probing:
         if cost is None:
             return
         self.recent = recent(self.recent, cost, policy.recent)
+        self._trend.reads(cost.read)
         if isinstance(self.trial, Shrink):
-            self.trial.cost += cost
+            self.trial.cost += cost.times(1.0 - self._filling(view, cost))
         elif isinstance(self.trial, Growth) and view.free is not None:
             self.trial.sees(cost, view.free, policy)
         busy_once = self.floor.cores if self.floor is not None else 0.0
         is_idle = self.recent.cores < max(IDLE_CORES, policy.idle_share * busy_once)
         self.idle_since = (self.idle_since or now) if is_idle else None
+
+    def _filling(self, view: MemoryView, cost: Cost) -> float:
+        """The share of the rereading that filled unused memory: a resize may throw out more than it must.
+
+        Only rereading that displaces something else shows a lack of memory.
+        """
+        if not cost.reread or view.free is None or self._free is None:
+            return 0.0
+        return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """What is needed for certain soon after a shrink should not have been taken.
@@ -184,9 +161,9 @@ class Probing:
             self.shrunk = None
         elif view.need > shrunk.after:
             needed = shrunk.before if view.free is None else min(shrunk.before, view.need.up_to(view.step))
-            self._hurt(replace(shrunk, before=needed), now, policy)
+            self._hurt(replace(shrunk, before=needed), view, now, policy)
 
-    def _hurt(self, shrunk: Shrink, now: Instant, policy: CachePolicy) -> None:
+    def _hurt(self, shrunk: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """Takes the shrink back. A greater floor, from before the guest was idle, stays known.
 
         What hurts works, however little: the guest is not idle, and as little work as this is none of an idle guest.
@@ -194,18 +171,19 @@ class Probing:
         known, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
         cost = shrunk.cost if shrunk.cost.seconds else self.recent
         cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
+        spare = view.free if cost.reread and view.free is not None else NONE
         if known is None or known.size <= shrunk.before:
-            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores)
+            self.floor = Floor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
         else:
-            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores))
+            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores), spare=spare)
         self.idle_since = None
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
         self._claimed_at = self._changed_at = now
 
-    def _judge_shrink(self, trial: Shrink, now: Instant, policy: CachePolicy) -> None:
+    def _judge_shrink(self, trial: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         verdict = trial.verdict(policy)
         if verdict is Verdict.BAD:
-            self._hurt(trial, now, policy)
+            self._hurt(trial, view, now, policy)
         elif verdict is Verdict.GOOD:
             self.trial = None
             if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
@@ -244,6 +222,7 @@ class Probing:
             retry_at=next_try(tries, now, policy),
             cost=trial.baseline,
             cores=max(trial.baseline.cores, self.recent.cores),
+            spare=NONE if self.floor is None else self.floor.spare,
         )
         self.fruitless, self.shrunk = None, None
 
@@ -267,7 +246,7 @@ class Probing:
         if not suffers(self.recent, view.use, policy) or view.free is None:
             self._calm(view, now, policy)
         elif self.shrunk is not None and self._is_late_hurt(self.shrunk, view):
-            self._hurt(self.shrunk, now, policy)
+            self._hurt(self.shrunk, view, now, policy)
         elif self._may_grow(view, now) and not self._trend.is_falling:
             self.trial = Growth(view.use, self._grown(view, policy), self.recent)
 
@@ -287,7 +266,8 @@ class Probing:
             self.fruitless = replace(learned, retry_at=now)
 
     def _may_grow(self, view: MemoryView, now: Instant) -> bool:
-        is_full = view.free is not None and view.free.ratio(view.use) < FULL
+        """Unused memory that the guest does not fill although it rereads is kept free by its kernel."""
+        is_full = view.free is not None and (view.free.ratio(view.use) < FULL or not self._trend.is_filling)
         return is_full and not self._is_barred(view, now)
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
@@ -306,7 +286,7 @@ class Probing:
         bar = min(self._bar(now, policy), view.use)
         waits = self.trial is not None or now - self._changed_at < policy.watch
         if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
-            return max(bar, view.use - self._unused(view, policy))
+            return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._lower(view, policy))
 
     def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
@@ -326,8 +306,10 @@ class Probing:
 
     def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """Whole steps that hold nothing, are not kept free by the kernel, and are not about to be filled."""
+        if view.cost is not None and view.cost.reread:
+            return NONE
         fills = _part(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
-        reserve = _part(view.use, RESERVE)
+        reserve = max(_part(view.use, RESERVE), NONE if self.floor is None else self.floor.spare)
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:

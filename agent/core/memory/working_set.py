@@ -22,7 +22,7 @@ class Floor:
     """Memory of ``size`` is needed: with ``hurt`` the guest suffered, which cost ``cost``.
 
     Learned at ``at``, for the ``tries``-th time; less is not tried before ``retry_at``. ``cores`` is how busy programs
-    were then.
+    were then. ``spare`` is what the guest left unused although it suffered: its kernel keeps that free.
     """
 
     size: Bytes
@@ -32,6 +32,7 @@ class Floor:
     retry_at: Instant
     cost: Cost
     cores: float
+    spare: Bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
@@ -90,18 +92,7 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        extender = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
-        shown = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
-        http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=extender, headers=shown, trust_env=False, timeout=5.0)
-        )
-        policy = Path(self._spec.policy) if self._spec.policy else None
-        names = frozenset(node.name for node in nodes)
-        runtime = Runtime(
-            RuntimeDependencies(
-                client, http, network, made.guests, self._clock, self._folder.root, names, form == "sidecar", policy
-            )
-        )
+        runtime = self._runtime(client, await self._extender(stack, network, host), network, made)
         agents = NodeAgents(runtime.node_dependencies)
         await stack.enter_async_context(
             _background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
@@ -109,35 +100,46 @@ class Cluster:
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await create_vms(client, self._spec.vms)
-
+        agents_run = f"agents run as {form}: {why}"
+        said = ControlResponse(network=network.description, guests=made.description, agents=agents_run, host=host)
         actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
-
-        def status() -> ControlResponse:
-            own = [
-                ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
-                for name, supervisor in self._supervisors.items()
-            ]
-            by_node = [
-                ProcessStatus(f"agent {name}", supervisor.pid or 0, supervisor.restarts)
-                for name, supervisor in agents.supervisors.items()
-            ]
-            agents_text = f"agents run as {form}: {why}"
-            parts = [*own, *by_node, *runtime.parts()]
-            return ControlResponse(
-                network=network.description,
-                guests=made.description,
-                agents=agents_text,
-                host=host,
-                parts=parts,
-                unreadable=runtime.unreadable(),
-            )
-
         services = ServiceForwards(client, lambda host, port: network.connect(None, host, port))
         stack.push_async_callback(services.close)
+        status = partial(self._status, said, agents, runtime)
         await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         self._progress.ready()
+
+    async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
+        """Connections to the scheduler's extender."""
+        url = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
+        shown = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
+        return await stack.enter_async_context(
+            httpx.AsyncClient(base_url=url, headers=shown, trust_env=False, timeout=5.0)
+        )
+
+    def _runtime(
+        self, client: ApiClient, extender: httpx.AsyncClient, network: LocalNetwork, made: GuestRuntime
+    ) -> Runtime:
+        spec = self._spec
+        names = frozenset(node.name for node in spec.node_specs)
+        policy = Path(spec.policy) if spec.policy else None
+        has_sidecars = spec.agent_form[0] == "sidecar"
+        return Runtime(
+            RuntimeDependencies(
+                client, extender, network, made.guests, self._clock, self._folder.root, names, has_sidecars, policy
+            )
+        )
+
+    def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
+        """``said`` is what never changes."""
+        by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
+        processes = [
+            ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+            for name, supervisor in {**self._supervisors, **by_node}.items()
+        ]
+        return msgspec.structs.replace(said, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())
 
     @asynccontextmanager
     async def _network(self) -> AsyncIterator[LocalNetwork]:

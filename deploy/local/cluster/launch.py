@@ -73,10 +73,11 @@ class LaunchedCluster:
 async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool) -> LaunchedCluster:
     """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends.
 
-    Raises ``AlreadyRunsError``.
+    Raises ``AlreadyRunsError``, and ``SpecError`` where there can be no such cluster; then there is no folder of it.
     """
     if folder.runs():
         raise AlreadyRunsError(folder.name)
+    spec.check()
     await remove_remains(folder)
     folder.write_spec(spec)
     folder.logs.mkdir(parents=True, exist_ok=True)

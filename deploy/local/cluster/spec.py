@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
+from deploy.local.apiserver.apimachinery.names import key_complaint, value_complaint
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
 from protocol.kubernetes.objects import Json
 from protocol.units import QuantityError, Resources
 
 MOST_SIDECARS: Final = 8
 """With more simulated VMs than this, one agent per node serves them all: a process beside each would be too heavy."""
-
-
-_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 
 
 class SpecError(ValueError):
@@ -58,6 +54,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         taints = parse_taints(self.node_taints, names)
         return [NodeSpec(name, capacity, labels[name], taints[name]) for name in names]
 
+    def check(self) -> None:
+        """Raises ``SpecError`` where there can be no such cluster."""
+        _ = self.node_specs, self.agent_form
+
     @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:
         """How agents run, and why in words. Raises ``SpecError`` for a form that cannot work with these guests."""
@@ -76,7 +76,7 @@ def parse_labels(given: Sequence[str], nodes: Sequence[str]) -> dict[str, dict[s
     for each in given:
         node, _, label = each.partition("=")
         key, equals, value = label.partition("=")
-        if not (_KEY.fullmatch(key) and equals and _VALUE.fullmatch(value)):
+        if not equals or key_complaint(key) or value_complaint(value):
             raise SpecError(f"a label of a node is NODE=KEY=VALUE, such as node-2=zone=b, not {each!r}")
         _known(node, nodes)
         found[node][key] = value
@@ -90,7 +90,7 @@ def parse_taints(given: Sequence[str], nodes: Sequence[str]) -> dict[str, tuple[
         node, _, taint = each.partition("=")
         place, _, effect = taint.rpartition(":")
         key, _, value = place.partition("=")
-        if not (_KEY.fullmatch(key) and _VALUE.fullmatch(value) and effect in EFFECTS):
+        if key_complaint(key) or value_complaint(value) or effect not in EFFECTS:
             effects = ", ".join(EFFECTS)
             raise SpecError(f"a taint of a node is NODE=KEY[=VALUE]:EFFECT with an effect of {effects}, not {each!r}")
         _known(node, nodes)

@@ -14,11 +14,11 @@ from protocol.names import (
     ANNOTATION_USAGE,
     LABEL_ENABLED,
     LABEL_VM_NAME,
+    RUNNER_CONTAINER,
     SCHEDULER_NAME,
 )
 from protocol.units import Resources
 
-RUNNER: Final = "neonvm-runner"
 AGENT: Final = "autoscaler-agent"
 MOVED: Final = "Migrated"
 """The reason in the status of a pod whose guest has moved into another one."""
@@ -62,8 +62,8 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
 
 def _containers(vm: Json, sidecar: bool) -> list[Json]:
     runner: Json = {
-        "name": RUNNER,
-        "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER,
+        "name": RUNNER_CONTAINER,
+        "image": text(vm, "spec", "guest", "rootDisk", "image") or RUNNER_CONTAINER,
         "ports": [
             {"name": text(port, "name") or "port", "containerPort": port.get("port")}
             for port in items(vm, "spec", "guest", "ports")

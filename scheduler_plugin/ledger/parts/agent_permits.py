@@ -27,6 +27,7 @@ class AgentPermits(LedgerPart):
         account = self._state.vms.get(vm.name)
         if account is not None:
             account.stored(revision, vm)
+            self._state.recount(vm.name)
             self._state.migrations.disturb(vm.name)
             self._state.settle_vm(account)
         return self._finish(outside=True)

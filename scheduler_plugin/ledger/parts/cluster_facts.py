@@ -29,30 +29,40 @@ class ClusterFacts(LedgerPart):
         A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
         """
         state = self._state
-        known_nodes, known_vms, known_pods = list(nodes), list(vms), list(pods)
-        for node in known_nodes:
-            state.know_node(node.name, node)
-        for name in state.nodes.keys() - {node.name for node in known_nodes}:
-            state.know_node(name, None)
-        for vm in known_vms:
-            state.know_vm(vm, now, at_rebuild=not self.is_ready)
-        for vm_name in state.vms.keys() - {vm.name for vm in known_vms}:
-            state.lose_vm(vm_name)
-        for pod in known_pods:
-            binding.see_pod(state, pod)
-        doubtful: list[Effect] = []
-        for claim in state.unlisted(pod.uid for pod in known_pods):
-            if claim.state is ClaimState.BOUND:
-                state.pod_gone(claim.pod.uid)
-            else:
-                doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+        self._list_nodes(list(nodes))
+        self._list_vms(list(vms), now)
+        doubtful = self._list_pods(list(pods))
         doubtful += migration_reservations.relist(state, list(migrations), now)
-        state.waiting.listed({pod.uid for pod in known_pods})
         if not self.is_ready:
             state.rebuilt()
         state.lapse(now)
         self.is_ready = True
         return (*doubtful, *self._finish(outside=True))
+
+    def _list_nodes(self, nodes: list[NodeFacts]) -> None:
+        for node in nodes:
+            self._state.know_node(node.name, node)
+        for name in self._state.nodes.keys() - {node.name for node in nodes}:
+            self._state.know_node(name, None)
+
+    def _list_vms(self, vms: list[VmFacts], now: Instant) -> None:
+        for vm in vms:
+            self._state.know_vm(vm, now, at_rebuild=not self.is_ready)
+        for name in self._state.vms.keys() - {vm.name for vm in vms}:
+            self._state.lose_vm(name)
+
+    def _list_pods(self, pods: list[PodFacts]) -> list[Effect]:
+        """The pods to read: those that may be younger than the list."""
+        doubtful: list[Effect] = []
+        for pod in pods:
+            binding.see_pod(self._state, pod)
+        for claim in self._state.unlisted(pod.uid for pod in pods):
+            if claim.state is ClaimState.BOUND:
+                self._state.pod_gone(claim.pod.uid)
+            else:
+                doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+        self._state.waiting.listed({pod.uid for pod in pods})
+        return doubtful
 
     def see_node(self, node: NodeFacts) -> Effects:
         """A node appeared or changed, or its policy did."""

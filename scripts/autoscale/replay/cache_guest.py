@@ -22,7 +22,7 @@ MIB: Final = 1024.0**2
 KERNEL_SHARE: Final = 0.02
 KERNEL_LEAST: Final = 40 * MIB
 RESERVE: Final = 0.02
-"""The share of the memory that the kernel leaves free."""
+"""The share of the memory that the kernel of a large guest leaves free."""
 
 CPU_PER_PAGE: Final = 100e-6
 """Seconds of CPU that a transaction takes for each page that it accesses."""
@@ -65,6 +65,8 @@ class CacheGuest:
     size: float
     used: float
     disk: Disk = field(default_factory=Disk)
+    reserve: float = RESERVE
+    """The share of the memory that the kernel leaves free."""
     resident: float = 0.0
     scanned: float = 0.0
     _known: float = 0.0
@@ -87,11 +89,12 @@ class CacheGuest:
     @property
     def room(self) -> float:
         """What the page cache may fill."""
-        return max(0.0, self.size * (1 - RESERVE) - self.kernel - self.used)
+        return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
     def needs(self, load: Load) -> float:
         """The least size at which nothing of the hot set is ever reread."""
-        return max((self.used + load.hot) / (1 - RESERVE - KERNEL_SHARE), (self.used + load.hot + KERNEL_LEAST) / 0.98)
+        held = self.used + load.hot
+        return max(held / (1 - self.reserve - KERNEL_SHARE), (held + KERNEL_LEAST) / (1 - self.reserve))
 
     def runs(self, load: Load, seconds: float) -> None:
         """Time passes under ``load``."""
@@ -150,7 +153,7 @@ class CacheGuest:
 
     def page(self, *, is_full: bool = True) -> GuestSample:
         """What node_exporter would say; without ``is_full`` that of an image that exports no vmstat."""
-        free = self.size * RESERVE + self.room - self.resident - self.scanned
+        free = self.size * self.reserve + self.room - self.resident - self.scanned
         sample = GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},
             boot_time=1.0,
@@ -158,7 +161,7 @@ class CacheGuest:
             load1=0.5,
             load5=0.5,
             mem_total=Bytes(int(self.size - self.kernel)),
-            mem_available=Bytes(int(max(0.0, self.size - self.kernel - self.used - self.size * RESERVE))),
+            mem_available=Bytes(int(max(0.0, self.size - self.kernel - self.used - self.size * self.reserve))),
             cpu_stall=0.0,
             mem_stall=self._mem_stall,
         )

@@ -20,7 +20,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, Victim, least_loaded_first
+from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, Victim, completed, least_loaded_first
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
@@ -107,7 +107,8 @@ class MigrationModel:
     def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
         """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
         ledger, self._loads = self._cluster.ledger, loads
-        plan = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
+        look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
+        plan = completed(look)
         for name in plan.forget:
             ledger.lose_migration(name)
         for move in plan.moves:

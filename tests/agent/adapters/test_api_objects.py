@@ -24,6 +24,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
 from tests.local.apiserver.running import running_api_server
+from tests.plain_http import plain_client
 
 GIB = 1024**3
 VMS = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
@@ -64,8 +65,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         token.write_text(server.token)
         identity = {"Authorization": f"Bearer {server.token}"}
         async with (
-            httpx.AsyncClient(base_url=server.url, headers=identity, trust_env=False) as http,
-            httpx.AsyncClient(trust_env=False) as own,
+            plain_client(base_url=server.url, headers=identity) as http,
+            plain_client() as own,
         ):
             crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             (await http.post(crds, json=yaml.safe_load(CRD.read_text()))).raise_for_status()

@@ -33,6 +33,7 @@ from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from tests.agent.core.story import GIB, POD, UNIT, Story, cu, holding, patches, settled, vm
+from tests.examples import examples
 
 
 def ask(size: Resources) -> AskScheduler:
@@ -199,6 +200,6 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 AnyOrderOfEvents.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(30, 80), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )
 TestAnyOrderOfEvents = pytest.mark.filterwarnings("default")(AnyOrderOfEvents.TestCase)

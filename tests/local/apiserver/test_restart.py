@@ -7,10 +7,11 @@ from pathlib import Path
 import httpx
 
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
+from tests.plain_http import plain_client
 
 
 def client_of(handle: ApiServerHandle) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=handle.url, headers={"Authorization": f"Bearer {handle.token}"})
+    return plain_client(base_url=handle.url, headers={"Authorization": f"Bearer {handle.token}"})
 
 
 async def test_objects_survive_a_restart_and_revisions_go_on(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from deploy.local.cluster.control import ControlResponse, NoAnswerError, Ways, a
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.neonvm.network.loopback import LoopbackNetwork
+from scripts.autoscale.local import KubeletAction, order_kubelet
 from tests.neonvm.in_process import InProcess
 
 
@@ -31,7 +32,8 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
     def status() -> ControlResponse:
         return ControlResponse(host=",".join(stopped))
 
-    async with control_endpoint(opened, Ways(network, services), status, {"stop-kubelet": stop}):
+    actions = {"stop-kubelet": stop, "start-kubelet": stop}
+    async with control_endpoint(opened, Ways(network, services), status, actions):
         yield opened
 
 
@@ -51,6 +53,16 @@ async def test_an_action_is_carried_out_and_what_cannot_be_done_is_said(folder: 
     assert (await ask_cluster(folder, "status")).host == "node-1"
     with pytest.raises(NoAnswerError, match="no node 'node-9'"):
         await ask_cluster(folder, "stop-kubelet", "node-9")
+
+
+async def test_the_command_says_what_follows_of_a_kubelet_that_stopped_or_runs(
+    folder: ClusterFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for action in KubeletAction:
+        assert await order_kubelet(folder, action, "node-1") == 0
+    stopped, runs = capsys.readouterr().out.splitlines()
+    assert stopped == "The kubelet of node-1 has stopped: its node is NotReady in 40 s, and its guests run on."
+    assert runs == "The kubelet of node-1 runs: its node is Ready in a few seconds."
 
 
 @pytest.mark.parametrize(

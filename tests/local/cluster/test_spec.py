@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.cluster.launch import launch
 from deploy.local.cluster.loads import IDLE, load_of, waves
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, SpecError
@@ -74,6 +75,13 @@ def test_a_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+async def test_a_cluster_that_cannot_be_leaves_no_folder_behind(tmp_path: Path) -> None:
+    folder = folder_in(tmp_path, "never")
+    with pytest.raises(SpecError, match="a taint of a node"):
+        await launch(folder, ClusterSpec(node_taints=["node-1=gpu"]), attached=True)
+    assert not folder.root.exists()
+
+
 def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
     spec = ClusterSpec(
         node_labels=["node-2=zone=b", "node-2=example.com/disk="],
@@ -90,8 +98,11 @@ def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
     [
         (ClusterSpec(node_labels=["zone=b"]), "NODE=KEY=VALUE"),
         (ClusterSpec(node_labels=["node-1=a b=c"]), "NODE=KEY=VALUE"),
+        (ClusterSpec(node_labels=["node-1=a..b/zone=b"]), "NODE=KEY=VALUE"),
+        (ClusterSpec(node_labels=["node-1=/zone=b"]), "NODE=KEY=VALUE"),
         (ClusterSpec(node_labels=["node-9=zone=b"]), "there is no node 'node-9': the nodes are node-1, node-2"),
         (ClusterSpec(node_taints=["node-1=gpu"]), "NODE=KEY"),
+        (ClusterSpec(node_taints=["node-1=-.a/gpu:NoSchedule"]), "NODE=KEY"),
         (ClusterSpec(node_taints=["node-1=gpu:Never"]), "NoSchedule, PreferNoSchedule, NoExecute"),
         (ClusterSpec(node_taints=["node-9=gpu:NoSchedule"]), "there is no node 'node-9'"),
     ],

@@ -20,6 +20,7 @@ from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import MilliCpu
 from tests.local.cluster.living import cluster, folder_in, processes_of, seen
+from tests.plain_http import plain_client
 
 VM = ObjectName("default", "vm-1")
 LIGHT = ClusterSpec(guests="simulated", vms=1, load="idle", network="loopback")
@@ -58,7 +59,7 @@ def runs(vm: Json) -> bool:
 async def press(folder: ClusterFolder, vm: Json, cores: float) -> None:
     """Asks so much of the VM's guest."""
     exposed = await ask_cluster(folder, "expose", text(vm, "status", "podIP"), DAEMON_PORT)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{exposed.port}", trust_env=False) as http:
+    async with plain_client(base_url=f"http://127.0.0.1:{exposed.port}") as http:
         (await http.put("/demand", json={"cpu": cores, "mem": "64Mi"})).raise_for_status()
 
 
@@ -66,7 +67,7 @@ async def bind_without_token(folder: ClusterFolder, host: str) -> int:
     """What any local user is answered who would give a pod its node."""
     body = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "node-1"}
     exposed = await ask_cluster(folder, "expose", host, EXTENDER_PORT)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{exposed.port}", trust_env=False) as http:
+    async with plain_client(base_url=f"http://127.0.0.1:{exposed.port}") as http:
         return (await http.post("/bind", json=body)).status_code
 
 

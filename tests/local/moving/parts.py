@@ -41,6 +41,7 @@ from tests.agent.core.story import POLICY
 from tests.fake_clock import FakeClock
 from tests.neonvm.fake_guests import FakeGuests
 from tests.neonvm.in_process import InProcess
+from tests.plain_http import DirectClient
 
 SETTINGS = """
 nodeDefaults:
@@ -88,7 +89,7 @@ class Scheduler:
         self._life: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        way = HttpApi(httpx.AsyncClient(transport=self._api, base_url="http://api"), lambda: "secret")
+        way = HttpApi(DirectClient(self._api, "http://api"), lambda: "secret")
         writer = ClusterWriter(way, "scheduler")
         self.parts = assemble(
             writer, TokenReviews(way), self._clock, parse_settings(SETTINGS), Telemetry(self._clock.now)
@@ -188,10 +189,10 @@ class Agents:
 
     async def _start(self, name: ObjectName, pod: Json) -> None:
         vm = ObjectName(name.namespace, text(pod, "metadata", "labels", "vm.neon.tech/name"))
-        way = httpx.AsyncClient(transport=self._api)
+        way = DirectClient(self._api)
         api = KubernetesApi(way, "http://api", Token("secret"), DEADLINE)
         proof = Token(await self._token(pod))
-        line = httpx.AsyncClient(transport=self._scheduler.for_agents)
+        line = DirectClient(self._scheduler.for_agents)
         ports = Ports(
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),

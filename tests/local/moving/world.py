@@ -17,8 +17,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import httpx
-
 from deploy.kube.client import ApiUnavailableError
 from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
 from deploy.local.cluster.content import register_node
@@ -49,6 +47,7 @@ from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import virtual_machine
+from tests.plain_http import DirectClient
 
 DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")
@@ -97,7 +96,7 @@ class World:
         assert (self.guests.running, self.size) == ([self.source.name], SMALL)
 
     async def start_runtime(self) -> None:
-        extender = httpx.AsyncClient(transport=self.scheduler.for_pods, base_url="http://extender")
+        extender = DirectClient(self.scheduler.for_pods, "http://extender")
         nodes = frozenset(self.nodes)
         client = self.api.client()
         means = RuntimeDependencies(

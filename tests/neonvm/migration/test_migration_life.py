@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.ports import PodRole
 from protocol.kubernetes.objects import child, text
+from tests.examples import examples
 from tests.neonvm.migration.migration_model import MigrationModel, settle
 
 Step = Callable[[MigrationModel], None]
@@ -67,7 +68,7 @@ def assert_all_has_ended(model: MigrationModel) -> None:
         assert not child(each, "metadata").get("finalizers")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(30, 120))
 @given(whatever)
 def test_one_guest_runs_no_pod_is_left_over_and_every_migration_ends(names: list[str]) -> None:
     model = play(names)
@@ -79,7 +80,7 @@ def test_one_guest_runs_no_pod_is_left_over_and_every_migration_ends(names: list
     assert_all_has_ended(model)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15, 40))
 @given(whatever, whatever)
 def test_a_vm_that_is_deleted_leaves_nothing(before: list[str], after: list[str]) -> None:
     model = play([*before, "the VM is deleted", *after])

@@ -18,6 +18,7 @@ from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, SteppedClock, spec_in
+from tests.plain_http import plain_client
 
 
 class SimulatedGuestFixture:
@@ -48,7 +49,7 @@ async def simulated(tmp_path: Path) -> AsyncIterator[SimulatedGuestFixture]:
     try:
         await guest.start()
         await guest.start()
-        async with httpx.AsyncClient(base_url=place.metrics_url.removesuffix("/metrics")) as client:
+        async with plain_client(base_url=place.metrics_url.removesuffix("/metrics")) as client:
             yield SimulatedGuestFixture(guest, clock, client)
     finally:
         await guest.stop()

@@ -32,6 +32,7 @@ from protocol.units import Bytes, MilliCpu, Seconds
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.qemu.fakes import MIB, spec_in
 from tests.neonvm.simulated.faulty_guests import FaultyGuests
+from tests.plain_http import plain_client
 
 LIMITS = TransferLimits(downtime=Seconds(0.1), bandwidth=Bytes(64 * MIB), timeout=Seconds(60.0))
 SPAN = 0.04 + 256 / 64 + 0.02
@@ -69,7 +70,7 @@ class MoveFixture:
 
     async def get(self, pod: str, path: str) -> str:
         url = f"{(await self.place(pod)).metrics_url.removesuffix('/metrics')}{path}"
-        async with httpx.AsyncClient() as client:
+        async with plain_client() as client:
             return (await client.get(url)).text
 
 
@@ -174,7 +175,7 @@ async def test_progress_is_heard_every_second_and_at_the_end(pods: MoveFixture) 
 
 async def test_it_may_move_there_and_back_and_a_load_put_on_it_goes_along(pods: MoveFixture) -> None:
     source, target = await pods.pair()
-    async with httpx.AsyncClient(base_url=(await pods.place("one")).metrics_url.removesuffix("/metrics")) as client:
+    async with plain_client(base_url=(await pods.place("one")).metrics_url.removesuffix("/metrics")) as client:
         await client.put("/demand", json={"cpu": 1, "mem": "256Mi"})
     for _ in range(2):
         move = pods.move(source, target, replace(LIMITS, bandwidth=Bytes(512 * MIB)))

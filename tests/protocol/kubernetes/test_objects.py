@@ -13,6 +13,7 @@ from protocol.kubernetes import objects, resources, timestamps
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "name", "labels"]), inner),
+    max_leaves=8,
 )
 sources = st.dictionaries(st.sampled_from(["metadata", "spec", "status", "items"]), values)
 

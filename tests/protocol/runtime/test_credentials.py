@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
 import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deploy.kube.client import ApiUnavailableError, client_from_kubeconfig
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
 from protocol.kubernetes.timestamps import timestamp
 from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
+from protocol.units import Seconds
+from scheduler_plugin.__main__ import CONNECTIONS, http_client
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.cluster.http_api import HttpApi
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 
@@ -174,6 +182,79 @@ def test_a_token_goes_before_a_plug_in() -> None:
         "users: [{name: u, user: {tokenFile: t, exec: {command: p, apiVersion: v}}}]}"
     )
     assert (login.token_path, login.plugin, login.server_name, login.namespace) == ("t", None, "b", "n")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "contexts: [null, {name: x, context: {cluster: c}}], clusters: [{name: c, cluster: {server: 'https://a'}}]",
+        "contexts: [{name: x, context: {cluster: c}}], clusters: [null, {name: c, cluster: {server: 'https://a'}}]",
+        "contexts: [{name: x, context: {cluster: c, user: null}}, {name: y, context: null}],"
+        "clusters: [{name: c, cluster: {server: 'https://a', insecure-skip-tls-verify: null}}, {name: d}]",
+        "contexts: [{name: x, context: {cluster: c, user: u}}, {name: null, context: {cluster: 3}}],"
+        "clusters: [{name: c, cluster: {server: 'https://a'}}, {name: d, cluster: {server: [3]}}],"
+        "users: [null, {name: u, user: null}, {name: v, user: {exec: garbage}}]",
+    ],
+    ids=["a context", "a cluster", "what they hold", "a user, and garbage"],
+)
+def test_nothing_and_garbage_in_other_entries_do_not_matter(beside: str) -> None:
+    assert parse_kubeconfig(f"{{current-context: x, {beside}}}").server == "https://a"
+
+
+def test_what_is_wrong_in_a_chosen_entry_says_which() -> None:
+    chosen = "current-context: x, contexts: [{name: x, context: {cluster: c}}]"
+    with pytest.raises(KubeconfigError, match=r"^cluster c: .*server"):
+        parse_kubeconfig(f"{{{chosen}, clusters: [{{name: c, cluster: null}}]}}")
+    with pytest.raises(KubeconfigError, match=r"^context x: .*cluster"):
+        parse_kubeconfig("{current-context: x, contexts: [{name: x}]}")
+    with pytest.raises(KubeconfigError, match="there is no current-context"):
+        parse_kubeconfig("{current-context: null}")
+
+
+# The name in the server's certificate ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def api_of(folder: Path, host: str) -> AsyncIterator[tuple[int, list[str]]]:
+    """A server with a certificate for ``host``, on a port of 127.0.0.1, and the names that it was asked for."""
+    context, asked = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), []
+    for path, content in zip((folder / "crt", folder / "key"), pair("api", host), strict=True):
+        path.write_bytes(content)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    context.sni_callback = lambda _, name, __: asked.append(name)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1], asked
+
+
+async def test_both_clients_ask_for_and_expect_the_name_of_the_kubeconfig(tmp_path: Path) -> None:
+    authority = b64(pair("api", "api.internal")[0])
+    async with api_of(tmp_path, "api.internal") as (port, asked):
+        cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": authority}
+        path = written(tmp_path, cluster | {"tls-server-name": "api.internal"})
+        async with client_from_kubeconfig(path) as client:
+            assert await client.raw_get("/") == b"{}"
+        credentials = from_kubeconfig(path, FakeClock())
+        async with http_client(credentials, CONNECTIONS) as http:
+            assert await HttpApi(http, credentials.token).call(ApiCall("GET", "/", Seconds(5.0))) == {}
+        assert asked == ["api.internal", "api.internal"]
+        async with client_from_kubeconfig(written(tmp_path, cluster | {"tls-server-name": "other"})) as client:
+            with pytest.raises(ApiUnavailableError, match="certificate is not valid for 'other'"):
+                await client.raw_get("/")
+        async with client_from_kubeconfig(written(tmp_path, cluster)) as client:
+            with pytest.raises(ApiUnavailableError, match=r"certificate is not valid for '127\.0\.0\.1'"):
+                await client.raw_get("/")
+
+
+def test_a_name_without_an_authority_is_checked_against_the_ones_of_this_machine(tmp_path: Path) -> None:
+    it = found(tmp_path, {"tls-server-name": "api.internal"})
+    assert isinstance(it.tls, ssl.SSLContext)
+    assert (it.tls.verify_mode, it.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_certificates_may_be_written_on_many_lines() -> None:

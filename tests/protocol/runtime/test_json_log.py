@@ -76,6 +76,26 @@ def test_arguments_that_do_not_fit_the_text_do_not_lose_the_line() -> None:
     assert json.loads(JsonFormatter().format(record))["msg"] == "%d of %d (1,)"
 
 
+class Silent:
+    def __str__(self) -> str:
+        raise RuntimeError("not a word")
+
+
+def test_what_cannot_describe_itself_does_not_lose_the_line(stream: io.StringIO) -> None:
+    LOGGER.info("odd", extra={"vm": "db", "one": Silent(), "many": [1, Silent()], "big": 2**70})
+    record = logging.makeLogRecord({"msg": Silent(), "args": (Silent(),)})
+    shown = "<a Silent that cannot be shown: RuntimeError>"
+    (line,) = lines(stream)
+    assert (line["msg"], line["vm"], line["one"]) == ("odd", "db", shown)
+    assert json.loads(JsonFormatter().format(record))["msg"].startswith(shown)
+
+
+def test_a_stack_that_was_asked_for_is_told(stream: io.StringIO) -> None:
+    LOGGER.info("here", stack_info=True)
+    (line,) = lines(stream)
+    assert "test_a_stack_that_was_asked_for_is_told" in str(line["stack"])
+
+
 def test_what_was_formatted_before_is_kept() -> None:
     record = logging.makeLogRecord({"msg": "m", "exc_text": "Traceback: here"})
     assert json.loads(JsonFormatter().format(record))["error"] == "Traceback: here"

@@ -18,6 +18,7 @@ from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.pods import decode_pod, pod_at_most, read_pod
 from scheduler_plugin.cluster.translate import decode_node, read_node
 from scheduler_plugin.cluster.virtual_machines import vm_at_most
+from tests.examples import examples
 from tests.scheduler_plugin.objects import node, plain_pod, vm
 
 Obj = dict[str, Any]
@@ -138,7 +139,7 @@ def test_any_json_in_any_two_fields_is_read_or_refused(read: Reader, make: Calla
     good = make()
     places = [path for path in paths(good) if len(path) > 1]
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples(40, 150), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(places), JSON, st.sampled_from(places), JSON)
     def check(first: tuple[Any, ...], one: object, second: tuple[Any, ...], two: object) -> None:
         found = changed(good, first, one)

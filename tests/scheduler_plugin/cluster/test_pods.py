@@ -123,6 +123,20 @@ def test_a_pod_is_its_owners(pod: Obj, expected: tuple[object, ...]) -> None:
     assert (found.vm, found.vm_uid, found.migration, found.migration_uid) == expected
 
 
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (vm_pod("db"), True),
+        (owned(VM), False),
+        (owned(MOVE, labels={"vm.neon.tech/name": "db"}), False),
+        (plain_pod("p"), True),
+    ],
+    ids=["a runner's", "a container of another name", "a target with such a container", "a pod that names no VM"],
+)
+def test_a_pod_that_names_a_vm_may_run_it_in_a_container_for_it_alone(pod: Obj, expected: bool) -> None:
+    assert read_pod(pod).has_runner is expected
+
+
 # What lies around the guest -----------------------------------------------------------------------------------------
 
 
@@ -165,6 +179,7 @@ def test_a_pod_that_cannot_be_read_is_known_as_far_as_it_can() -> None:
         "because",
         False,
     )
+    assert found.has_runner, "nothing says what it may run"
     assert found.requests == Resources.parse(0, 0)
 
 

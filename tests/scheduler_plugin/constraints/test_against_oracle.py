@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod
+from tests.examples import examples
 from tests.scheduler_plugin.constraints.oracle import REQUIRED, Cluster, Json
 
 KEYS = st.sampled_from(["zone", "host", "disk"])
@@ -158,7 +159,7 @@ def _candidate(pod: Json) -> Candidate:
     return Candidate(pod["metadata"]["namespace"], constraints, _traits(pod))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(60, 400))
 @given(clusters(), st.booleans())
 def test_nodes_are_judged_as_kube_scheduler_judges_them(
     cluster: tuple[list[Json], list[Json], Json], late: bool

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 
 from protocol.runtime.credentials import CredentialsError
@@ -21,6 +20,7 @@ from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, parse_settings
 from scheduler_plugin.expander.telemetry import Telemetry
 from tests.fake_clock import FakeClock
+from tests.plain_http import plain_client
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, groups_of, machine, option, pod, question
 
@@ -52,7 +52,7 @@ async def test_a_question_is_answered_by_price_and_fit_and_counted(settings: Pat
         async with grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
             assert groups_of(await call(QUESTION)) == ["small"]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{at.metrics_port}") as web:
+        async with plain_client(base_url=f"http://127.0.0.1:{at.metrics_port}") as web:
             assert (await web.get("/healthz")).text == "ok\n"
             assert (await web.get("/readyz?verbose")).status_code == 200
             assert (await web.get("/nothing")).status_code == 404

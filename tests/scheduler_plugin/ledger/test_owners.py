@@ -55,9 +55,9 @@ def test_room_is_reserved_on_the_target_for_what_lies_around_the_guest_too() -> 
     assert fleet.ledger.filter(target, ["n2"]).fits == [], "more than was reserved, and no room for the rest"
 
 
-def test_a_pod_that_says_it_is_of_a_vm_counts_as_the_larger_of_both() -> None:
-    fleet = Fleet(node("n1", 40), vm("a", amount(1)), owned("a", "n1"))
-    fleet.did(fleet.ledger.see_pod(owned("a", "n1", uid="web", requests=amount(25, 20))))
+def test_a_second_pod_with_a_runner_counts_as_the_larger_of_its_vm_and_its_requests() -> None:
+    fleet = Fleet(node("n1", 40), vm("a", amount(1), pod=name("a-pod")), owned("a", "n1"))
+    fleet.did(fleet.ledger.see_pod(owned("a", "n1", uid="web", name=name("web"), requests=amount(25, 20))))
     assert fleet.on("n1") == amount(26, 21)
 
 

@@ -13,7 +13,7 @@ from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.constraints import Surroundings
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, least_loaded_first
+from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, completed, least_loaded_first
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 
@@ -83,7 +83,8 @@ class PlannerFixture:
         """The plan, so many seconds later."""
         self.now = Instant(self.now + after)
         now = Now(self.now, WALL + self.now - LATER)
-        return self.planner.plan(self.ledger, self.policy, RANKING, now, min, surroundings=self.surroundings)
+        look = self.planner.plan(self.ledger, self.policy, RANKING, now, min, surroundings=self.surroundings)
+        return completed(look)
 
     def settled(self) -> Plan:
         """What is planned once what is so now has lasted."""

@@ -25,7 +25,7 @@ from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.planner import Cancel, MigrationPolicy, Plan, Rest, Stuck
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
-from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed
+from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 
 CONTROL_PLANE = NodeTraits({"zone": "a"}, (Taint("node-role.kubernetes.io/control-plane", "", "NoSchedule"),))
 ZONE_A, ZONE_B = NodeTraits({"zone": "a"}), NodeTraits({"zone": "b"})
@@ -257,14 +257,6 @@ def test_a_migration_that_failed_without_a_place_is_learned_from_as_well() -> No
     fixture.plan(after=1)
     refused = fixture.planner.refused.of(name("a"))
     assert {node: each.why for node, each in refused.items()} == {"n2": "its target pod found no node"}
-
-
-def test_only_so_many_pairs_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_plugin.planner.refusals.MOST_PAIRS", 2)
-    fixture = pressed()
-    for of in ("x", "y", "z"):
-        fixture.planner.refused.note(fixture.ledger, (name(of), "n2"), "no", fixture.now, Rest())
-    assert [bool(fixture.planner.refused.of(name(of))) for of in ("x", "y", "z")] == [False, True, True]
 
 
 # Who is moved by the scheduler itself ---------------------------------------------------------------------------------

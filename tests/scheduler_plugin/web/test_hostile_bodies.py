@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.web.extender import LONGEST_BODY
+from tests.examples import examples
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, token_text, vm, vm_pod
@@ -112,7 +113,7 @@ FIELDS = st.sampled_from(
 async def test_no_field_of_any_type_makes_the_extender_fail(cluster: FakeCluster) -> None:
     async with running(cluster, FakeClock()) as scheduler:
 
-        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=examples(40, 150), deadline=None, suppress_health_check=list(HealthCheck), database=None)
         @given(st.sampled_from(VERBS), st.dictionaries(FIELDS, JSON, max_size=4), st.binary(max_size=4))
         def collect(verb: str, body: dict[str, object], tail: bytes) -> None:
             calls.append((verb, json.dumps({"Pod": plain_pod("p"), "NodeNames": ["n1"], **body}).encode() + tail))

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from scheduler_plugin.web.serving import Listener, ListenError, serve, split_address
 from scheduler_plugin.web.tls import Tls
 from tests.fake_clock import FakeClock
+from tests.plain_http import plain_client
 from tests.scheduler_plugin.certificates import files
 
 
@@ -64,7 +65,7 @@ async def listening(address: str) -> None:
 
 async def test_all_listeners_serve_until_they_are_told_to_stop() -> None:
     first, second = (Listener(name, hello(), free_address()) for name in ("first", "second"))
-    async with serving(FakeClock(), first, second), httpx.AsyncClient(trust_env=False) as client:
+    async with serving(FakeClock(), first, second), plain_client() as client:
         said = [(await client.get(f"http://{one.address}/")).text for one in (first, second)]
         assert said == ["hello", "hello"]
     with pytest.raises(ConnectionRefusedError):

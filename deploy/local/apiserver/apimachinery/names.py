@@ -1,17 +1,21 @@
-"""Names of objects: what is allowed, and how ``generateName`` completes one."""
+"""Names of objects and labels: what is allowed, and how ``generateName`` completes one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LONGEST_SUBDOMAIN: Final = 253
 _DNS_LABEL: Final = re.compile(_LABEL)
+_PART: Final = re.compile("([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_LONGEST_PART: Final = 63
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
-_LONGEST_BASE: Final = 63 - _SUFFIX_LENGTH
+_LONGEST_BASE: Final = _LONGEST_PART - _SUFFIX_LENGTH
 
 _SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
@@ -22,6 +26,22 @@ _LABEL_RULE: Final = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
     "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
     "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_KEY_RULE: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    f"'{_PART.pattern}')"
+)
+_VALUE_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    f"'({_PART.pattern})?')"
+)
+_QUALIFIED_RULE: Final = (
+    "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    f"'{_PART.pattern}') with an optional DNS subdomain prefix and '/' (e.g. "
+    "'example.com/MyName')"
 )
 _PATH_RULE: Final = "may not be '.', may not be '..', may not contain '/', may not contain '%'"
 
@@ -34,8 +54,31 @@ def complaint(resource_key: str, name: str) -> str | None:
     if resource_key.endswith(_PATH_SEGMENT_GROUP):
         return _PATH_RULE if name in {".", ".."} or "/" in name or "%" in name else None
     if resource_key in _LABEL_NAMED:
-        return None if len(name) <= 63 and _DNS_LABEL.fullmatch(name) else _LABEL_RULE
-    return None if len(name) <= 253 and _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
+        return None if len(name) <= _LONGEST_PART and _DNS_LABEL.fullmatch(name) else _LABEL_RULE
+    return None if len(name) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
+
+
+@lru_cache(maxsize=4096)
+def key_complaint(key: str) -> str | None:
+    """What is wrong with the key of a label, an annotation or a taint; None where nothing is."""
+    *prefixes, name = key.split("/")
+    if len(prefixes) > 1:
+        return _QUALIFIED_RULE
+    if prefixes == [""]:
+        return "prefix part must be non-empty"
+    if prefixes and not (len(prefixes[0]) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(prefixes[0])):
+        return f"prefix part {_SUBDOMAIN_RULE}"
+    if len(name) > _LONGEST_PART:
+        return f"name part must be no more than {_LONGEST_PART} bytes"
+    return None if _PART.fullmatch(name) else _KEY_RULE if name else "name part must be non-empty"
+
+
+@lru_cache(maxsize=4096)
+def value_complaint(value: str) -> str | None:
+    """What is wrong with the value of a label or a taint; None where nothing is."""
+    if len(value) > _LONGEST_PART:
+        return f"must be no more than {_LONGEST_PART} bytes"
+    return None if not value or _PART.fullmatch(value) else _VALUE_RULE
 
 
 def completed(base: str, choose: Callable[[str], str]) -> str:

@@ -77,18 +77,14 @@ def resource_list(catalog: Catalog, name: str, version: str) -> JsonObject:
 
 
 def _entries(resource: Resource) -> Iterator[JsonObject]:
-    entry: JsonObject = {
+    yield {
         "name": resource.plural,
         "singularName": resource.singular_name,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
         "verbs": list(resource.verbs),
+        **_other_names(resource),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
-    yield entry
     for name in resource.subresources:
         group_name, version, kind, verbs = _subresource(resource, name)
         yield {
@@ -100,6 +96,11 @@ def _entries(resource: Resource) -> Iterator[JsonObject]:
             "kind": kind,
             "verbs": list(verbs),
         }
+
+
+def _other_names(resource: Resource) -> JsonObject:
+    names = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
+    return {key: found for key, found in names.items() if found}
 
 
 def _subresource(resource: Resource, name: str) -> tuple[str, str, str, tuple[str, ...]]:
@@ -136,11 +137,8 @@ def _described(resource: Resource) -> JsonObject:
         "scope": scope,
         "singularResource": resource.singular_name,
         "verbs": list(resource.verbs),
+        **_other_names(resource),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
     if resource.subresources:
         entry["subresources"] = [_described_subresource(resource, name) for name in resource.subresources]
     return entry

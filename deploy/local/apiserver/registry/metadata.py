@@ -17,7 +17,7 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.names import complaint
+from deploy.local.apiserver.apimachinery.names import complaint, key_complaint, value_complaint
 from deploy.local.apiserver.resources.resource import Resource
 
 _SERVERS: Final = (
@@ -93,6 +93,13 @@ def _causes(meta: JsonObject, resource: Resource) -> Iterator[Cause]:
     why = complaint(resource.key, meta["name"])
     if why:
         yield Cause("metadata.name", f'Invalid value: "{meta["name"]}": {why}')
+    for key, value in (meta.get("labels") or {}).items():
+        for given, fault in ((key, key_complaint(key)), (value, value_complaint(value or ""))):
+            if fault:
+                yield Cause("metadata.labels", f'Invalid value: "{given}": {fault}')
+    for key in meta.get("annotations") or {}:
+        if fault := key_complaint(key.lower()):
+            yield Cause("metadata.annotations", f'Invalid value: "{key}": {fault}')
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
     if size > _ANNOTATIONS_LIMIT:
         yield Cause("metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes")

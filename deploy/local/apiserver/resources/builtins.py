@@ -99,6 +99,28 @@ _SECRET: Final = (Column("Type", ".type"), *_CONFIG)
 
 _R = Resource
 
+
+def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[Column, ...]) -> Resource:
+    """A workload with replicas that ``scale`` sets."""
+    return Resource(
+        group,
+        "v1",
+        plural,
+        kind,
+        short_names=(short_name,),
+        categories=_ALL,
+        subresources=_SCALABLE,
+        scale=ScalePaths(selector="spec.selector"),
+        columns=columns,
+        generation=True,
+    )
+
+
+def _review(group: str, plural: str, kind: str) -> Resource:
+    """A question that is answered and not kept."""
+    return Resource(group, "v1", plural, kind, namespaced=False, verbs=CREATE_ONLY)
+
+
 BUILTINS: Final[tuple[Resource, ...]] = (
     # core
     _R("", "v1", "bindings", "Binding", verbs=CREATE_ONLY),
@@ -151,18 +173,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         generation=True,
     ),
     _R("", "v1", "podtemplates", "PodTemplate"),
-    _R(
-        "",
-        "v1",
-        "replicationcontrollers",
-        "ReplicationController",
-        short_names=("rc",),
-        categories=_ALL,
-        subresources=_SCALABLE,
-        scale=ScalePaths(selector="spec.selector"),
-        columns=_REPLICAS,
-        generation=True,
-    ),
+    _scaled("", "replicationcontrollers", "ReplicationController", "rc", _REPLICAS),
     _R("", "v1", "resourcequotas", "ResourceQuota", short_names=("quota",), subresources=("status",)),
     _R("", "v1", "secrets", "Secret", selectable=("type",), columns=_SECRET),
     _R("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), subresources=("token",)),
@@ -203,65 +214,16 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         columns=_DAEMON_SET,
         generation=True,
     ),
-    _R(
-        "apps",
-        "v1",
-        "deployments",
-        "Deployment",
-        short_names=("deploy",),
-        categories=_ALL,
-        subresources=_SCALABLE,
-        scale=ScalePaths(selector="spec.selector"),
-        columns=_DEPLOYMENT,
-        generation=True,
-    ),
-    _R(
-        "apps",
-        "v1",
-        "replicasets",
-        "ReplicaSet",
-        short_names=("rs",),
-        categories=_ALL,
-        subresources=_SCALABLE,
-        scale=ScalePaths(selector="spec.selector"),
-        columns=_REPLICAS,
-        generation=True,
-    ),
-    _R(
-        "apps",
-        "v1",
-        "statefulsets",
-        "StatefulSet",
-        short_names=("sts",),
-        categories=_ALL,
-        subresources=_SCALABLE,
-        scale=ScalePaths(selector="spec.selector"),
-        columns=_REPLICAS,
-        generation=True,
-    ),
+    _scaled("apps", "deployments", "Deployment", "deploy", _DEPLOYMENT),
+    _scaled("apps", "replicasets", "ReplicaSet", "rs", _REPLICAS),
+    _scaled("apps", "statefulsets", "StatefulSet", "sts", _REPLICAS),
     # who is who, and who may what
-    _R("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False, verbs=CREATE_ONLY),
-    _R("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False, verbs=CREATE_ONLY),
+    _review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
+    _review("authentication.k8s.io", "tokenreviews", "TokenReview"),
     _R("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=CREATE_ONLY),
-    _R(
-        "authorization.k8s.io",
-        "v1",
-        "selfsubjectaccessreviews",
-        "SelfSubjectAccessReview",
-        namespaced=False,
-        verbs=CREATE_ONLY,
-    ),
-    _R(
-        "authorization.k8s.io",
-        "v1",
-        "selfsubjectrulesreviews",
-        "SelfSubjectRulesReview",
-        namespaced=False,
-        verbs=CREATE_ONLY,
-    ),
-    _R(
-        "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False, verbs=CREATE_ONLY
-    ),
+    _review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+    _review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
+    _review("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview"),
     _R("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     _R("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
     _R("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),

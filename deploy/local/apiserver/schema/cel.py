@@ -106,6 +106,9 @@ _ENVIRONMENT: Final = cel.NewEnv(
     extensions=[_QUANTITIES, ext_strings.ExtStrings(), ext_optional.ExtOptional()],
 )
 
+_SHORT: Final = 128
+"""Characters of a text that is remembered with its answer."""
+
 
 @lru_cache(maxsize=512)
 def compiled(text: str) -> Expression:
@@ -133,11 +136,18 @@ def matches(pattern: str, text: str) -> bool:
 
     Raises ``EvaluationError`` for what is no pattern.
     """
+    return _found_recently(pattern, text) if len(text) <= _SHORT else _found(pattern, text)
+
+
+def _found(pattern: str, text: str) -> bool:
     try:
         expression = compiled(f"self.matches({encode(pattern).decode()})")
     except UnknownExpressionError as error:
         raise EvaluationError(str(error)) from None
     return bool(evaluate(expression, {"self": text}))
+
+
+_found_recently = lru_cache(maxsize=1024)(_found)  # most writes repeat almost all texts of the object
 
 
 def escaped(value: Any) -> Any:

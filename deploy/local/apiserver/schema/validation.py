@@ -14,26 +14,22 @@ from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.schema.cel import EvaluationError, is_quantity, matches
 
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
+_TYPES: Final[dict[type, str]] = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    type(None): "null",
 }
 _INTEGERS: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
 
 def type_name(value: Any) -> str:
     """The JSON schema name of the type of ``value``."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
     if isinstance(value, float):
         return "integer" if value.is_integer() else "number"
-    return next(name for name, types in _TYPES.items() if isinstance(value, types))
+    return _TYPES[type(value)]
 
 
 def _is_of_type(value: Any, wanted: str) -> bool:
@@ -112,6 +108,9 @@ _LIMITS: Final = (
     ("maxProperties", dict, "FieldValueTooMany", "Too many: must have at most {} items"),
 )
 
+_OWN: Final = frozenset(("enum", *(check[0] for check in (*_BODY_CHECKS, *_LIMITS))))
+_COMBINED: Final = frozenset(("allOf", "anyOf", "oneOf", "not"))
+
 
 def shown(value: Any) -> str:
     """A value as it appears in a message: scalars as JSON, anything larger by its type."""
@@ -136,8 +135,10 @@ def violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
             "FieldValueTypeInvalid",
         )
         return
-    yield from _own_violations(value, schema, path)
-    yield from _combined_violations(value, schema, path)
+    if not _OWN.isdisjoint(schema):
+        yield from _own_violations(value, schema, path)
+    if not _COMBINED.isdisjoint(schema):
+        yield from _combined_violations(value, schema, path)
     if isinstance(value, dict):
         yield from _object_violations(value, schema, path)
     elif isinstance(value, list):

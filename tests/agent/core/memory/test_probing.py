@@ -10,8 +10,8 @@ from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.core.memory.memory_view import kernel_share
-from agent.core.memory.probing import MemoryView, Probing
+from agent.core.memory.memory_view import MemoryView, kernel_share
+from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
 from agent.core.memory.trials import Growth, Shrink
 from agent.core.memory.working_set import Floor, Fruitless
@@ -41,7 +41,7 @@ def busy(stall: float = 0.0) -> Cost:
 
 
 def floor(size: float, at: float = 0.0, cores: float = 0.5) -> Floor:
-    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores)
+    return Floor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores, Bytes(0))
 
 
 def test_what_was_learned_is_forgotten_after_a_day() -> None:
@@ -94,6 +94,28 @@ def test_light_work_that_a_shrink_hurts_is_not_taken_for_idleness_again() -> Non
     for second in range(1060, 4600):
         probing.observe(look(6, light), Instant(float(second)), POLICY)
         assert probing.keep == gib(6)
+
+
+@pytest.mark.parametrize(("fills", "kept"), [(True, 6), (False, 8)])
+def test_rereading_that_fills_unused_memory_again_is_no_lack_of_it(*, fills: bool, kept: float) -> None:
+    rereads = Cost(seconds=1.0, reread=2**25, read=2**25, stalled=0.5, waited=0.5, work=0.5)
+    probing = Probing()
+    probing.observe(look(8, busy(), free=2.5), Instant(0.0), POLICY)
+    for second in range(1, 61):
+        free = 2 - second / 32 if fills else 2
+        probing.observe(look(6, rereads, free=free), Instant(float(second)), POLICY)
+    assert probing.keep == gib(kept)
+
+
+def test_a_shrink_that_hurts_only_when_its_watch_is_over_is_taken_back_as_well() -> None:
+    probing = Probing()
+    probing.observe(look(8, busy()), Instant(0.0), POLICY)
+    for second in range(1, 200):
+        probing.observe(look(6, busy()), Instant(float(second)), POLICY)
+    assert probing.trial is None
+    for second in range(200, 300):
+        probing.observe(look(6, busy(stall=0.5)), Instant(float(second)), POLICY)
+    assert probing.keep == gib(8)
 
 
 def test_two_shrinks_within_a_watch_are_taken_back_as_one() -> None:
@@ -169,6 +191,26 @@ def test_memory_that_holds_nothing_is_given_back_without_waiting() -> None:
     probing = Probing()
     probing.observe(look(8, busy(), free=5), Instant(0.0), POLICY)
     assert probing.keep == gib(3.75)
+
+
+def test_what_a_guest_leaves_unused_although_it_rereads_is_its_kernels() -> None:
+    rereads = Cost(seconds=1.0, reread=1e6, read=1e6, work=0.5)
+    probing = Probing()
+    for at in range(200):
+        probing.observe(look(8, rereads, free=3), Instant(float(at)), POLICY)
+        assert probing.keep >= gib(7.5)
+    probing = Probing(floor=replace(floor(8), spare=gib(3), retry_at=Instant(0.0)))
+    for at in range(200):
+        probing.observe(look(8, busy(), free=3), Instant(float(at)), POLICY)
+    assert gib(7.5) <= probing.keep < gib(8), "a step like any other"
+
+
+def test_nothing_is_taken_on_top_of_a_shrink_before_the_guest_has_answered() -> None:
+    probing, kept = Probing(), []
+    for at, use, cost in ((0.0, 8, busy()), (1.0, 6, None), (2.0, 6, busy())):
+        probing.observe(look(use, cost, free=2), Instant(at), POLICY)
+        kept.append(probing.keep)
+    assert kept == [gib(6.75), gib(6), gib(4.5)]
 
 
 def test_what_is_about_to_be_filled_is_kept() -> None:

@@ -106,7 +106,7 @@ def test_a_guest_suffers_where_it_waits_or_rereads_a_quarter_of_its_memory_withi
 def test_each_failure_doubles_the_wait_and_is_forgotten_in_time() -> None:
     hours = [next_try(tries, Instant(0.0), POLICY) / 3600 for tries in (1, 2, 3, 4, 5, 99)]
     assert hours == [1, 2, 4, 8, 8, 8]
-    learned = Floor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0)
+    learned = Floor(gib(4), gib(3), Instant(10.0), 3, Instant(20.0), NO_COST, 1.0, Bytes(0))
     useless = Fruitless(gib(4), gib(6), Instant(10.0), 2, Instant(20.0), 0.0)
     day = Seconds(86_400.0)
     assert [tries_before(each, Instant(86_410.0), day) for each in (None, learned, useless)] == [0, 3, 2]

@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,10 +39,12 @@ class Refusal:
 
 
 class RefusedTargets:
-    """The memory of one planner; a restart forgets it, which costs one attempt a pair."""
+    """The memory of one planner, of ``most`` pairs; a restart forgets it, which costs one attempt a pair."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_PAIRS) -> None:
+        self._most = most
         self._pairs: dict[Pair, Refusal] = {}
+        self._of_vm: dict[ObjectName, dict[str, Refusal]] = {}
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -49,11 +52,13 @@ class RefusedTargets:
     def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
         """The VM's target pod was not placed on the node."""
         likeness = _likeness(ledger, *pair)
-        known = self._pairs.pop(pair, None)
+        known = self._drop(pair)
         failures = 1 if known is None or known.likeness != likeness else known.failures + 1
-        self._pairs[pair] = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
-        if len(self._pairs) > MOST_PAIRS:
-            del self._pairs[next(iter(self._pairs))]
+        vm, node = pair
+        refusal = Refusal(why, failures, Instant(now + rest.after(failures)), likeness)
+        self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
+        if len(self._pairs) > self._most:
+            self._drop(next(iter(self._pairs)))
 
     def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
         """Why the VM should not be sent there again just now; None where it may."""
@@ -62,13 +67,23 @@ class RefusedTargets:
             return None
         return f"was refused there lately: {known.why}"
 
-    def of(self, vm: ObjectName) -> dict[str, Refusal]:
-        """The VM's refusals by node."""
-        return {node: refusal for (each, node), refusal in self._pairs.items() if each == vm} if self._pairs else {}
+    def of(self, vm: ObjectName) -> Mapping[str, Refusal]:
+        """The VM's refusals by node, read only."""
+        return self._of_vm.get(vm, {})
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Forgets what has been left in peace for the longest wait."""
-        self._pairs = {pair: known for pair, known in self._pairs.items() if known.until + rest.backoff_most > now}
+        for pair in [pair for pair, known in self._pairs.items() if known.until + rest.backoff_most <= now]:
+            self._drop(pair)
+
+    def _drop(self, pair: Pair) -> Refusal | None:
+        known = self._pairs.pop(pair, None)
+        if known is not None:
+            vm, node = pair
+            del self._of_vm[vm][node]
+            if not self._of_vm[vm]:
+                del self._of_vm[vm]
+        return known
 
 
 def _likeness(ledger: Ledger, vm: ObjectName, node: str) -> Likeness:

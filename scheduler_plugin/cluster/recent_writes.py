@@ -1,0 +1,39 @@
+"""When writes were sent whose outcome is unknown: until so long ago they may still land.
+
+Rules that hold here:
+
+- What was sent longer ago is forgotten with the next write, so that it never piles up, whatever became of it.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from protocol.units import Instant, Seconds
+
+K = TypeVar("K")
+
+
+class RecentWrites(Generic[K]):
+    """By what each write is about. One has landed, or never will, ``settle`` after it was sent."""
+
+    def __init__(self, settle: Seconds) -> None:
+        self._settle = settle
+        self._sent_at: dict[K, Instant] = {}
+
+    def __len__(self) -> int:
+        return len(self._sent_at)
+
+    def sent(self, about: K, now: Instant) -> None:
+        """A write is on its way."""
+        recent = {each: at for each, at in self._sent_at.items() if now - at < self._settle}
+        self._sent_at = recent | {about: now}
+
+    def settled(self, about: K) -> None:
+        """What became of it is known."""
+        self._sent_at.pop(about, None)
+
+    def may_land(self, about: K, now: Instant) -> bool:
+        """Whether a write that was sent may still take effect."""
+        sent = self._sent_at.get(about)
+        return sent is not None and now - sent < self._settle

@@ -1,0 +1,142 @@
+"""A database that lives in the page cache: pgbench's tables, twice as large as ``shared_buffers``, and readers.
+
+Rules that hold here:
+
+- A page of the table holds a tenth of the rows that it could: a GiB is then loaded in a minute by an emulated CPU.
+- A transaction reads fifty accounts. Around a single one (``pgbench -S``) an emulated CPU computes so long that no disk
+  could be too slow for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from agent.adapters.exposition import read_sample
+from agent.core.guest import GuestSample
+from protocol.units import Bytes, Seconds
+from scripts.autoscale.demonstration.pgbench import PgbenchError, Server, run_pgbench, tps_of
+from scripts.bench.memory_guest import MIB, MemoryGuest
+
+PAGE: Final = 8192
+
+_FILL: Final = 10
+"""Percent of a table's page that hold rows."""
+
+_SCALE_BYTES: Final = 130 * MIB
+"""The table of one scale, filled so."""
+
+_READS: Final = 50
+_CLIENTS: Final = 4
+_READ: Final = (
+    "select sum(abalance) from (select (random() * {last})::int + 1 as aid from generate_series(1, {reads})) as keys "
+    "join pgbench_accounts using (aid);"
+)
+_RESTART: Final = "copy (select 1) to program '(sleep 1; kill -INT $(head -1 postmaster.pid)) >/dev/null 2>&1 &';"
+"""Ends the server, which the guest's init starts again."""
+_RESTARTS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What a database did: transactions a second by the median second, the CPUs that programs kept busy for them, and
+    the share of what they read that came from the disk.
+
+    Every transaction takes the same of a CPU. Where other work on the machine changes the speed of an emulated CPU,
+    ``cores`` of two sizes can be compared, and ``tps`` cannot.
+    """
+
+    tps: float
+    cores: float
+    missed: float
+
+    def __str__(self) -> str:
+        return f"{self.tps:.0f} transactions a second with {self.cores:.2f} CPUs, {self.missed:.1%} read from disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """pgbench's tables of ``scale`` in ``guest``; ``folder`` is for the scripts that pgbench is given."""
+
+    guest: MemoryGuest
+    scale: int
+    folder: Path
+
+    @property
+    def server(self) -> Server:
+        """How to reach it."""
+        return Server("127.0.0.1", self.guest.port)
+
+    @property
+    def size(self) -> Bytes:
+        """About how large the tables are."""
+        return Bytes(self.scale * _SCALE_BYTES)
+
+    async def make(self) -> None:
+        """Loads the tables, and gives postgres half their size as ``shared_buffers``. Raises ``PgbenchError``."""
+        loading = ["-i", "-q", "-I", "dtgvp", "-s", str(self.scale), "-F", str(_FILL), "--unlogged-tables", "postgres"]
+        outcome = await run_pgbench([*self.server.arguments, *loading], lambda _: None)
+        if outcome.problem:
+            raise PgbenchError(outcome.problem)
+        buffers = f"{self.size.value // 2 // MIB}MB"
+        await self._say(
+            "create extension pg_prewarm;", f"alter system set shared_buffers = '{buffers}';", "checkpoint;", _RESTART
+        )
+        async with asyncio.timeout(_RESTARTS):
+            while not await self._runs(f"select 1 / (current_setting('shared_buffers') = '{buffers}')::int;"):
+                await self.guest.clock.sleep(Seconds(1.0))
+
+    async def warm(self) -> None:
+        """Reads all tables into memory, and half of them into ``shared_buffers``. Raises ``PgbenchError``."""
+        half = self.size.value // 2 // PAGE - 1
+        await self._say(
+            "select pg_prewarm('pgbench_accounts', 'read'), pg_prewarm('pgbench_accounts_pkey', 'read');",
+            f"select pg_prewarm('pgbench_accounts', 'buffer', 'main', 0, {half});",
+        )
+
+    async def tps(self, seconds: int) -> list[float]:
+        """Every second's transactions of clients that read at random for so many seconds."""
+        heard: list[float] = []
+
+        def line(text: str) -> None:
+            tps = tps_of(text)
+            if tps is not None:
+                heard.append(tps)
+
+        script = self._script("read", _READ.format(last=self.scale * 100_000 - 1, reads=_READS))
+        load = ["-M", "prepared", "-n", "-c", str(_CLIENTS), "-j", "1", "-T", str(seconds), "-P", "1", "-f", script]
+        await run_pgbench([*self.server.arguments, *load, "postgres"], line)
+        return heard or [0.0]
+
+    async def measure(self, seconds: int) -> Throughput:
+        """What the database does for clients that read for so many seconds. Raises ``PgbenchError``."""
+        before, began = read_sample(await self.guest.page()), self.guest.clock.now()
+        heard = await self.tps(seconds)
+        after, ended = read_sample(await self.guest.page()), self.guest.clock.now()
+        if before.read is None or after.read is None:
+            raise PgbenchError("the guest does not say what it reads from disk")
+        cores = (_programs(after) - _programs(before)) / (ended - began)
+        return Throughput(median(heard), cores, (after.read - before.read) / PAGE / max(1.0, sum(heard) * _READS))
+
+    async def _say(self, *statements: str) -> None:
+        for statement in statements:
+            if not await self._runs(statement):
+                raise PgbenchError(f"the database refused: {statement}")
+
+    async def _runs(self, statement: str) -> bool:
+        """Whether one statement, which is a transaction of its own, went well."""
+        once = ["-n", "-t", "1", "-f", self._script("once", statement), "postgres"]
+        return not (await run_pgbench([*self.server.arguments, *once], lambda _: None)).problem
+
+    def _script(self, name: str, statement: str) -> str:
+        path = self.folder / f"{name}.sql"
+        path.write_text(statement + "\n")
+        return str(path)
+
+
+def _programs(sample: GuestSample) -> float:
+    """Seconds of CPU that programs have had."""
+    return sum(cpu.busy - cpu.kernel for cpu in sample.cpus.values())

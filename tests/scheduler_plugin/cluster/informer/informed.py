@@ -1,0 +1,118 @@
+"""An informer over a fake API, and the story of what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page, Unreadable
+from scheduler_plugin.cluster.api import ApiCall, ApiError
+from scheduler_plugin.cluster.informer import Change, Informer, Kind
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
+from tests.scheduler_plugin.objects import node
+
+
+def cpu_of(obj: JsonObject) -> str:
+    """The fact of these tests: what a node says of its CPU."""
+    status = obj["status"]
+    assert isinstance(status, dict)
+    cpu = str(status["allocatable"]["cpu"])
+    if cpu == "bad":
+        raise ValueError("status.allocatable.cpu: expected a quantity")
+    return cpu
+
+
+@dataclass
+class Story:
+    """What an informer did, in order: changes, reports and complete lists."""
+
+    told: list[object] = field(default_factory=list)
+    failed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def changed(self, change: Change[str]) -> None:
+        self.told.append((change.name.name, change.before, change.after))
+
+    def watch_heard(self, kind: str) -> None:
+        """Not part of the story."""
+
+    def watch_listed(self, kind: str, count: int) -> None:
+        self.told.append(f"listed {count}")
+
+    def watch_failed(self, kind: str, error: ApiError) -> None:
+        self.told.append(str(error))
+        self.failed.set()
+
+    def watch_missing(self, kind: str) -> None:
+        self.told.append("missing")
+
+    def watch_restored(self, kind: str) -> None:
+        self.told.append("restored")
+
+    def object_unreadable(self, kind: str, found: Unreadable) -> None:
+        self.told.append(f"{found.name.name} unreadable: {found.reason}")
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        self.told.append(f"{count} unreadable")
+
+    def take(self) -> list[object]:
+        told, self.told = self.told, []
+        return told
+
+
+@asynccontextmanager
+async def informed(
+    cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
+) -> AsyncIterator[tuple[Informer[str], Story]]:
+    story = Story()
+    informer = Informer(Kind("nodes", NODES, cpu_of, is_optional), story.changed, story)
+    task = asyncio.create_task(informer.run(cluster, clock, lambda: story.told.append("synced")))
+    await settle()
+    try:
+        yield informer, story
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class Pages:
+    """An API whose lists come in pages and whose watches say what a test wants."""
+
+    def __init__(self, *lines: bytes) -> None:
+        self.queries: list[dict[str, str]] = []
+        self.lines = lines
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        raise AssertionError(call)
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        if "continue" in call.query:
+            return Page("9", "", [node("b", "2")], [])
+        return Page("9", "more", [node("a", "1")], [])
+
+    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        self.queries.append(dict(call.query))
+        return self._stream()
+
+    @asynccontextmanager
+    async def _stream(self) -> AsyncIterator[AsyncIterator[bytes]]:
+        yield self._say()
+
+    async def _say(self) -> AsyncIterator[bytes]:
+        for line in self.lines:
+            yield line
+
+
+async def story_of(api: Pages, clock: FakeClock, passing: float) -> list[object]:
+    story = Story()
+    informer = Informer(Kind("nodes", NODES, cpu_of), story.changed, story)
+    task = asyncio.create_task(informer.run(api, clock, lambda: None))
+    await clock.advance(passing)
+    task.cancel()
+    await asyncio.wait([task])
+    return story.told

@@ -1,0 +1,134 @@
+"""Older news replaces nothing: what is gone stays gone, unless the store was restored."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster import informer as informer_module
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.cluster.informer.informed import informed
+from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
+from tests.scheduler_plugin.objects import Obj, node
+
+
+def named(name: str, cpu: str, uid: str) -> Obj:
+    obj = node(name, cpu)
+    obj["metadata"]["uid"] = uid
+    return obj
+
+
+async def test_what_was_read_on_its_own_is_not_replaced_by_older_news(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with informed(cluster, clock) as (informer, story):
+        story.take()
+        old = cluster.put(NODES, node("a", "2"))
+        new = cluster.put(NODES, node("a", "3"))
+        informer.learn(new)
+        await settle()
+        assert informer.learn(old) == "2", "the caller gets what it read"
+        assert story.take() == [("a", "1", "3")]
+
+
+async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeCluster) -> None:
+    clock, held = FakeClock(), asyncio.Event()
+    async with informed(cluster, clock) as (informer, story):
+        cluster.cut_watches()
+        await settle()
+        cluster.put(NODES, node("b", "2"))
+        cluster.remove(NODES, "", "b")
+        cluster.forget_history()
+        cluster.faults.append(Fault(lambda call: call.path == NODES, hold=held, is_stale=True))
+        await clock.advance(2)
+        story.take()
+        informer.learn(cluster.put(NODES, node("young", "4")))
+        held.set()
+        await settle()
+        assert story.take() == [("young", None, "4"), "listed 1", "synced"]
+
+
+async def test_a_deletion_does_not_remove_a_younger_object_of_the_same_name(cluster: FakeCluster) -> None:
+    async with informed(cluster, FakeClock()) as (informer, story):
+        story.take()
+        cluster.remove(NODES, "", "a")
+        informer.learn(cluster.put(NODES, node("a", "5")))
+        await settle()
+        assert story.take() == [("a", "1", "5")]
+
+
+async def test_an_answer_about_a_deleted_object_does_not_bring_it_back(cluster: FakeCluster) -> None:
+    async with informed(cluster, FakeClock()) as (informer, story):
+        answer = cluster.put(NODES, named("b", "2", "u-1"))
+        cluster.remove(NODES, "", "b")
+        await settle()
+        story.take()
+        informer.learn(answer)
+        assert (story.take(), list(informer.facts)) == ([], [ObjectName("", "a")])
+        cluster.put(NODES, named("b", "3", "u-2"))
+        await settle()
+        assert story.take() == [("b", None, "3")], "another object of that name is news"
+
+
+async def test_an_answer_about_an_object_that_a_list_no_longer_has_does_not_bring_it_back(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    answer = cluster.put(NODES, named("b", "2", "u-1"))
+    async with informed(cluster, clock) as (informer, story):
+        cluster.remove(NODES, "", "b")
+        cluster.forget_history()
+        await clock.advance(10)
+        story.take()
+        informer.learn(answer)
+        assert (story.take(), list(informer.facts)) == ([], [ObjectName("", "a")])
+
+
+async def test_of_the_deleted_only_the_last_are_remembered(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informer_module, "REMEMBERED_GONE", 1)
+    async with informed(cluster, FakeClock()) as (informer, _):
+        answers = [cluster.put(NODES, named(name, "2", f"u-{name}")) for name in ("b", "c")]
+        for name in ("b", "c"):
+            cluster.remove(NODES, "", name)
+        await settle()
+        for answer in answers:
+            informer.learn(answer)
+        assert list(informer.facts) == [ObjectName("", "a"), ObjectName("", "b")]
+
+
+async def test_a_store_that_was_restored_is_believed_without_a_restart(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    cluster.put(NODES, named("b", "2", "u-b"))
+    kept = cluster.backup()
+    async with informed(cluster, clock) as (informer, story):
+        cluster.put(NODES, node("a", "7"))
+        cluster.remove(NODES, "", "b")
+        await settle()
+        story.take()
+        cluster.restore(kept)
+        await clock.advance(10)
+        assert informer.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
+        assert "restored" in story.take()
+        cluster.put(NODES, node("a", "8"))
+        await settle()
+        assert story.take() == [("a", "1", "8")], "versions count from where they are now"
+
+
+async def test_news_that_is_older_than_its_watch_means_that_the_store_was_restored(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    async with informed(cluster, clock) as (informer, story):
+        for cpu in ("2", "3"):
+            cluster.put(NODES, node("a", cpu))
+        await settle()
+        story.take()
+        events = cluster.collections[NODES].events
+        events.clear()
+        cluster.revision = 1
+        cluster.put(NODES, node("a", "4"))
+        events[0] = (99, *events[0][1:])  # a watch that did not end, from before the store was restored
+        await settle()
+        events.clear()
+        await clock.advance(10)
+        assert "restored" in story.take()
+        assert informer.facts == {ObjectName("", "a"): "4"}

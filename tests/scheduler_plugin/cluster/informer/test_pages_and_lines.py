@@ -1,0 +1,73 @@
+"""Lists are read page by page, and what a watch may not say is reported and tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kubernetes.pages import Page
+from scheduler_plugin.cluster.api import ApiCall, PageTooLargeError
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.cluster.informer.informed import Pages, story_of
+from tests.scheduler_plugin.objects import node
+
+
+async def test_lists_are_read_page_by_page() -> None:
+    api = Pages()
+    told = await story_of(api, FakeClock(), 0)
+    assert told[:3] == [("a", None, "1"), ("b", None, "2"), "listed 2"]
+    assert api.queries[:2] == [{"limit": "500"}, {"limit": "500", "continue": "more"}]
+
+
+async def test_a_bookmark_moves_the_version_and_a_server_that_hangs_up_at_once_is_not_stormed() -> None:
+    api = Pages(b'{"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "12"}}}')
+    told = await story_of(api, FakeClock(), 0.5)
+    assert [query["resourceVersion"] for query in api.queries[2:]] == ["9", "12", "12", "12"]
+    assert told[3:] == ["the server ended the watch of nodes at once"] * 4
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "watch of nodes: document: expected a JSON object or array that is closed"),
+        (b"[]", "watch of nodes: document: expected an object"),
+        (b'{"type": "ERROR", "object": {"code": 500, "message": "broken"}}', "500: broken"),
+        (b'{"type": "ERROR", "object": {}}', "500: unavailable"),
+    ],
+)
+async def test_what_a_watch_may_not_say_is_reported_and_tried_again(line: bytes, said: str) -> None:
+    told = await story_of(Pages(line), FakeClock(), 0)
+    assert told[3:] == [said]
+
+
+async def test_a_line_that_is_no_event_is_not_met_again_because_everything_is_listed_anew() -> None:
+    api = Pages(b"no event")
+    await story_of(api, FakeClock(), 0.3)
+    assert [query for query in api.queries if "watch" not in query][2:4] == [
+        {"limit": "500"},
+        {"limit": "500", "continue": "more"},
+    ]
+
+
+class LargeObjects(Pages):
+    """An API whose pages are read only where they hold few objects."""
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        if int(call.query["limit"]) > self.most:
+            raise PageTooLargeError("too large")
+        return Page("9", "", [node("a", "1")], [])
+
+    most = 10
+
+
+async def test_where_objects_are_large_fewer_are_asked_for_at_a_time() -> None:
+    api = LargeObjects()
+    told = await story_of(api, FakeClock(), 0)
+    assert [query["limit"] for query in api.queries if "watch" not in query] == ["500", "125", "31", "7"]
+    assert told[:2] == [("a", None, "1"), "listed 1"]
+
+
+async def test_an_object_too_large_to_be_read_alone_is_a_failure_that_is_reported() -> None:
+    api = LargeObjects()
+    api.most = 0
+    assert (await story_of(api, FakeClock(), 0))[0] == "too large"

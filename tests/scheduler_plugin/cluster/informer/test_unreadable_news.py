@@ -1,0 +1,132 @@
+"""An object that cannot be read is reported, counts as the most that it may be, and stops no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page, read_page
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.cluster.informer import Informer, Kind
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.cluster.informer.informed import Pages, Story, cpu_of, informed
+from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
+from tests.scheduler_plugin.objects import node
+
+
+def at_most(obj: JsonObject, reason: str) -> str:
+    return f"at most: {reason.partition(':')[0]}"
+
+
+def deep(name: str, version: int = 7) -> bytes:
+    """A node whose JSON is nested a thousand times deeper than any decoder follows."""
+    return (
+        b'{"metadata":{"name":"%s","uid":"u","resourceVersion":"%d"},"spec":%s1%s,"status":{"allocatable":{"cpu":"1"}}}'
+    ) % (name.encode(), version, b'{"a":' * 100_000, b"}" * 100_000)
+
+
+class Bodies(Pages):
+    """An API that says JSON text."""
+
+    def __init__(self, body: bytes, *lines: bytes) -> None:
+        super().__init__(*lines)
+        self.body = body
+
+    async def page(self, call: ApiCall) -> Page:
+        self.queries.append(dict(call.query))
+        return read_page(self.body)
+
+
+async def told_of(api: Pages, *, knows_most: bool = True) -> tuple[Informer[str], list[object]]:
+    story = Story()
+    kind = Kind("nodes", NODES, cpu_of, at_most=at_most if knows_most else None)
+    informer, clock = Informer(kind, story.changed, story), FakeClock()
+    task = asyncio.create_task(informer.run(api, clock, lambda: None))
+    async with asyncio.timeout(20):
+        await story.failed.wait()  # a long line is read in a thread
+    task.cancel()
+    await asyncio.wait([task])
+    return informer, [each for each in story.told if "the server ended" not in str(each)]
+
+
+async def test_an_unreadable_object_keeps_what_was_known_and_stops_nothing(cluster: FakeCluster) -> None:
+    async with informed(cluster, FakeClock()) as (informer, story):
+        story.take()
+        cluster.put(NODES, node("a", "bad"))
+        cluster.put(NODES, node("b", "2"))
+        await settle()
+        assert story.take() == [
+            "a unreadable: status.allocatable.cpu: expected a quantity",
+            "1 unreadable",
+            ("b", None, "2"),
+        ]
+        assert informer.facts == {ObjectName("", "a"): "1", ObjectName("", "b"): "2"}
+
+
+async def test_one_object_nested_too_deeply_spoils_no_other_of_its_page() -> None:
+    good = json.dumps(node("b", "2")).encode()
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%s,%s]}' % (deep("a"), good)
+    informer, told = await told_of(Bodies(body))
+    assert told == [
+        ("b", None, "2"),
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        "listed 2",
+    ]
+    assert informer.unreadable[ObjectName("", "a")].uid == "u"
+
+
+async def test_one_object_nested_too_deeply_does_not_end_a_watch() -> None:
+    empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
+    lines = (b'{"type":"ADDED","object":%s}' % deep("a"), b'{"type":"DELETED","object":%s}' % deep("a", 8))
+    informer, told = await told_of(Bodies(empty, *lines))
+    assert told == [
+        "listed 0",
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        "0 unreadable",
+        ("a", "at most: document", None),
+    ]
+    assert (informer.unreadable, informer.facts) == ({}, {})
+
+
+async def test_an_object_is_reported_once_per_version_and_readable_again_when_it_is_mended(
+    cluster: FakeCluster,
+) -> None:
+    clock, story = FakeClock(), Story()
+    informer = Informer(Kind("nodes", NODES, cpu_of, at_most=at_most), story.changed, story)
+    task = asyncio.create_task(informer.run(cluster, clock, lambda: None))
+    await settle()
+    story.take()
+    cluster.put(NODES, node("a", "bad"))
+    await settle()
+    cluster.forget_history()
+    await clock.advance(5)
+    assert [one for one in story.take() if "unreadable" in str(one)] == [
+        "a unreadable: status.allocatable.cpu: expected a quantity",
+        "1 unreadable",
+    ]
+    cluster.put(NODES, node("a", "3"))
+    await settle()
+    assert story.take() == ["0 unreadable", ("a", "at most: status.allocatable.cpu", "3")]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_an_unreadable_object_that_is_gone_from_the_list_is_forgotten(cluster: FakeCluster) -> None:
+    clock = FakeClock()
+    cluster.put(NODES, node("b", "bad"))
+    async with informed(cluster, clock) as (informer, story):
+        assert list(informer.unreadable) == [ObjectName("", "b")]
+        cluster.cut_watches()
+        await settle()
+        cluster.remove(NODES, "", "b")
+        cluster.forget_history()
+        story.take()
+        await clock.advance(5)
+        assert story.take() == ["410: too old", "0 unreadable", "listed 1", "synced"]
+        assert informer.unreadable == {}

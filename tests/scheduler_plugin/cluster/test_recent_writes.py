@@ -1,0 +1,22 @@
+"""A write without an answer may land for a while, and is then forgotten whether its outcome was heard of or not."""
+
+from __future__ import annotations
+
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.recent_writes import RecentWrites
+
+
+def test_a_write_may_land_until_it_settles() -> None:
+    writes: RecentWrites[str] = RecentWrites(Seconds(10.0))
+    writes.sent("a", Instant(5.0))
+    assert [writes.may_land("a", Instant(at)) for at in (5.0, 14.9, 15.0)] == [True, True, False]
+    assert not writes.may_land("b", Instant(5.0))
+    writes.settled("a")
+    assert not writes.may_land("a", Instant(5.0))
+
+
+def test_what_nothing_was_heard_of_is_forgotten_with_a_later_write() -> None:
+    writes: RecentWrites[int] = RecentWrites(Seconds(10.0))
+    for number in range(100):
+        writes.sent(number, Instant(float(number)))
+    assert len(writes) == 10

@@ -1,0 +1,116 @@
+"""A scheduler that hears the news late, twice or all at once from a list, writes permits, and dies now and then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import (
+    Effect,
+    Ledger,
+    MigrationFacts,
+    PersistPermit,
+    PodFacts,
+    ReadPod,
+    VmFacts,
+)
+from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, Api, kinds, names
+from tests.scheduler_plugin.ledger.fleet import NOW, name, node
+
+
+class HearingScheduler(RuleBasedStateMachine):
+    """The ledger of one process after the other, over one API."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.api, self.now = Api(), NOW
+        self.ledger = Ledger()
+        self.agents: dict[str, Resources] = {}
+        self.writes: dict[ObjectName, PersistPermit] = {}
+        self.heard: list[object] = []
+        self.start()
+
+    @precondition(lambda self: self.api.version % 7 == 0)
+    @rule()
+    def start(self) -> None:
+        """A new process rebuilds everything from the API; what the last one was about to write is lost."""
+        self.ledger = Ledger()
+        self.writes.clear()
+        self.relist()
+
+    @precondition(lambda self: self.api.version % 3 == 0)
+    @rule()
+    def relist(self) -> None:
+        for queue in self.api.news.values():
+            queue.clear()
+        self.heard.clear()
+        nodes = [node(each, 12) for each in NODES]
+        api = self.api
+        lists = (nodes, api.pods.values(), api.vms.values(), self.now, api.migrations.values())
+        self.did(self.ledger.resync(*lists))
+
+    @rule(kind=kinds, count=st.integers(1, 3))
+    def hear(self, kind: str, count: int) -> None:
+        for _ in range(min(count, len(self.api.news[kind]))):
+            found = self.api.news[kind].pop(0)
+            self.heard = [*self.heard[-5:], found] if isinstance(found, VmFacts | MigrationFacts) else self.heard
+            self.take(kind, found)
+
+    @precondition(lambda self: self.heard)
+    @rule(data=st.data())
+    def hear_again(self, data: st.DataObject) -> None:
+        """Old news of an object that is still there."""
+        found = data.draw(st.sampled_from(self.heard))
+        if isinstance(found, VmFacts) and found.name in self.ledger.vms:
+            self.take("vm", found)
+        elif isinstance(found, MigrationFacts) and found.name in self.ledger.migrations:
+            self.take("migration", found)
+
+    def take(self, kind: str, found: object) -> None:
+        ledger = self.ledger
+        match kind, found:
+            case "vm", VmFacts():
+                self.did(ledger.see_vm(found, self.now))
+            case "vm", ObjectName():
+                self.did(ledger.lose_vm(found))
+            case "pod", PodFacts():
+                self.did(ledger.see_pod(found))
+            case "pod", str():
+                self.did(ledger.lose_pod(found))
+            case _, MigrationFacts():
+                self.did(ledger.see_migration(found, self.now))
+            case _, ObjectName():
+                self.did(ledger.lose_migration(found))
+
+    def did(self, effects: tuple[Effect, ...]) -> None:
+        self.writes |= {effect.vm: effect for effect in effects if isinstance(effect, PersistPermit)}
+        for read in [effect for effect in effects if isinstance(effect, ReadPod)]:
+            self.did(self.ledger.pod_read(read.uid, self.api.pods.get(read.uid)))
+
+    @rule(seconds=st.sampled_from((1.0, SETTLE / 2, SETTLE)))
+    def wait(self, seconds: float) -> None:
+        self.now = Instant(self.now + seconds)
+        self.did(self.ledger.pass_time(self.now))
+
+    @rule(vm=names, is_lost=st.booleans())
+    def write(self, vm: str, is_lost: bool) -> None:
+        order = self.writes.pop(name(vm), None)
+        if order is not None:
+            self.carry_out(order, is_lost=is_lost)
+
+    def carry_out(self, order: PersistPermit, *, is_lost: bool = False) -> bool:
+        """Writes a permit onto the VM with its UID; whether the scheduler hears that it is there."""
+        found = self.api.vms.get(order.vm)
+        stored = None
+        if found is not None and found.uid == order.uid:
+            stored = self.api.put_vm(replace(found, permit=order.permit))
+        if stored is None or is_lost:
+            self.did(self.ledger.permit_unsure(order.revision, order.vm))
+            return False
+        self.did(self.ledger.permit_stored(order.revision, stored))
+        return True

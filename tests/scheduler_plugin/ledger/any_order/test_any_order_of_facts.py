@@ -1,0 +1,132 @@
+"""Any order of any facts: objects come, change, go and come back under their names, and news arrives late or twice.
+
+Rules that hold here:
+
+- ``Api`` is the truth; its news wait in one queue for each kind and are heard in the order of that kind, now and then
+  twice, or all at once from a complete list.
+- After every step no rule is broken, and every agent's permit is reserved where its pod is.
+- In the end, once all is heard and no agent is left, each pod reserves what its object needs and nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from protocol.messages import AgentRequest
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger import (
+    LedgerError,
+    MigrationFacts,
+    MigrationPhase,
+    VmTruth,
+    violations,
+)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
+from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, names, sizes
+from tests.scheduler_plugin.ledger.fleet import name
+
+
+class AnyOrder(ChangingObjects):
+    # Agents -------------------------------------------------------------------------------------------------------
+
+    @rule(vm=names, wanted=sizes, is_lost=st.booleans())
+    def ask(self, vm: str, wanted: Resources, is_lost: bool) -> None:
+        """The agent in the VM's pod asks, and is answered once what must be written is written."""
+        found = self.api.vms.get(name(vm))
+        pod = None if found is None else self.runner_of(found)
+        if found is None or not found.has_agent or pod is None or pod.node is None:
+            return
+        wanted = wanted if is_lost else wanted.at_least(found.use)
+        request = AgentRequest(pod.name, wanted, self.agents.get(pod.uid), sequence=self.api.number())
+        try:
+            decision = self.ledger.decide(pod.uid, request, self.now)
+        except LedgerError:
+            return
+        self.did(decision.effects)
+        if decision.persist is not None:
+            self.writes[decision.persist.vm] = decision.persist
+        if decision.persist is not None and decision.persist.before_answer:
+            del self.writes[decision.persist.vm]
+            if not self.carry_out(decision.persist, is_lost=is_lost):
+                return
+        if found.uid == self.api.vms[name(vm)].uid and self.api.vms[name(vm)].has_agent:
+            self.agents[pod.uid] = decision.permit
+
+    # Migrations ---------------------------------------------------------------------------------------------------
+
+    @rule(vm=names, to=st.sampled_from(NODES))
+    def order_to_move(self, vm: str, to: str) -> None:
+        found = self.api.vms.get(name(vm))
+        if found is None or any(each.vm == found.name for each in self.api.migrations.values()):
+            return
+        number = self.api.number()
+        self.api.put_migration(MigrationFacts(name(f"m-{number}"), f"m-{number}", 0, found.name, target=to))
+
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """A migration takes a step: it names its pods (whatever pod has such a name), fails, or is deleted."""
+        if not self.api.migrations:
+            return
+        found = self.api.migrations[data.draw(st.sampled_from(sorted(self.api.migrations, key=str)))]
+        vm = self.api.vms.get(found.vm)
+        if found.phase is MigrationPhase.PENDING and vm is not None:
+            pods = sorted({each.name for each in self.api.pods.values()}, key=str)
+            target = data.draw(st.sampled_from([None, *pods]))
+            running = replace(found, phase=MigrationPhase.RUNNING, source_pod=vm.pod, target_pod=target)
+            self.api.put_migration(running)
+        elif not found.phase.is_over:
+            self.api.put_migration(replace(found, phase=MigrationPhase.FAILED, ended_at=0.0))
+        else:
+            self.api.drop_migration(found.name)
+
+    # What must hold -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        known = {uid: VmTruth(ZERO, permit) for uid, permit in self.agents.items() if uid in self.ledger.claims}
+        assert violations(self.ledger, known) == []
+
+    def teardown(self) -> None:
+        """All is heard and written, and every agent is gone with its VM's label: the objects alone are left."""
+        for vm in list(self.api.vms.values()):
+            self.api.put_vm(replace(vm, has_agent=False, unreadable="", is_bounded=True))
+        for migration in list(self.api.migrations):
+            self.api.drop_migration(migration)
+        while any(self.api.news.values()):
+            for kind in self.api.news:
+                self.hear(kind, 3)
+        for claim in self.ledger.claims.values():
+            assert claim.state in (ClaimState.BOUND, ClaimState.CONFIRMED)
+        assert self.reserved() == self.needed()
+        while self.writes:
+            self.carry_out(self.writes.popitem()[1])
+        self.relist()
+        assert self.reserved() == self.needed()
+        assert violations(self.ledger) == []
+
+    def reserved(self) -> dict[str, Resources]:
+        return {uid: claim.reserved for uid, claim in self.ledger.claims.items() if claim.pod.vm_uid in self.uids()}
+
+    def uids(self) -> set[str]:
+        return {"", *(vm.uid for vm in self.api.vms.values())}
+
+    def needed(self) -> dict[str, Resources]:
+        """What each bound pod needs by the objects alone; pods of deleted VMs keep what they had."""
+        needed = {}
+        for pod in self.api.pods.values():
+            vm = self.api.vms.get(pod.vm) if pod.vm is not None else None
+            if pod.node is None or pod.vm_uid not in self.uids():
+                continue
+            is_run = vm is not None and (pod.has_runner or vm.pod is None)
+            guest = vm.use.at_least(vm.actual or ZERO) + pod.around if vm is not None and is_run else ZERO
+            needed[pod.uid] = guest.at_least(pod.requests)
+        return needed
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)

@@ -1,0 +1,64 @@
+"""The truth of the API, and the news of it that is not delivered yet: one queue for each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+
+from protocol.messages import ObjectName
+from scheduler_plugin.ledger import (
+    MigrationFacts,
+    PodFacts,
+    VmFacts,
+)
+from tests.scheduler_plugin.ledger.fleet import amount
+
+NAMES = ("a", "b", "c")
+NODES = ("n1", "n2")
+names = st.sampled_from(NAMES)
+sizes = st.integers(1, 6).map(amount)
+kinds = st.sampled_from(("vm", "pod", "migration"))
+UNREADABLE = "spec: garbage"
+
+
+@dataclass
+class Api:
+    """What the API holds, and the events that are not delivered yet."""
+
+    version: int = 0
+    vms: dict[ObjectName, VmFacts] = field(default_factory=dict)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    migrations: dict[ObjectName, MigrationFacts] = field(default_factory=dict)
+    news: dict[str, list[object]] = field(default_factory=lambda: {"vm": [], "pod": [], "migration": []})
+
+    def put_vm(self, vm: VmFacts) -> VmFacts:
+        self.version += 1
+        self.vms[vm.name] = replace(vm, version=self.version)
+        self.news["vm"].append(self.vms[vm.name])
+        return self.vms[vm.name]
+
+    def drop_vm(self, vm: ObjectName) -> None:
+        del self.vms[vm]
+        self.news["vm"].append(vm)
+
+    def put_pod(self, pod: PodFacts) -> None:
+        self.pods[pod.uid] = pod
+        self.news["pod"].append(pod)
+
+    def drop_pod(self, uid: str) -> None:
+        del self.pods[uid]
+        self.news["pod"].append(uid)
+
+    def put_migration(self, migration: MigrationFacts) -> None:
+        self.version += 1
+        self.migrations[migration.name] = replace(migration, version=self.version)
+        self.news["migration"].append(self.migrations[migration.name])
+
+    def drop_migration(self, migration: ObjectName) -> None:
+        del self.migrations[migration]
+        self.news["migration"].append(migration)
+
+    def number(self) -> int:
+        self.version += 1
+        return self.version

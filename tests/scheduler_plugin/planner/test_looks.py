@@ -1,0 +1,38 @@
+"""A look is made in steps, so that agents and kube-scheduler are answered in between."""
+
+from __future__ import annotations
+
+from scheduler_plugin.planner import Look, Now, completed
+from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
+
+
+def two_full_nodes() -> PlannerFixture:
+    """n1 and n2 are above their watermarks, n3 is empty."""
+    fixture = PlannerFixture(node("n1"), node("n2"), node("n3", 20))
+    for of, on in (("a", "n1"), ("b", "n1"), ("c", "n2"), ("d", "n2")):
+        fixture.add(of, on, 4)
+    fixture.plan()
+    fixture.now += fixture.policy.settle  # type: ignore[assignment] # an instant and a span are an instant
+    return fixture
+
+
+def look(fixture: PlannerFixture) -> Look:
+    return fixture.planner.plan(fixture.ledger, fixture.policy, RANKING, Now(fixture.now, WALL), min)
+
+
+def test_each_node_is_a_step() -> None:
+    fixture = two_full_nodes()
+    assert len(list(look(fixture))) == 2
+    assert [move.source for move in completed(look(fixture)).moves] == ["n1"]
+
+
+def test_the_cluster_may_change_between_steps() -> None:
+    fixture = two_full_nodes()
+    steps = look(fixture)
+    next(steps)
+    for of in ("a", "b"):
+        fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
+    fixture.fleet.did(fixture.ledger.lose_node("n1"))
+    plan = completed(steps)
+    assert [move.source for move in plan.moves] == ["n2"]
+    assert plan.stuck[0].why == "no VM is on it"

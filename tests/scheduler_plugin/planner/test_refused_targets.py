@@ -1,0 +1,40 @@
+"""The memory of refused targets: by pair, by VM, and bounded."""
+
+from __future__ import annotations
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.planner import RefusedTargets
+from scheduler_plugin.planner.victims import Rest
+from tests.scheduler_plugin.ledger.fleet import name
+
+REST = Rest()
+
+
+def noted(*pairs: tuple[str, str], most: int = 10) -> RefusedTargets:
+    refused = RefusedTargets(most)
+    for second, (vm, node) in enumerate(pairs):
+        refused.note(Ledger(), (name(vm), node), f"full {second}", Instant(float(second)), REST)
+    return refused
+
+
+def by_node(refused: RefusedTargets, vm: str) -> dict[str, tuple[str, int]]:
+    return {node: (known.why, known.failures) for node, known in refused.of(name(vm)).items()}
+
+
+def test_refusals_are_found_by_vm() -> None:
+    refused = noted(("a", "n1"), ("b", "n1"), ("a", "n2"), ("a", "n1"))
+    assert by_node(refused, "a") == {"n1": ("full 3", 2), "n2": ("full 2", 1)}
+    assert by_node(refused, "b") == {"n1": ("full 1", 1)}
+    assert by_node(refused, "c") == {}
+
+
+def test_what_has_been_left_in_peace_is_forgotten_for_its_vm_too() -> None:
+    refused = noted(("a", "n1"), ("b", "n1"))
+    refused.forget_old(Instant(REST.backoff + REST.backoff_most), REST)
+    assert (len(refused), by_node(refused, "a"), by_node(refused, "b")) == (1, {}, {"n1": ("full 1", 1)})
+
+
+def test_of_too_many_the_oldest_is_forgotten_for_its_vm_too() -> None:
+    refused = noted(("a", "n1"), ("a", "n2"), ("b", "n1"), most=2)
+    assert (len(refused), by_node(refused, "a")) == (2, {"n2": ("full 1", 1)})

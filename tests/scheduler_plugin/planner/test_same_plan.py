@@ -1,0 +1,130 @@
+"""What is asked late, once or not at all makes the same plan as asking every VM about every node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.messages import ObjectName
+from protocol.ranking.config import RankingConfig
+from protocol.units import Instant
+from scheduler_plugin.constraints import NodeTerm, NodeTraits, PodConstraints, PodTerm, PodTraits, Requirement, Taint
+from scheduler_plugin.ledger import Ledger, Move
+from scheduler_plugin.placement import stays_below_watermark
+from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
+from scheduler_plugin.planner.drain import DrainPlan, enough
+from scheduler_plugin.planner.places import Places
+from scheduler_plugin.planner.plan import Need
+from scheduler_plugin.planner.targets import Choice, Targets, Traffic
+from scheduler_plugin.planner.victims import least_loaded_first
+from tests.scheduler_plugin.ledger.fleet import LATER, name
+from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
+
+TRAITS = (NodeTraits({"zone": "a"}), NodeTraits({"zone": "b"}), NodeTraits({}, (Taint("gpu", "", "NoSchedule"),)))
+APP = (Requirement("app", "In", ("db",)),)
+KINDS: tuple[tuple[dict[str, Any], PodTraits], ...] = (
+    ({}, PodTraits()),
+    ({"constraints": PodConstraints(node_terms=(NodeTerm((Requirement("zone", "In", ("b",)),)),))}, PodTraits()),
+    ({"constraints": PodConstraints(anti_affinity=(PodTerm("zone", APP),))}, PodTraits({"app": "db"})),
+    ({"stays_because": "not autoscaled"}, PodTraits()),
+)
+VMS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3), st.sampled_from(KINDS)), max_size=6)
+FLEETS = st.lists(st.tuples(st.integers(4, 20), st.booleans(), st.sampled_from(TRAITS), VMS), min_size=1, max_size=5)
+POLICIES = st.builds(
+    MigrationPolicy, out_per_node=st.integers(1, 3), in_per_node=st.integers(1, 2), per_cluster=st.integers(1, 5)
+)
+
+
+class PlainTargets(Targets):
+    """Looks at every node for every VM."""
+
+    def has_place(self, victim: Victim) -> bool:
+        return next(self._taking(victim, victim.size), None) is not None
+
+    def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
+        for victim in victims:
+            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, victim.size)]
+            if large:
+                hindrance = self._places.hindrances(victim.claim, victim.vm)
+                found = (hindrance(name) for name in large)
+                return Counter(f"{victim.vm.name}: {why}" for why in found if why is not None)
+        return Counter()
+
+
+class EagerDrainPlan(DrainPlan):
+    """Asks first which VMs have a place at all."""
+
+    def relieve(
+        self, need: Need, traffic: Traffic, targets: Targets, resting: Mapping[ObjectName, Instant]
+    ) -> Stuck | None:
+        node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
+        if not allowed:
+            return None
+        victims, others = self._victims(need, resting)
+        housed = [victim for victim in victims if targets.has_place(victim)]
+        chosen = housed if need.excess is None else enough(housed, need.excess, lambda _: True)
+        moved = 0
+        for victim in chosen:
+            target = targets.take(node, victim) if moved < allowed else None
+            if target is not None:
+                self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
+                moved += 1
+        if moved:
+            return None
+        reasons = {} if housed else targets.hindrances(victims)
+        why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
+        if victims and not housed:
+            return Stuck(node, f"no node has room below its watermark for any of {len(victims)} VMs that may move{why}")
+        if victims:
+            return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
+        kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))
+        return Stuck(node, f"no VM may move: {kept}" if kept else "no VM is on it")
+
+
+def planned(
+    fixture: PlannerFixture, refused: RefusedTargets, plan: type[DrainPlan], targets: type[Targets]
+) -> tuple[list[Move], list[Stuck | None]]:
+    """What one look at all nodes under pressure comes to."""
+    ledger, policy, now = fixture.ledger, fixture.policy, Now(LATER, WALL)
+    drain, traffic = plan(ledger, policy, now, least_loaded_first), Traffic.of(ledger, policy)
+    places = Places(ledger, fixture.surroundings, refused, LATER)
+    chosen = targets(ledger, traffic, policy, places, Choice(RankingConfig(), min))
+    return drain.moves, [drain.relieve(need, traffic, chosen, {}) for need in needs(ledger)]
+
+
+def needs(ledger: Ledger) -> list[Need]:
+    books = [ledger.nodes[each] for each in sorted(ledger.strained)]
+    return [
+        Need(
+            book,
+            (book.room, book.unmet, book.migrating),
+            book.pressure.excess if book.room.is_open else None,
+            LATER,
+            None,
+        )
+        for book in books
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(FLEETS, POLICIES, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 4)), max_size=4))
+def test_the_plan_is_the_one_of_asking_every_vm_about_every_node(
+    fleet: list[tuple[int, bool, NodeTraits, list[tuple[int, int, tuple[dict[str, Any], PodTraits]]]]],
+    policy: MigrationPolicy,
+    refusals: list[tuple[int, int, int]],
+) -> None:
+    nodes = [node(f"n{at}", total, is_open=is_open) for at, (total, is_open, _, _) in enumerate(fleet)]
+    fixture = PlannerFixture(*(replace(each, traits=fleet[at][2]) for at, each in enumerate(nodes)), policy=policy)  # type: ignore[type-var]
+    for at, (_, _, _, vms) in enumerate(fleet):
+        for number, (size, load, (facts, traits)) in enumerate(vms):
+            fixture.add(f"v{at}-{number}", f"n{at}", size, load=load / 2, facts=facts, pod={"traits": traits})
+    refused = RefusedTargets()
+    for at, number, target in refusals:
+        refused.note(fixture.ledger, (name(f"v{at}-{number}"), f"n{target}"), "full", LATER, Rest())
+    expected = planned(fixture, refused, EagerDrainPlan, PlainTargets)
+    assert planned(fixture, refused, DrainPlan, Targets) == expected

@@ -1,0 +1,46 @@
+"""The policy for memory beside a real guest, on a small scale: what a database needs is found and given back (B.16)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.config import read_policy
+from agent.core.policy import Policy
+from protocol.units import Bytes
+from scripts.bench.memory_bench import loaded
+from scripts.bench.memory_database import Database
+from scripts.bench.memory_follower import Follower
+from scripts.bench.memory_guest import MIB, GuestSizes, memory_guest
+
+pytestmark = pytest.mark.vm
+
+SIZES = GuestSizes(Bytes(384 * MIB), Bytes(1024 * MIB), Bytes(32 * MIB))
+SCALE = 2
+GIVEN_BACK = Bytes(96 * MIB)
+"""More than a step that is tried under load."""
+LOAD, IDLE = 60, 120.0
+QUICK = """
+smoothing: {memory: [hold: {window: 10s}]}
+memory: {cache: {watch: 18s, retry: 10m, longest: 1h, step: 0.2, idleAfter: 20s, remember: 4h, idleShare: 0.4}}
+timing: {stale: 20s}
+"""
+"""Short times and wide steps, for an emulated guest that reading its metrics keeps busy."""
+
+
+async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_load_ends(tmp_path: Path) -> None:
+    async with memory_guest(tmp_path, SIZES) as guest:
+        database = Database(guest, SCALE, tmp_path)
+        await database.make()
+        await database.warm()
+        await guest.throttle(400)
+        follower = Follower(guest, read_policy(QUICK, Policy()), print)
+        await loaded(follower, database, LOAD)
+        rest = follower.size
+        assert database.size < rest <= Bytes(704 * MIB)
+        assert (await database.measure(10)).missed < 0.2
+        async with asyncio.timeout(IDLE):
+            while (await guest.guest.state()).mem > rest - GIVEN_BACK:
+                await follower.follow(1)
