@@ -24,6 +24,7 @@ from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
+from protocol.floors import decode_floor
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
@@ -44,8 +45,9 @@ from scheduler_plugin.expander.settings import SettingsError as ExpanderError
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
 from scheduler_plugin.settings.document import SettingsError, parse_settings
-from tests.fuzz import samples
+from tests.fuzz import group_objects, samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
+from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.objects import token_text
 
 GIB: Final = Bytes(1024**3)
@@ -155,6 +157,10 @@ def _qemu(body: bytes) -> object:
     return transfer_info(parse_report(read_object(body)))
 
 
+def _configuration(body: bytes) -> object:
+    return group_objects.configuration(read_object(body))
+
+
 def _load(text: str) -> object:
     return parse_recording(text, repeat=True)
 
@@ -201,6 +207,12 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("label selector", texts(b"a=b,c in (d, e),!f,g"), as_text(parse_labels), (ApiError,), 3),
     Target("answer of QEMU", documents(samples.QEMU), _qemu, (UnreadableAnswerError, GuestError), 3),
     Target("recording of a load", texts(b"seconds,cpu,mem\n0,1,1Gi\n5,2,2Gi\n"), as_text(_load), (LoadError,), 2),
+    Target("floor annotation", documents(group_objects.FLOOR), as_text(decode_floor), (ValueError,), 4),
+    Target("Tortoise", objects(group_objects.TORTOISE), partial(_object, group_objects.tortoise), UNREADABLE, 10),
+    Target("HPA of a Tortoise", objects(group_objects.HPA), partial(_object, group_objects.hpa), UNREADABLE[:1], 4),
+    Target("Hvpa", objects(*group_objects.HVPAS), partial(_object, group_objects.hvpa), UNREADABLE, 8),
+    Target("VirtualMachineGroup", objects(shop()), partial(_object, group_objects.vm_group), UNREADABLE, 8),
+    Target("Tortoise's settings", documents(group_objects.CONFIGURATION), _configuration, UNREADABLE, 4),
     Target("credential plug-in", documents({"status": {"token": "t"}}), read_exec_credential, (KubeconfigError,), 2),
 )
 # fmt: on
