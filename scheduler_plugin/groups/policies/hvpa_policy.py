@@ -26,7 +26,8 @@ Span = tuple[int, int]
 class HvpaPolicy:
     """``GroupPolicy`` of Hvpas. What was read of one generation of an object is kept: reading takes its time."""
 
-    def __init__(self) -> None:
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._remembered = remembered
         self._read: dict[str, tuple[int, Hvpa]] = {}
 
     @property
@@ -67,7 +68,7 @@ class HvpaPolicy:
             found = decode(group)
         except HvpaError as error:
             raise InvalidSpecError(str(error)) from None
-        if len(self._read) >= REMEMBERED:
+        if len(self._read) >= self._remembered:
             self._read.clear()
         self._read[uid] = (generation, found)
         return found

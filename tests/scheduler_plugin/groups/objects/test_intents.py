@@ -1,0 +1,74 @@
+"""A scaling in status: what is left of it, what was overtaken, and that it reads as it was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.workload import Container, Decision, ResourceList, Workload
+from scheduler_plugin.groups.objects.intents import Intent, Progress, intent_of, progress, read_intent, write_intent
+from scheduler_plugin.groups.objects.pod_sizes import resize_pod
+
+AT = "2026-01-01T00:00:00Z"
+
+
+def app(cpu: int | None, memory: int | None = None) -> Container:
+    cores, size = None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory)
+    return Container("app", ResourceList(cores, size))
+
+
+def workload(replicas: int = 3, cpu: int = 500) -> Workload:
+    return Workload(replicas, containers=(app(cpu, 7),))
+
+
+BOTH = Intent(AT, (3, 5), (app(500),), (app(900),), {"minReplicas": 2})
+
+
+def test_a_decision_becomes_an_intent_only_where_it_changes_something() -> None:
+    assert intent_of(Decision(5, (app(900),)), workload(), AT, {"minReplicas": 2}) == BOTH
+    assert intent_of(Decision(3, (app(500),)), workload(), AT, {}) is None
+    assert intent_of(Decision(containers=(Container("other", ResourceList(MilliCpu(1))),)), workload(), AT, {}) is None
+    assert intent_of(Decision(), workload(), AT, {"metrics": []}) == Intent(AT, hpa={"metrics": []})
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        (workload(), Progress(5, (app(900),))),
+        (workload(5), Progress(None, (app(900),))),
+        (workload(3, 900), Progress(5)),
+        (workload(5, 900), Progress()),
+        (workload(4), Progress(is_overtaken=True)),
+        (workload(3, 700), Progress(is_overtaken=True)),
+        (Workload(3), Progress(is_overtaken=True)),
+    ],
+)
+def test_what_is_done_is_not_repeated_and_what_another_wrote_ends_it(now: Workload, left: Progress) -> None:
+    assert progress(BOTH, now) == left
+
+
+@pytest.mark.parametrize("intent", [BOTH, Intent(AT, (1, 2)), Intent(AT, None, (app(None),), (app(1, 2),))])
+def test_it_reads_as_it_was_written(intent: Intent) -> None:
+    assert read_intent({"intent": write_intent(intent)}) == intent
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{}, {"intent": 7}, {"intent": {"containers": [{"to": {"resources": {"requests": {"cpu": "much"}}}}]}}],
+)
+def test_one_that_cannot_be_read_is_none(status: Json) -> None:
+    assert read_intent(status) is None
+
+
+def test_it_says_in_words_what_changes() -> None:
+    assert str(BOTH) == "replicas 3 → 5; app: requests cpu 500m → 900m; HPA minReplicas 2"
+    assert str(Intent(AT, None, (app(None),), (app(1000),))) == "app: requests cpu none → 1"
+    assert str(Intent(AT, hpa={"metrics": []})) == "HPA metrics"
+    assert (BOTH.grows, Intent(AT, None, (app(2),), (app(1),)).grows) == (True, False)
+
+
+def test_a_pod_that_has_ended_is_not_resized() -> None:
+    pod: Json = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}]}, "status": {"phase": "Failed"}}
+    assert resize_pod(pod, (app(1),)) is None
+    assert resize_pod({**pod, "status": {}}, (app(1),)) is not None

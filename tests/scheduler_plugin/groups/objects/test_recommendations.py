@@ -1,0 +1,75 @@
+"""What an HPA and a VPA recommend, as the API has it, and how ours are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.workload import (
+    ContainerRecommendation,
+    HorizontalRecommendation,
+    ResourceList,
+    VerticalRecommendation,
+)
+from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, scales, why_blind
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+
+
+def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:
+    listed = [
+        {"type": kind, "status": status, "reason": reason, "message": "so it is"}
+        for kind, (status, reason) in conditions.items()
+    ]
+    status: Json = {"desiredReplicas": desired, "conditions": listed}
+    return {"spec": {"maxReplicas": 5}, "status": status}
+
+
+def test_an_hpa_says_how_many_and_whether_it_would_have_more() -> None:
+    assert horizontal_of(hpa()) == HorizontalRecommendation(4, 1, 5)
+    limited = hpa(5, ScalingActive=("True", "ValidMetricFound"), ScalingLimited=("True", "TooManyReplicas"))
+    assert horizontal_of(limited) == HorizontalRecommendation(5, 1, 5, limited=True)
+    least = {**hpa(), "spec": {"minReplicas": 2, "maxReplicas": 5}}
+    assert horizontal_of(least) == HorizontalRecommendation(4, 2, 5)
+
+
+def test_an_hpa_that_has_not_looked_or_sees_nothing_recommends_nothing() -> None:
+    blind = hpa(4, ScalingActive=("False", "FailedGetResourceMetric"))
+    assert (horizontal_of(blind), why_blind(blind)) == (None, "FailedGetResourceMetric: so it is")
+    assert (horizontal_of({"spec": {"maxReplicas": 5}}), why_blind(hpa())) == (None, "")
+    assert horizontal_of({**hpa(), "spec": {}}) is None
+    assert why_blind(hpa(4, AbleToScale=("True", "ReadyForNewScale"))) == ""
+
+
+def test_an_hpa_of_ours_scales_the_group_itself() -> None:
+    group: Json = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "metadata": {"name": "web"}}
+    spec = hpa_spec({"maxReplicas": 3}, group)
+    reference = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "name": "web"}
+    assert spec == {"minReplicas": 1, "maxReplicas": 3, "scaleTargetRef": reference}
+    assert scales({"spec": spec}) == ("autoscaling.k8s.io", "Hvpa", "web")
+
+
+def vpa(target: Json, **conditions: str) -> Json:
+    listed = [{"type": kind, "status": status} for kind, status in conditions.items()]
+    row: Json = {"containerName": "app", "target": target, "upperBound": {"memory": "2Gi"}}
+    return {"status": {"conditions": listed, "recommendation": {"containerRecommendations": [row]}}}
+
+
+def test_a_vpa_says_how_large_each_container_should_be() -> None:
+    row = ContainerRecommendation("app", ResourceList(MilliCpu(250)), upper=ResourceList(memory=Bytes(2 * 1024**3)))
+    assert vertical_of(vpa({"cpu": "250m"}, RecommendationProvided="True")) == VerticalRecommendation((row,))
+
+
+def test_a_vpa_that_doubts_or_is_silent_recommends_nothing() -> None:
+    assert vertical_of({}) is None
+    assert vertical_of(vpa({"cpu": "1"}, LowConfidence="True")) is None
+    with pytest.raises(ValueError, match=r"containerRecommendations\[0\].target.cpu"):
+        vertical_of(vpa({"cpu": "a lot"}))
+
+
+def test_a_vpa_of_ours_changes_nothing() -> None:
+    spec = vpa_spec({"updatePolicy": {"minReplicas": 2, "updateMode": "Auto"}}, {"kind": "Deployment", "name": "web"})
+    assert spec == {
+        "updatePolicy": {"minReplicas": 2, "updateMode": "Off"},
+        "targetRef": {"kind": "Deployment", "name": "web"},
+    }

@@ -1,0 +1,132 @@
+"""What can be scaled, read as a workload and written back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.resources import DEPLOYMENTS, VIRTUAL_MACHINES, VM_GROUPS
+from protocol.names import ANNOTATION_BOUNDS
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload
+from scheduler_plugin.groups.objects.targets import (
+    TARGET_KINDS,
+    VM_CONTAINER,
+    InvalidTargetError,
+    achievable,
+    read_reference,
+    resize,
+    scale,
+    selector_of,
+    workload_of,
+)
+
+DEPLOYMENT = TARGET_KINDS["apps", "Deployment"]
+VM = TARGET_KINDS["vm.neon.tech", "VirtualMachine"]
+GROUP = TARGET_KINDS["autoscaling.neon.tech", "VirtualMachineGroup"]
+GIB = 1024**3
+
+WEB: Json = {
+    "metadata": {"namespace": "default", "name": "web", "resourceVersion": "7"},
+    "spec": {
+        "replicas": 3,
+        "selector": {"matchLabels": {"b": "2", "a": "1"}},
+        "template": {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1", "gpu": "1"}}}]}},
+    },
+    "status": {"readyReplicas": 2},
+}
+DB: Json = {
+    "metadata": {"namespace": "default", "name": "db", "resourceVersion": "7"},
+    "spec": {
+        "guest": {
+            "cpus": {"min": 1, "use": 2, "max": 4},
+            "memorySlotSize": "1Gi",
+            "memorySlots": {"min": 1, "use": 2, "max": 8},
+        }
+    },
+    "status": {"phase": "Running"},
+}
+
+
+def vm_container(cpu: int | None = None, memory: int | None = None) -> tuple[Container, ...]:
+    cores, size = None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory)
+    return (Container(VM_CONTAINER, ResourceList(cores, size)),)
+
+
+def test_a_deployment_is_its_replicas_and_the_requests_of_its_template() -> None:
+    app = Container("app", ResourceList(MilliCpu(1000)))
+    assert workload_of(WEB, DEPLOYMENT) == Workload(3, 2, (app,))
+    assert selector_of(WEB) == "a=1,b=2"
+
+
+def test_what_says_no_replicas_has_one() -> None:
+    assert workload_of({"spec": {}}, DEPLOYMENT) == Workload(1)
+    assert workload_of({"spec": {"replicas": "many"}}, DEPLOYMENT) == Workload(1)
+
+
+def test_a_vm_is_one_replica_that_requests_the_least_of_its_bounds() -> None:
+    assert workload_of(DB, VM) == Workload(1, 1, vm_container(1000, GIB))
+
+
+def test_a_group_of_vms_has_replicas_and_no_containers() -> None:
+    found: Json = {"spec": {"replicas": 2}, "status": {"readyReplicas": 1, "selector": "x=y"}}
+    assert (workload_of(found, GROUP), selector_of(found)) == (Workload(2, 1), "x=y")
+
+
+def test_what_cannot_be_read_is_said_with_the_field() -> None:
+    broken = {**WEB, "spec": {"template": {"spec": {"containers": [{"resources": {"limits": {"memory": "much"}}}]}}}}
+    with pytest.raises(InvalidTargetError, match=r"default/web: spec.template.spec.containers\[0\].*limits.memory"):
+        workload_of(broken, DEPLOYMENT)
+    with pytest.raises(InvalidTargetError, match="VirtualMachine default/db"):
+        workload_of({**DB, "spec": {}}, VM)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ({"apiVersion": "apps/v1", "kind": "Deployment"}, "ref.name: expected the name"),
+        ({"apiVersion": "v1", "kind": "Pod", "name": "x"}, "expected one of apps/v1 Deployment, .*got 'v1 Pod'"),
+        ({"kind": "Deployment", "name": "x"}, "got 'Deployment'"),
+    ],
+)
+def test_a_reference_names_a_kind_that_can_be_scaled(reference: Json, said: str) -> None:
+    with pytest.raises(InvalidTargetError, match=said):
+        read_reference(reference, "ref")
+
+
+def test_replicas_go_through_scale_for_the_version_that_was_read() -> None:
+    write = scale(WEB, DEPLOYMENT, 5)
+    assert write.path == DEPLOYMENTS.path("default", "web", "scale")
+    assert write.guarded_body == {"spec": {"replicas": 5}, "metadata": {"resourceVersion": "7"}}
+    group = scale({"metadata": {"name": "g", "namespace": "default"}}, GROUP, 2)
+    assert group.path == VM_GROUPS.path("default", "g", "scale")
+
+
+def test_requests_go_into_the_template_by_the_container_name() -> None:
+    sizes = (Container("app", ResourceList(MilliCpu(500)), ResourceList(memory=Bytes(GIB))),)
+    write = resize(WEB, DEPLOYMENT, sizes)
+    resources = {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
+    template = {"spec": {"containers": [{"name": "app", "resources": resources}]}}
+    assert (write.body, write.merges_lists) == ({"spec": {"template": template}}, True)
+    assert achievable(WEB, DEPLOYMENT, sizes) == sizes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "least", "bounds"),
+    [
+        (vm_container(2000, 3 * GIB + 1), vm_container(2000, 4 * GIB), {"cpu": "2", "mem": "4Gi"}),
+        (vm_container(9000), vm_container(4000), {"cpu": "4", "mem": "1Gi"}),
+        (vm_container(memory=99 * GIB), vm_container(memory=8 * GIB), {"cpu": "1", "mem": "8Gi"}),
+        ((Container("sidecar"),), (), {"cpu": "1", "mem": "1Gi"}),
+    ],
+)
+def test_a_vm_gets_bounds_in_whole_slots_within_its_spec(
+    wanted: tuple[Container, ...], least: tuple[Container, ...], bounds: Json
+) -> None:
+    write = resize(DB, VM, wanted)
+    annotation = child(write.body, "metadata", "annotations")[ANNOTATION_BOUNDS]
+    assert isinstance(annotation, str)
+    assert json.loads(annotation) == {"min": bounds, "max": {"cpu": "4", "mem": "8Gi"}}
+    assert (achievable(DB, VM, wanted), write.resource) == (least, VIRTUAL_MACHINES)

@@ -1,0 +1,136 @@
+"""What is judged of a group where something is wrong, or was left behind by another version of the program."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from protocol.kubernetes.objects import Json, JsonObject, items, text
+from protocol.kubernetes.resources import HVPAS, Resource
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.objects.targets import TargetRef
+from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy, overlaps
+from scheduler_plugin.groups.policies.judgement import Judgement, judge
+from scheduler_plugin.groups.policies.notices import refused, stopped, stopped_because
+from scheduler_plugin.groups.policies.policy import Arrangement, InvalidSpecError, Ruling, Situation
+from scheduler_plugin.groups.policies.registry import every_policy
+from scheduler_plugin.groups.policies.tortoise_policy import TortoisePolicy
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WEB = TargetRef("apps", "Deployment", "web")
+
+
+def deployment(cpu: str = "1", **metadata: str) -> Json:
+    container = {"name": "app", "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "metadata": {"namespace": "default", "name": "web", **metadata},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [container]}}},
+    }
+
+
+def hvpa(uid: str = "u-1", generation: int = 1, **spec: object) -> Json:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    metadata = {"namespace": "default", "name": "group", "uid": uid, "generation": generation}
+    return {"metadata": metadata, "spec": {"vpaTemplate": {}, "targetRef": target, **spec}}
+
+
+class Refusing:
+    """A policy that finds what it cannot use only when it decides."""
+
+    kind: Resource = HVPAS
+
+    def arrangement(self, group: JsonObject) -> Arrangement:
+        return Arrangement(WEB)
+
+    def rule(self, situation: Situation) -> Ruling:
+        raise InvalidSpecError("spec.mode: expected another")
+
+
+def reason(found: Judgement) -> str:
+    assert found.problem is not None
+    assert (found.upkeep, found.intent, found.inbox) == ((), None, None)
+    (able,) = (each for each in items(found.status, "conditions") if text(each, "type") == "AbleToScale")
+    assert (text(able, "status"), text(able, "message")) == ("False", found.problem.message)
+    return found.problem.reason
+
+
+def test_a_target_that_leaves_or_cannot_be_read_is_not_scaled() -> None:
+    policy, arrangement = Refusing(), Arrangement(WEB)
+    leaving = deployment(deletionTimestamp="2026-01-01T00:00:00Z")
+    assert reason(judge(policy, Facts(hvpa(), arrangement, target=leaving), NOW)) == "TargetLeaving"
+    assert reason(judge(policy, Facts(hvpa(), arrangement, target=deployment("much")), NOW)) == "TargetUnreadable"
+    assert reason(judge(policy, Facts(hvpa(), arrangement, target=deployment()), NOW)) == "InvalidSpec"
+
+
+def test_an_intent_is_given_up_where_nothing_may_be_scaled() -> None:
+    status: Json = {"intent": {"at": "2026-01-01T00:00:00Z", "replicas": {"from": 1, "to": 2}}, "mode": "Mixed"}
+    found = judge(Refusing(), Facts({**hvpa(), "status": status}, Arrangement(WEB)), NOW)
+    assert ("intent" in found.status, found.status["mode"]) == (False, "Mixed")
+
+
+def test_sizes_that_cannot_be_read_never_were() -> None:
+    policy = HvpaPolicy()
+    sizes = [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]
+    group = {**hvpa(updateMode="inPlace"), "status": {"sizes": {"inPlace": sizes, "template": sizes}}}
+    found = judge(policy, Facts(group, policy.arrangement(group), target=deployment()), NOW)
+    assert (found.sizes, "sizes" in found.status) == ((), False)
+
+
+def test_the_same_facts_give_the_same_judgement() -> None:
+    policy, group = HvpaPolicy(), hvpa()
+    facts = Facts(group, policy.arrangement(group), target=deployment())
+    assert judge(policy, facts, NOW) == judge(HvpaPolicy(), facts, NOW)
+
+
+def test_what_was_read_of_a_generation_is_read_once_and_forgotten_in_time() -> None:
+    policy = HvpaPolicy(remembered=1)
+    first = policy.arrangement(hvpa())
+    assert policy.arrangement(hvpa(scaleUpDelay="soon")) == first
+    with pytest.raises(InvalidSpecError, match="scaleUpDelay"):
+        policy.arrangement(hvpa(generation=2, scaleUpDelay="soon"))
+    policy.arrangement(hvpa("u-2"))
+    with pytest.raises(InvalidSpecError, match="scaleUpDelay"):
+        policy.arrangement(hvpa(scaleUpDelay="soon"))
+
+
+def test_a_target_that_no_policy_can_scale_is_refused() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "name": "x"}
+    tortoise = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": pod}}}
+    with pytest.raises(InvalidSpecError, match="expected one of apps/v1 Deployment"):
+        HvpaPolicy().arrangement(hvpa(targetRef=pod))
+    with pytest.raises(InvalidSpecError, match="expected one of apps/v1 Deployment"):
+        TortoisePolicy(Configuration).arrangement(tortoise)
+    with pytest.raises(InvalidSpecError):
+        TortoisePolicy(Configuration).arrangement({"spec": 7})
+
+
+def test_a_vpa_that_cannot_be_read_counts_as_silent_for_a_tortoise() -> None:
+    row = {"containerName": "app", "target": {"cpu": "a lot"}}
+    vpa: Json = {"status": {"recommendation": {"containerRecommendations": [row]}}}
+    target = {"kind": "Deployment", "name": "web"}
+    tortoise: Json = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": target}}}
+    policy = TortoisePolicy(Configuration)
+    facts = Facts(tortoise, policy.arrangement(tortoise), target=deployment(), vpa=vpa)
+    found = judge(policy, facts, NOW)
+    (active,) = (each for each in items(found.status, "conditions") if text(each, "type") == "ScalingActive")
+    assert (text(active, "status"), "target.cpu" in text(active, "message")) == ("False", True)
+
+
+def test_notices_are_made_once_and_say_what_is_wrong() -> None:
+    group = hvpa()
+    found = judge(Refusing(), Facts(group, None, "spec: expected more"), NOW)
+    event = stopped(HVPAS, group, found)
+    assert event is not None
+    assert (event.reason, event.note) == ("InvalidSpec", "spec: expected more")
+    said = {**group, "status": found.status}
+    assert stopped(HVPAS, said, judge(Refusing(), Facts(said, None, "spec: expected more"), NOW)) is None
+    assert (stopped_because(said), stopped_because(group)) == ("InvalidSpec", "")
+    (condition,) = items(refused(group, "forbidden", 0.0), "conditions")
+    assert (condition["type"], condition["message"]) == ("TargetWritable", "forbidden")
+
+
+def test_every_kind_has_its_policy_and_intervals_that_touch_overlap() -> None:
+    assert [policy.kind.kind for policy in every_policy(Configuration)] == ["Hvpa", "Tortoise"]
+    assert list(overlaps([(1, 2), (3, 4)])) == []
