@@ -74,6 +74,9 @@ LABEL_GROUP: Final = "autoscaling.neon.tech/group"
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"
 """On a VirtualMachine of a group and its pod: ``primary`` or ``replica``."""
 
+ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
+"""On a VerticalPodAutoscaler: the histograms of use from which our own recommender recommends."""
+
 ANNOTATION_DRAINING: Final = "autoscaling.neon.tech/draining-since"
 """On a VirtualMachine of a group: since when it has been about to leave, in RFC 3339."""
 

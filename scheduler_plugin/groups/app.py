@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.resources import VM_GROUPS, Resource
+from protocol.kubernetes.resources import HVPAS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -15,6 +15,7 @@ from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
+from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
 from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.lease import Leadership
@@ -40,6 +41,11 @@ class InForce:
         """How often every group is looked at."""
         return Seconds(self.settings.interval_seconds)
 
+    @property
+    def recommends(self) -> bool:
+        """Whether recommendations for VMs are ours to make."""
+        return self.settings.recommender == "agents"
+
 
 @dataclass(slots=True)
 class Program:
@@ -51,6 +57,7 @@ class Program:
     in_force: InForce
     controllers: dict[str, GroupController] = field(default_factory=dict)
     vm_groups: VmGroupController | None = None
+    recommender: VmRecommender | None = None
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
         """Works until cancelled; gives the Lease back where that can still be said."""
@@ -63,6 +70,9 @@ class Program:
                     tasks.create_task(controller.run())
                 if self.vm_groups is not None:
                     tasks.create_task(self.vm_groups.run())
+                if self.recommender is not None:
+                    hvpas = self.controllers[HVPAS.kind].policy
+                    tasks.create_task(self.recommender.run(hvpas, lambda: self.in_force.recommends))
         finally:
             await self.leadership.release()
 
@@ -121,4 +131,5 @@ def assemble(
         program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
     if agents is not None:
         program.vm_groups = VmGroupController(context, agents)
+        program.recommender = VmRecommender(context, surroundings, agents)
     return program

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -47,11 +47,13 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest.
 
-    ``tortoise`` is the global configuration of all Tortoises, in upstream's names.
+    ``recommender``: ``agents`` recommends for Hvpas of VMs from what the agents say, where the cluster has no HPA
+    controller and no VPA recommender. ``tortoise`` is the global configuration of all Tortoises, in upstream's names.
     """
 
     lease: LeaseSettings = LeaseSettings()
     interval_seconds: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
+    recommender: Literal["cluster", "agents"] = "cluster"
     tortoise: dict[str, Any] = {}
 
     def configuration(self) -> Configuration:

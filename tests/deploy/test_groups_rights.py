@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS
 from tests.deploy.test_rights import Right, granted, right
-from tests.scheduler_plugin.groups.program import test_in_place, test_tortoise
+from tests.scheduler_plugin.groups.program import test_in_place, test_tortoise, test_vm_recommender
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
@@ -70,8 +70,18 @@ async def of_vm_groups() -> set[Right]:
         return rights(run.cluster)
 
 
+async def of_recommender() -> set[Right]:
+    async with test_vm_recommender.recommending() as run:
+        await run.cluster.make(VIRTUAL_MACHINES, test_in_place.VM)
+        run.databases.busy = {"db": 3.0}
+        hpa = "spec:\n  hpaTemplate: {maxReplicas: 1}"
+        await run.cluster.make(HVPAS, test_vm_recommender.OF_VM.replace("spec:", hpa))
+        await run.pass_time(16)
+        return rights(run.cluster)
+
+
 async def test_the_groups_program_may_do_what_it_does() -> None:
     may = granted("ClusterRole", "autoscaling-groups") | granted("Role", "autoscaling-groups")
-    does = await of_hvpas() | await of_pods() | await of_tortoises() | await of_vm_groups()
+    does = await of_hvpas() | await of_pods() | await of_tortoises() | await of_vm_groups() | await of_recommender()
     assert sorted(does - may) == []
     assert sorted(may - does - SPARED) == []

@@ -90,8 +90,14 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> Progra
 
 
 def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> Program:
-    """The process that runs groups; it knows the cluster as the scheduler does."""
+    """The process that runs groups; it knows the cluster as the scheduler does.
+
+    It recommends for groups of VMs itself: a local cluster has no HPA controller and no VPA recommender.
+    """
+    if not folder.groups_settings.exists():
+        folder.groups_settings.write_text("recommender: agents\n")
     arguments = [
+        *("--settings", str(folder.groups_settings)),
         *("--kubeconfig", str(folder.control_kubeconfig)),
         f"--listen={host}:{network.port_for(GROUPS_PORT)}",
         f"--agents-port={network.port_for(AGENT_PORT)}",

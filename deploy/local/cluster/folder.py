@@ -60,6 +60,11 @@ class ClusterFolder:
         return self.root / "scheduler.yaml"
 
     @property
+    def groups_settings(self) -> Path:
+        """The settings of the groups' program; a change takes effect at once."""
+        return self.root / "groups.yaml"
+
+    @property
     def extender_token(self) -> Path:
         """The token that the scheduling loop shows to the scheduler's extender."""
         return self.root / EXTENDER_TOKEN

@@ -52,10 +52,6 @@ class Cache:
         """One object; None where there is none."""
         return self.objects(kind).get(name)
 
-    def unreadable(self, kind: Resource) -> Mapping[ObjectName, str]:
-        """Why objects of a kind cannot be decoded at all."""
-        return {name: found.reason for name, found in self._informers[kind].unreadable.items()}
-
     def listen(self, kind: Resource, listener: Listener) -> None:
         """Calls ``listener`` with every later change of an object of that kind."""
         self._listeners.setdefault(kind, []).append(listener)

@@ -25,7 +25,6 @@ from protocol.kubernetes.resources import (
     VM_GROUPS,
     Resource,
 )
-from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
@@ -165,8 +164,3 @@ def _least(vm: VirtualMachine, requests: ResourceList) -> Resources:
 
 def _bound(size: Resources) -> Json:
     return {"cpu": size.cpu.quantity(), "mem": size.mem.quantity()}
-
-
-def target_name(reference: TargetRef, namespace: str) -> ObjectName:
-    """Where the target is."""
-    return ObjectName(namespace, reference.name)

@@ -73,6 +73,8 @@ def _looked_at(facts: Facts) -> Found:
         raise StopError("TargetLeaving", f"{reference} is being deleted")
     if facts.rival:
         raise StopError("TargetTaken", f"{reference} is scaled by {facts.rival}, which is older")
+    if child(facts.target, "spec", "scaling"):
+        raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:
         raise StopError(
             "ForeignAutoscaler", f"{reference} is scaled by HorizontalPodAutoscaler {', '.join(facts.others)} too"

@@ -44,9 +44,9 @@ class Story:
         self._booted = 0
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, way: Connection | None = None) -> Program:
+    async def start(self, way: Connection | None = None, settings: GroupsSettings | None = None) -> Program:
         """One more process of the program."""
-        settings = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+        settings = settings or GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
         way = way or self.cluster.connection()
         identity = f"process-{len(self._tasks)}"
         program = assemble(way, self.clock, settings, identity, self.databases)

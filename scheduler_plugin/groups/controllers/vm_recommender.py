@@ -1,0 +1,118 @@
+"""Recommends for Hvpas whose targets are VMs, from what their agents say, where the cluster has nobody who does (S1.1).
+
+Rules that hold here:
+
+- It writes what an HPA controller and a VPA recommender would write, into the same status: policies cannot tell.
+- It runs only where the settings say so (``recommender: agents``): a status has one writer.
+- Histories of use stand in an annotation of the VPA, so that a restart forgets nothing; what was desired in the last
+  minutes is forgotten, as an HPA controller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Final, Never
+
+from protocol.kubernetes.conditions import stamped
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, version_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.timestamps import timestamp
+from protocol.names import ANNOTATION_USE_HISTORY
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.groups.controllers.group_controller import GroupsContext
+from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.surroundings import Surroundings
+from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
+from scheduler_plugin.groups.core.recommender.horizontal import Desires
+from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
+from scheduler_plugin.groups.core.recommender.vertical import observed
+from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
+from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, Shape
+from scheduler_plugin.groups.objects.vm_use import VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
+from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.policies.facts import Facts
+from scheduler_plugin.groups.policies.policy import GroupPolicy
+
+LOG: Final = logging.getLogger("autoscale.groups")
+
+HISTORY: Final = "containers"
+
+
+class VmRecommender:
+    """The recommender of one process."""
+
+    def __init__(self, context: GroupsContext, surroundings: Surroundings, agents: MemberAgents) -> None:
+        self._context = context
+        self._surroundings = surroundings
+        self._agents = agents
+        self._desires: dict[str, Desires] = {}
+
+    async def run(self, policy: GroupPolicy, is_on: Callable[[], bool]) -> Never:
+        """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
+        await self._context.cache.synced.wait()
+        while True:
+            if is_on() and self._context.writer.leadership.leads:
+                for group in list(self._context.cache.objects(policy.kind).values()):
+                    await self._look_at(policy, group)
+            await self._context.clock.sleep(self._context.interval())
+
+    async def _look_at(self, policy: GroupPolicy, group: JsonObject) -> None:
+        try:
+            await self._recommend(self._surroundings.facts(policy, group))
+        except (ApiError, NotLeadingError) as error:
+            LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
+
+    async def _recommend(self, facts: Facts) -> None:
+        if facts.arrangement is None or facts.target is None:
+            return
+        reference = facts.arrangement.target
+        if TARGET_KINDS[reference.group, reference.kind].shape is Shape.TEMPLATE:
+            return
+        vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
+        busy = await asyncio.gather(*(self._agents.busy_cores(vm) for vm in vms))
+        found = list(uses(vms, {uid_of(vm): cores for vm, cores in zip(vms, busy, strict=True)}))
+        if facts.hpa is not None:
+            await self._horizontal(facts.hpa, found)
+        if facts.vpa is not None:
+            await self._vertical(facts.vpa, found)
+
+    async def _horizontal(self, hpa: JsonObject, found: list[VmUse]) -> None:
+        known = self._desires.get(uid_of(hpa), Desires())
+        now, replicas = self._context.clock.wall(), [each.replica for each in found]
+        said, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(found), lambda _: replicas, known, now)
+        await self._write(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), said))
+
+    async def _vertical(self, vpa: JsonObject, found: list[VmUse]) -> None:
+        if all(each.busy is None for each in found):
+            return
+        history = decode_history(_kept(vpa), HISTORY)
+        after = observed(history, VM_CONTAINER, [each.amounts for each in found], self._context.clock.wall())
+        said = vertical(after, len(found))
+        if said is None:
+            return
+        kept = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
+        body: Json = {"metadata": {"annotations": {ANNOTATION_USE_HISTORY: kept}}}
+        written = await self._context.writer.do(Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body))
+        await self._write(VERTICAL_AUTOSCALERS, written, vpa_status(said))
+
+    async def _write(self, kind: Resource, about: JsonObject, status: Json) -> None:
+        """Writes the parts of the status that differ."""
+        wanted = stamped(status, timestamp(self._context.clock.wall()))
+        known = {name: value for name, value in child(about, "status").items() if name in wanted}
+        if patch := difference(known, wanted):
+            body: Json = {"status": patch}
+            write = Write("recommendation", kind, name_of(about), body, "status", version_of(about))
+            self._context.cache.learn(kind, await self._context.writer.do(write))
+
+
+def _kept(vpa: JsonObject) -> Json:
+    """What the annotation holds; nothing where it cannot be read."""
+    try:
+        found = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

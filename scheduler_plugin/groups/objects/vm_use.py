@@ -1,0 +1,123 @@
+"""The use of VMs in the recommenders' words, and their recommendations in those of an HPA's and a VPA's status.
+
+A VM requests the most that its bounds allow: its agent gives it less while it needs less, so use over that says whether
+one more VM is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from protocol.kubernetes.conditions import condition
+from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of, whole
+from protocol.names import LABEL_GROUP, LABEL_ROLE
+from protocol.units import MilliCpu, QuantityError
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
+from scheduler_plugin.groups.core.replicas.members import Role
+from scheduler_plugin.groups.core.workload import (
+    HorizontalRecommendation,
+    ReplicaBounds,
+    ResourceList,
+    VerticalRecommendation,
+)
+from scheduler_plugin.groups.objects.amounts import write_amounts
+from scheduler_plugin.groups.objects.hpa import least_replicas
+
+
+def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
+    """The VMs that ``target`` consists of: itself, or the replicas of a group of VMs."""
+    if text(target, "kind") == "VirtualMachine":
+        return [target]
+    namespace, name = name_of(target).namespace, name_of(target).name
+    wanted = {LABEL_GROUP: name, LABEL_ROLE: Role.REPLICA.value}
+    found = (each for each in vms if name_of(each).namespace == namespace)
+    return [each for each in found if wanted.items() <= labels_of(each).items()]
+
+
+@dataclass(frozen=True, slots=True)
+class VmUse:
+    """One VM: how many CPUs are busy (None: not known), the most that it may have, and whether it runs."""
+
+    busy: MilliCpu | None
+    most: MilliCpu
+    runs: bool
+
+    @property
+    def replica(self) -> ReplicaUse:
+        """The same for an HPA's calculation."""
+        return ReplicaUse(None if self.busy is None else self.busy.value, self.most.value, self.runs)
+
+    @property
+    def amounts(self) -> ResourceList:
+        """The same for a VPA's histogram."""
+        return ResourceList(self.busy)
+
+
+def uses(vms: Iterable[JsonObject], busy_cores: Mapping[str, float | None]) -> Iterator[VmUse]:
+    """The use of each VM that can be read; ``busy_cores`` by UID."""
+    for vm in vms:
+        try:
+            most = parse_virtual_machine(vm).bounds.max.cpu
+        except InvalidObjectError:
+            continue
+        cores = busy_cores.get(uid_of(vm))
+        busy = None if cores is None else MilliCpu.cores(cores)
+        yield VmUse(busy, most, _runs(vm))
+
+
+def _runs(vm: JsonObject) -> bool:
+    """Whether its guest serves, as far as the VM says that; else whether it runs."""
+    for each in items(vm, "status", "conditions"):
+        if text(each, "type") == "Available":
+            return text(each, "status") == "True"
+    return text(vm, "status", "phase") == "Running"
+
+
+def rules_of(hpa: JsonObject) -> HorizontalRules:
+    """What the HPA's spec asks for, as far as it is about CPU; of other metrics agents say nothing."""
+    least = least_replicas(hpa)
+    bounds = ReplicaBounds(least, max(least, whole(hpa, "spec", "maxReplicas")))
+    return HorizontalRules(bounds, tuple(_targets(hpa)))
+
+
+def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
+    for metric in items(hpa, "spec", "metrics"):
+        source = child(metric, "resource") or child(metric, "containerResource")
+        target = child(source, "target")
+        if text(source, "name") != "cpu":
+            continue
+        try:
+            value = MilliCpu.parse(text(target, "averageValue")).value if "averageValue" in target else None
+        except QuantityError:
+            continue
+        yield MetricTarget("cpu", whole(target, "averageUtilization") or None, value)
+
+
+def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | None) -> Json:
+    """The status of an HPA that was recommended that, as its controller writes it; None: nothing could be measured."""
+    if found is None:
+        why = "the agents of the VMs do not say how busy these are"
+        return {"conditions": [condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", why)]}
+    limit = ("True", "TooManyReplicas") if found.limited else ("False", "DesiredWithinRange")
+    conditions = [
+        condition(hpa, "ScalingActive", "True", "ValidMetricFound", "from what the agents of the VMs say"),
+        condition(hpa, "ScalingLimited", *limit, ""),
+    ]
+    return {"currentReplicas": current, "desiredReplicas": found.desired, "conditions": conditions}
+
+
+def vpa_status(found: VerticalRecommendation) -> Json:
+    """The status of a VPA that recommends that."""
+    rows = [
+        {
+            "containerName": each.name,
+            "target": write_amounts(each.target),
+            "lowerBound": write_amounts(each.lower),
+            "upperBound": write_amounts(each.upper),
+            "uncappedTarget": write_amounts(each.uncapped),
+        }
+        for each in found.containers
+    ]
+    return {"recommendation": {"containerRecommendations": rows}}

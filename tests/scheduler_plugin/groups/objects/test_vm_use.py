@@ -1,0 +1,81 @@
+"""VMs in the recommenders' words, and what these say in those of an HPA's and a VPA's status."""
+
+from __future__ import annotations
+
+from protocol.kubernetes.objects import Json, name_of
+from protocol.units import Bytes, MilliCpu
+from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
+from scheduler_plugin.groups.core.workload import (
+    ContainerRecommendation,
+    HorizontalRecommendation,
+    ReplicaBounds,
+    ResourceList,
+    VerticalRecommendation,
+)
+from scheduler_plugin.groups.objects.vm_use import VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
+
+GUEST = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 2}}
+
+
+def vm(name: str, phase: str = "Running", available: str = "", **labels: str) -> Json:
+    conditions = [{"type": "Other"}, {"type": "Available", "status": available}] if available else []
+    marks = {f"autoscaling.neon.tech/{key}": value for key, value in labels.items()}
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}", "labels": marks}
+    return {
+        "kind": "VirtualMachine",
+        "metadata": metadata,
+        "spec": {"guest": GUEST},
+        "status": {"phase": phase, "conditions": conditions},
+    }
+
+
+def test_a_group_consists_of_its_replicas_and_a_vm_of_itself() -> None:
+    group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop"}}
+    there = [vm("p", group="shop", role="primary"), vm("r", group="shop", role="replica"), vm("x", group="y")]
+    elsewhere = {**vm("r", group="shop", role="replica"), "metadata": {"namespace": "other", "name": "r"}}
+    assert [name_of(each).name for each in vms_of(group, [*there, elsewhere])] == ["r"]
+    assert vms_of(there[0], there) == [there[0]]
+
+
+def test_a_vm_requests_the_most_that_it_may_have() -> None:
+    seen = list(uses([vm("a"), vm("b", available="False"), {**vm("c"), "spec": {}}], {"uid-a": 1.5}))
+    assert seen == [VmUse(MilliCpu(1500), MilliCpu(4000), True), VmUse(None, MilliCpu(4000), False)]
+    assert [each.replica for each in seen] == [ReplicaUse(1500, 4000, True), ReplicaUse(None, 4000, False)]
+    assert [each.amounts for each in seen] == [ResourceList(MilliCpu(1500)), ResourceList()]
+
+
+def test_of_an_hpa_the_metrics_of_cpu_count() -> None:
+    def source(name: str, **target: object) -> Json:
+        return {"name": name, "target": dict(target)}
+
+    metrics = [
+        {"resource": source("cpu", averageUtilization=60)},
+        {"containerResource": source("cpu", averageValue="1500m")},
+        {"resource": source("cpu", averageValue="much")},
+        {"resource": source("memory", averageUtilization=60)},
+        {"external": {}},
+    ]
+    wanted = (MetricTarget("cpu", 60, None), MetricTarget("cpu", None, 1500))
+    assert rules_of({"spec": {"maxReplicas": 3, "metrics": metrics}}) == HorizontalRules(ReplicaBounds(1, 3), wanted)
+    assert rules_of({"spec": {"minReplicas": 2}}).replicas == ReplicaBounds(2, 2)
+
+
+def test_what_is_recommended_reads_like_that_of_kubernetes() -> None:
+    found = hpa_status({}, 2, HorizontalRecommendation(3, 1, 3, limited=True))
+    assert (found["currentReplicas"], found["desiredReplicas"]) == (2, 3)
+    silent = hpa_status({}, 2, None)
+    assert list(silent) == ["conditions"]
+    row = ContainerRecommendation("vm", ResourceList(MilliCpu(500), Bytes(1024)), upper=ResourceList(MilliCpu(900)))
+    assert vpa_status(VerticalRecommendation((row,))) == {
+        "recommendation": {
+            "containerRecommendations": [
+                {
+                    "containerName": "vm",
+                    "target": {"cpu": "500m", "memory": "1Ki"},
+                    "lowerBound": {},
+                    "upperBound": {"cpu": "900m"},
+                    "uncappedTarget": {},
+                }
+            ]
+        }
+    }

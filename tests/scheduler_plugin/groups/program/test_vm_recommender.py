@@ -1,0 +1,114 @@
+"""Where nobody else recommends: what the agents of VMs say becomes the status of the HPA and the VPA beside an Hvpa."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from protocol.kubernetes.objects import Json, annotations_of, child, items, text
+from protocol.kubernetes.resources import (
+    HORIZONTAL_AUTOSCALERS,
+    HVPAS,
+    VERTICAL_AUTOSCALERS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+)
+from protocol.names import ANNOTATION_BOUNDS
+from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
+from tests.scheduler_plugin.groups.program.cluster import condition_of
+from tests.scheduler_plugin.groups.program.test_in_place import VM
+from tests.scheduler_plugin.groups.program.vm_group_story import Story, story
+
+AGENTS = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0), recommender="agents")
+
+OF_GROUP = """
+metadata: {name: readers}
+spec:
+  mode: HpaPreferred
+  hpaTemplate:
+    minReplicas: 1
+    maxReplicas: 4
+    metrics:
+    - {type: Resource, resource: {name: cpu, target: {type: AverageValue, averageValue: "1"}}}
+  targetRef: {apiVersion: autoscaling.neon.tech/v1alpha1, kind: VirtualMachineGroup, name: shop}
+"""
+
+OF_VM = """
+metadata: {name: sizes}
+spec:
+  vpaTemplate: {}
+  targetRef: {apiVersion: vm.neon.tech/v1, kind: VirtualMachine, name: db}
+"""
+
+
+@asynccontextmanager
+async def recommending(settings: GroupsSettings = AGENTS) -> AsyncIterator[Story]:
+    async with story() as run:
+        await run.start(settings=settings)
+        yield run
+
+
+async def replicas(run: Story) -> object:
+    return child(await run.cluster.get(VM_GROUPS, "shop"), "spec")["replicas"]
+
+
+async def test_an_hvpa_scales_a_group_of_vms_by_what_their_agents_say() -> None:
+    async with recommending() as run:
+        await run.create(replicas=1)
+        await run.pass_time(4)
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.serve("shop-replica-0")
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(40)
+        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers")
+        assert (child(hpa, "status")["desiredReplicas"], await replicas(run)) == (3, 3)
+        assert condition_of(hpa, "ScalingActive")[:2] == ("True", "ValidMetricFound")
+
+
+async def test_a_vm_gets_a_lower_bound_from_what_it_used_and_the_history_survives_a_restart() -> None:
+    async with recommending() as run:
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        run.databases.busy = {"db": 3.0}
+        await run.cluster.make(HVPAS, OF_VM)
+        await run.pass_time(40)
+        vpa = await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")
+        (row,) = items(vpa, "status", "recommendation", "containerRecommendations")
+        bounds: Json = json.loads(annotations_of(await run.cluster.get(VIRTUAL_MACHINES, "db"))[ANNOTATION_BOUNDS])
+        assert text(row, "containerName") == "vm"
+        assert bounds["min"] == {"cpu": text(row, "target", "cpu"), "mem": "1Gi"}
+        before = annotations_of(vpa)
+        await run.stop()
+        run.databases.busy = {}
+        await run.start(settings=AGENTS)
+        assert annotations_of(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")) == before
+
+
+async def test_agents_that_are_silent_are_said_and_nothing_is_scaled() -> None:
+    async with recommending() as run:
+        await run.create(replicas=1)
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(25)
+        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers")
+        assert condition_of(hpa, "ScalingActive")[:2] == ("False", "FailedGetResourceMetric")
+        group = await run.cluster.get(HVPAS, "readers")
+        assert condition_of(group, "ScalingActive")[2].startswith("FailedGetResourceMetric")
+        assert await replicas(run) == 1
+
+
+async def test_unless_the_settings_say_so_a_status_is_left_to_the_cluster() -> None:
+    async with recommending(GroupsSettings(lease=AGENTS.lease)) as run:
+        await run.create(replicas=1)
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(25)
+        assert child(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"), "status") == {}
+
+
+async def test_a_group_that_scales_itself_is_not_another_s_target() -> None:
+    async with recommending() as run:
+        await run.create(replicas=1, scaling={"maxReplicas": 2})
+        await run.cluster.make(HVPAS, OF_GROUP)
+        await run.pass_time(3)
+        said = ("False", "TargetTaken", "VirtualMachineGroup shop scales itself (spec.scaling)")
+        assert condition_of(await run.cluster.get(HVPAS, "readers"), "AbleToScale") == said
