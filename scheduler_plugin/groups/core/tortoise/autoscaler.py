@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - Each horizontal resource of a container has one ``ContainerResource`` metric; no other of that type is left.
-- ``Resource`` metrics go: they would fight with those. All other metrics stay as they are, and where they are.
+- ``Resource`` metrics go: they would fight with those, which begin with their target. All other metrics stay as they
+  are, and where they are.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ class ContainerTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResourceTarget:
-    """A ``Resource`` metric: that resource of all containers together; ``content`` is as the API has it."""
+    """A ``Resource`` metric: that resource of all containers together.
+
+    ``utilisation`` in percent, None where it aims at something else. ``content`` is as the API has it.
+    """
 
     resource: str
+    utilisation: int | None = None
     content: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -66,6 +71,7 @@ class Autoscaler:
 
     def managing(self, places: Collection[tuple[str, Resource]]) -> Autoscaler:
         """The same with exactly one ``ContainerResource`` metric for each of ``places``, new ones last."""
+        given = {each.resource: each.utilisation for each in self.metrics if isinstance(each, ResourceTarget)}
         kept: list[Metric] = []
         missing = list(places)
         for metric in self.metrics:
@@ -75,7 +81,10 @@ class Autoscaler:
                     kept.append(replace(metric, utilisation=INITIAL_TARGET if utilisation is None else utilisation))
                 case OtherMetric():
                     kept.append(metric)
-        new = [ContainerTarget(container, resource, INITIAL_TARGET) for container, resource in missing]
+        new = [
+            ContainerTarget(container, resource, given.get(resource) or INITIAL_TARGET)
+            for container, resource in missing
+        ]
         return replace(self, metrics=(*kept, *new))
 
 

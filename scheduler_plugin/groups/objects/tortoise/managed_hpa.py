@@ -53,7 +53,8 @@ def _metric(found: Json) -> Metric:
                 target = whole(container, "target", "averageUtilization")
                 return ContainerTarget(text(container, "container"), resource, target or None)
     if text(found, "type") == "Resource":
-        return ResourceTarget(text(found, "resource", "name"), found)
+        target = whole(found, "resource", "target", "averageUtilization")
+        return ResourceTarget(text(found, "resource", "name"), target or None, found)
     return OtherMetric(found)
 
 

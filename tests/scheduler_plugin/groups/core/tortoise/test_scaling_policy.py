@@ -61,6 +61,16 @@ def test_container_metrics_are_managed_resource_metrics_go_and_others_stay_in_pl
     assert after.managing([("app", "cpu"), ("app", "memory"), ("proxy", "cpu")]) == after
 
 
+def test_a_new_metric_begins_with_the_target_of_the_one_that_it_replaces() -> None:
+    before = hpa(ResourceTarget("cpu", 60), ResourceTarget("memory"))
+    after = before.managing([("app", "cpu"), ("proxy", "cpu"), ("app", "memory")])
+    assert after.metrics == (
+        ContainerTarget("app", "cpu", 60),
+        ContainerTarget("proxy", "cpu", 60),
+        ContainerTarget("app", "memory", 70),
+    )
+
+
 def test_a_target_is_of_one_container_and_resource() -> None:
     found = hpa(QUEUE, ContainerTarget("app", "cpu", 60), ContainerTarget("app", "memory", 70))
     changed = found.with_target("app", "memory", 75)

@@ -205,7 +205,7 @@ def test_an_hpa_is_read_and_written_back_as_it_was() -> None:
     metrics = [RESOURCE, CONTAINER, EXTERNAL, STORAGE]
     found = read_autoscaler(hpa(minReplicas=2, maxReplicas=9, metrics=metrics))
     assert found == Autoscaler(
-        2, 9, (ResourceTarget("cpu", RESOURCE), TARGET, OtherMetric(EXTERNAL), OtherMetric(STORAGE))
+        2, 9, (ResourceTarget("cpu", 80, RESOURCE), TARGET, OtherMetric(EXTERNAL), OtherMetric(STORAGE))
     )
     assert write_autoscaler(found) == {"minReplicas": 2, "maxReplicas": 9, "metrics": metrics}
     assert read_autoscaler(hpa(maxReplicas=4)) == Autoscaler(1, 4)
