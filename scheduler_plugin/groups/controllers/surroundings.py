@@ -65,9 +65,13 @@ class Surroundings:
         )
 
     def _other_hpas(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
-        """HPAs that scale the group's target and are not the one beside the group."""
-        namespace, reference = name_of(group).namespace, arrangement.target
-        own = "" if arrangement.hpa is None else arrangement.hpa.name
+        """HPAs that scale the group's target and are not the one beside the group.
+
+        A group without an HPA writes sizes only: then replicas are for others to write.
+        """
+        if arrangement.hpa is None:
+            return
+        namespace, reference, own = name_of(group).namespace, arrangement.target, arrangement.hpa.name
         wanted = (reference.group, reference.kind, reference.name)
         for name in self._references.hpas_at((reference.group, reference.kind, ObjectName(namespace, reference.name))):
             found = self._cache.get(HORIZONTAL_AUTOSCALERS, name)

@@ -16,7 +16,18 @@ from typing import Final
 
 import msgspec
 
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, texts, version_of, whole
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    annotations_of,
+    child,
+    items,
+    name_of,
+    text,
+    texts,
+    version_of,
+    whole,
+)
 from protocol.kubernetes.resources import (
     DEPLOYMENTS,
     REPLICA_SETS,
@@ -136,7 +147,7 @@ def resize(target: JsonObject, kind: TargetKind, containers: tuple[Container, ..
     name, version = name_of(target), version_of(target)
     if kind.shape is Shape.VM:
         vm = parse_virtual_machine(target)
-        least = _least(vm, (by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)).requests)
+        least = _least(target, vm, (by_name(containers, VM_CONTAINER) or Container(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
         return Write("bounds", kind.resource, name, annotations, version=version)
@@ -151,15 +162,18 @@ def achievable(target: JsonObject, kind: TargetKind, containers: tuple[Container
     found = by_name(containers, VM_CONTAINER)
     if found is None:
         return ()
-    least = _least(parse_virtual_machine(target), found.requests)
+    least = _least(target, parse_virtual_machine(target), found.requests)
     sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
     return (Container(VM_CONTAINER, found.requests.map(lambda resource, _: sizes[resource])),)
 
 
-def _least(vm: VirtualMachine, requests: ResourceList) -> Resources:
-    """The least size of a VM that is to have ``requests``."""
+def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
+    """The least size of a VM that is to have ``requests``: never less than its spec says, whatever is annotated."""
+    metadata = child(target, "metadata")
+    others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
+    spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
     memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
-    return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_most(vm.bounds.max)
+    return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
 
 
 def _bound(size: Resources) -> Json:

@@ -119,6 +119,7 @@ def test_requests_go_into_the_template_by_the_container_name() -> None:
         (vm_container(2000, 3 * GIB + 1), vm_container(2000, 4 * GIB), {"cpu": "2", "mem": "4Gi"}),
         (vm_container(9000), vm_container(4000), {"cpu": "4", "mem": "1Gi"}),
         (vm_container(memory=99 * GIB), vm_container(memory=8 * GIB), {"cpu": "1", "mem": "8Gi"}),
+        (vm_container(100, GIB // 2), vm_container(1000, GIB), {"cpu": "1", "mem": "1Gi"}),
         ((Container("sidecar"),), (), {"cpu": "1", "mem": "1Gi"}),
     ],
 )
@@ -130,3 +131,11 @@ def test_a_vm_gets_bounds_in_whole_slots_within_its_spec(
     assert isinstance(annotation, str)
     assert json.loads(annotation) == {"min": bounds, "max": {"cpu": "4", "mem": "8Gi"}}
     assert (achievable(DB, VM, wanted), write.resource) == (least, VIRTUAL_MACHINES)
+
+
+def test_a_vm_s_lower_bound_comes_down_again_to_that_of_its_spec_and_the_upper_one_stays() -> None:
+    narrow = '{"min": {"cpu": 2, "mem": "2Gi"}, "max": {"cpu": 3, "mem": "4Gi"}}'
+    bounded = {**DB, "metadata": {"namespace": "default", "name": "db", "annotations": {ANNOTATION_BOUNDS: narrow}}}
+    assert workload_of(bounded, VM).containers == vm_container(2000, 2 * GIB)
+    assert achievable(bounded, VM, vm_container(100)) == vm_container(1000)
+    assert achievable(bounded, VM, vm_container(9000)) == vm_container(3000)

@@ -110,6 +110,20 @@ async def test_an_hpa_of_another_name_that_scales_the_same_target_stops_the_grou
         assert (await able(run))[0] == "True"
 
 
+async def test_a_group_that_only_sizes_leaves_replicas_to_an_hpa() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA.replace("NAME", "web"))
+        found = yaml.safe_load(INTERVALS)
+        for name in ("hpaTemplate", "weightBasedScalingIntervals"):
+            del found["spec"][name]
+        await run.cluster.make(HVPAS, yaml.safe_dump(found))
+        await run.start()
+        await run.recommend("hvpa-sample", cpu="1500m", memory="1500Mi")
+        assert (await able(run))[0] == "True"
+        assert await run.size() == (1, {"cpu": "1500m", "memory": "1500Mi"})
+
+
 async def test_an_hpa_without_an_owner_under_the_name_of_the_group_is_adopted() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
