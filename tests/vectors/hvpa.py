@@ -93,8 +93,10 @@ def _params(value: float | None, percentage: float | None) -> ChangeParams:
 
 def min_change_threshold(case: Case) -> float:
     given = case.input
-    params = _params(given["value"], given["percentage"])
-    return float(threshold(params, exact(given["current"]), exact(given["default"])))
+    params = _params(given.get("value"), given.get("percentage"))
+    return float(
+        threshold(params, exact(given["current"]), exact(given.get("default", DEFAULT_MIN_CHANGE["cpu"].value)))
+    )
 
 
 def min_change_passes(case: Case) -> bool:
@@ -102,7 +104,7 @@ def min_change_passes(case: Case) -> bool:
     given = case.input
     current = exact(given["current"])
     new = weighted(current, exact(given["target"]), exact(given["vpa_weight"]))
-    params = _params(given["value"], given["percentage"])
+    params = _params(given.get("value"), given.get("percentage"))
     default = given.get("default", DEFAULT_MIN_CHANGE["cpu"].value)
     return is_enough(current, new, threshold(params, current, exact(default)))
 
@@ -222,7 +224,7 @@ def hpa_tolerance(case: Case) -> int:
     given = case.input
     ratio = given["utilization"] / given["target"]
     current: int = given["current"]
-    return current if is_tolerated(ratio, given["tolerance"]) else ceil(ratio * current)
+    return current if is_tolerated(ratio, given.get("tolerance", 0.1)) else ceil(ratio * current)
 
 
 def _one_of(name: str, other: str, reason: str) -> dict[str, Any]:

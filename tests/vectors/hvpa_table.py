@@ -16,6 +16,7 @@ from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     ChangeParams,
+    ContainerPolicy,
     DirectionRules,
     HvpaSpec,
     Interval,
@@ -58,7 +59,8 @@ def workload_of(given: Mapping[str, Any]) -> Workload:
     limit = given.get("limit_mem_M", 5000)
     requests = ResourceList(MilliCpu(cpu) if cpu else None, Bytes(memory * MEGA) if memory else None)
     limits = ResourceList(MilliCpu(2000) if cpu else None, Bytes(limit * MEGA) if limit else None)
-    return Workload(2, 2, (Container("app", requests, limits),))
+    replicas = given.get("replicas", 2)
+    return Workload(replicas, replicas, (Container("app", requests, limits),))
 
 
 def spec_of(given: Mapping[str, Any]) -> HvpaSpec:
@@ -73,6 +75,7 @@ def spec_of(given: Mapping[str, Any]) -> HvpaSpec:
         horizontal=axis,
         vertical=axis,
         window=MaintenanceWindow(time(11), time(13)) if inside else MaintenanceWindow(time(15), time(16)),
+        containers=(ContainerPolicy("app", controls_limits=given.get("controlled_values") != "RequestsOnly"),),
         limit_gap=LIMIT_GAP if given.get("limit_params", False) else ResourceChangeParams(),
     )
 

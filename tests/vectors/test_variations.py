@@ -13,6 +13,19 @@ from tests.vectors.registry import Outcome, run_case
 CURVE = {"base_m": 100, "slope_m": 10, "segments": [{"at": 0, "every": 1}, {"at": 16, "every": 4}]}
 OPTION = {"cpu": 2, "count": 1, "pods": ["p1"]}
 FULL = {"total": 10, "reserved": 9, "pressure": 0}
+EXAMPLE = [{"w": 100, "s": 1, "l": 1}, {"w": 60, "s": 2, "l": 4}, {"w": 0, "s": 5, "l": 10}]
+BOTH = {"recommended_over_limit": False, "x": 3, "y": 200, "preference": "hpa"}
+TABLE = {"hpa_desired": 3, "scaling_limited": True, "vpa_mem_M": 250, "vpa_cpu_m": 350, "weight": 90}
+REQUESTS_ONLY = {
+    **TABLE,
+    "replicas": 3,
+    "request_mem_M": 500,
+    "limit_mem_M": 600,
+    "request_cpu_m": 0,
+    "vpa_mem_M": 800,
+    "vpa_cpu_m": 500,
+    "controlled_values": "RequestsOnly",
+}
 EMPTY_BUFFER = {"reserved": 3, "pressure": 0, "accounted": 0}
 
 
@@ -107,6 +120,48 @@ def options(*groups: str, **given: Any) -> dict[str, Any]:
             "wire_quantities",
             "999999999999999999999Gi",
             "error",
+        ),
+        ("hvpa", "vpa_weight_percent", {"intervals": EXAMPLE, "current": 1, "desired": 2, "max": 10}, 60),
+        ("hvpa", "vpa_weight_percent", {"intervals": [{"w": 30, "l": 2}], "current": 9, "desired": 9, "max": 10}, 30),
+        ("hvpa", "vpa_weight_percent", {"intervals": [], "current": 2, "desired": 2, "max": 10}, 0),
+        ("hvpa", "effective_vpa_weight_percent", {"intervals": EXAMPLE, "current": 10, "max": 10, "vpa": "up"}, 100),
+        ("hvpa", "effective_vpa_weight_percent", {"intervals": EXAMPLE, "current": 3, "max": 10, "vpa": "up"}, 60),
+        ("hvpa", "weighted_request", {"current": 101, "target": 200, "vpa_weight": 0.5}, 150.5),
+        ("hvpa", "min_change_threshold", {"current": 50, "value": None, "percentage": 10, "default": 200}, 5),
+        ("hvpa", "scaled_limit", {"original_limit": 900, "original_request": 300, "weighted_request": 200}, 600),
+        ("hvpa", "maintenance_window_contains", {"begin": [22, 30], "end": [5], "time": [5, 0, 0]}, True),
+        ("hvpa", "maintenance_window_parse", {"value": "053000-0600"}, "11:30:00 UTC"),
+        ("hvpa", "maintenance_window_parse", {"value": "25:00"}, "error"),
+        (
+            "hvpa",
+            "mode_choice",
+            {"mode": "HpaPreferred", "current": 1, "max": 9, "hpa_desired": 0, "vpa": "down"},
+            "vpa-down",
+        ),
+        ("hvpa", "mode_choice", {"mode": "VpaBiased", "current": 1, "max": 9, "hpa_desired": 1, "vpa": None}, "none"),
+        ("hvpa", "mode_mixed", {**BOTH, "delta_replicas": -4, "delta_request": -201}, "hpa"),
+        ("hvpa", "mode_mixed", {**BOTH, "delta_replicas": 0, "delta_request": 0}, "none"),
+        ("hvpa", "stabilization_allows_up", {"last": 0, "now": 10, "delay": 120, "oom": False}, False),
+        ("hvpa", "stabilization_allows_up", {"last": 0, "now": 119.5, "delay": 120}, False),
+        (
+            "hvpa",
+            "scale_down_boundary_total_cpu",
+            {"replicas": 3, "previous_interval_max": 2, "overlap_percent": 30},
+            1.4,
+        ),
+        ("hvpa", "hpa_resource_replicas", {"cur": 2, "levels": [], "reqs": [1000], "target": 50, "missing": 1}, None),
+        ("hvpa", "upstream_table", TABLE, {"desired": 3, "blocked": ["MinChange"], "resource_change": False}),
+        (
+            "hvpa",
+            "upstream_table",
+            {**TABLE, "mode": "Off"},
+            {"desired": 2, "blocked": ["UpdatePolicy"], "scaling_off": True},
+        ),
+        (
+            "hvpa",
+            "upstream_table",
+            {**REQUESTS_ONLY, "weight": 100},
+            {"desired": 3, "mem_request_M": 600, "mem_limit_M": 600, "cpu_request_m": 500, "blocked": []},
         ),
         ("neon", "version_range", {"a": [1, 2], "b": [3, 5]}, None),
         (
@@ -275,6 +330,7 @@ def test_a_pod_that_appears_elsewhere_takes_its_reservation_along() -> None:
         ("smoothing", "segment_round", {"input": 11, "segments": [{"at": 0, "every": 10}, {"at": 12, "every": 1}]}, 20),
         ("smoothing", "quantize_up", {"value": 230, "base": 100}, 230),
         ("ranking", "preferred_memory_mib", {"cluster_nodes": 70}, 60000),
+        ("hvpa", "upstream_table", {**TABLE, "scaling_limited": False}, {"blocked": ["UpdatePolicy"]}),
         ("tortoise", "phase", {"phase": "BackToNormal", "mode": "Emergency", "has_horizontal": True}, "BackToNormal"),
         ("tortoise", "phase", {"phase": "Emergency", "hpa_metrics_failed_s": 999, "grace_s": 300}, "BackToNormal"),
     ],
