@@ -72,7 +72,7 @@ def test_a_new_tortoise_has_an_empty_memory() -> None:
 
 
 def test_a_status_is_of_a_bounded_size() -> None:
-    status = write_status(memory(24 * 365), DECISION)
+    status = write_status(memory(24 * 40), DECISION)
     assert len(msgspec.json.encode(status)) < 50_000
     again = write_status(read_memory(status, USUAL), DECISION)
     assert again == status
