@@ -55,7 +55,7 @@ def decide(
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, kept, after = vertical.written(changes, memory, now)
     because = (_because(each) for each in changes if each.sized.size != each.request.value)
-    explanation = (f"{_phase(memory)}{_range(proposed)}", *because)
+    explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
     if spec.mode is Mode.OFF:
         dry = Decision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
         return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes)), memory
@@ -128,6 +128,14 @@ def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler |
     if found is not None and (seen is None or (found.min, found.max) != (seen.min, seen.max)):
         yield Kept("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
         yield Kept("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
+
+
+def _unheard(spec: Spec, memory: Memory) -> Iterable[str]:
+    """Why an emergency that was asked for is none."""
+    if spec.mode is Mode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
+        none = not horizontal_places(memory.policies)
+        why = "nothing scales horizontally" if none else "it is not known yet how many replicas are many"
+        yield f"updateMode Emergency has no effect: {why}"
 
 
 def _phase(memory: Memory) -> str:

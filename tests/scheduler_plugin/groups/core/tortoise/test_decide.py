@@ -182,6 +182,17 @@ def test_an_emergency_runs_as_many_as_ever_and_goes_back_step_by_step() -> None:
     assert learned.most.at(BEGIN) == 20  # nothing was learned of the emergency
 
 
+def test_an_emergency_that_cannot_be_says_why() -> None:
+    asked = replace(AUTO, mode=Mode.EMERGENCY)
+    new, _ = decide(asked, workload(6, 2), Seen(None, recommendation(1)), Memory.empty(DAILY), BEGIN)
+    assert new.decision.explanation[0] == (
+        "updateMode Emergency has no effect: it is not known yet how many replicas are many"
+    )
+    vertical = replace(asked, policies={CPU: Scaling.VERTICAL})
+    alone, _ = decide(vertical, workload(6, 2), Seen(None, recommendation(1)), at_work(vertical), BEGIN)
+    assert alone.decision.explanation[0] == "updateMode Emergency has no effect: nothing scales horizontally"
+
+
 def test_the_steps_back_are_an_update_interval_apart() -> None:
     memory = replace(at_work(AUTO), phase=Phase.BACK_TO_NORMAL)
     hpa, found = Autoscaler(20, 20, (TARGET,)), []
