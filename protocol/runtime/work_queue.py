@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - A name in work is not handed out a second time; added meanwhile, it comes back when the work is done.
+- Taking and adding cost the same however many names wait.
 - A failed name is repeated after 0.25 s, doubled each time, at most 10 s; a success forgets the failures.
 - One object is the unit of failure: an unexpected error is logged with its object, which is then repeated like
   any other; the controller goes on with the next one.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from protocol.backoff import Backoff
@@ -35,7 +38,10 @@ class WorkQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._due: dict[ObjectName, Instant] = {}
+        self._heap: list[tuple[Instant, int, ObjectName]] = []  # an entry counts while ``_due`` says the same
+        self._order = count()
         self._working: set[ObjectName] = set()
+        self._held: set[ObjectName] = set()
         self._failures: dict[ObjectName, int] = {}
         self._stir = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -43,7 +49,9 @@ class WorkQueue:
     def add(self, name: ObjectName, after: Seconds = _AT_ONCE) -> None:
         """``name`` is to be reconciled, not before ``after`` has passed; the earliest moment counts."""
         due = Instant(self._clock.now() + after)
-        self._due[name] = min(due, self._due.get(name, due))
+        if name not in self._due or due < self._due[name]:
+            self._due[name] = due
+            heappush(self._heap, (due, next(self._order), name))
         self._stir.set()
 
     async def take(self) -> ObjectName:
@@ -51,13 +59,25 @@ class WorkQueue:
         async with self._turn:  # one worker waits for news, or each piece of news would wake all of them
             while True:
                 self._stir.clear()
-                free = {name: due for name, due in self._due.items() if name not in self._working}
-                first = min(free, key=lambda each: free[each], default=None)
-                if first is not None and free[first] <= self._clock.now():
+                first = self._first()
+                if first is not None and self._due[first] <= self._clock.now():
+                    heappop(self._heap)
                     del self._due[first]
                     self._working.add(first)
                     return first
-                await self._clock.wait(self._stir, None if first is None else free[first])
+                await self._clock.wait(self._stir, None if first is None else self._due[first])
+
+    def _first(self) -> ObjectName | None:
+        """The name that is due first; its entry is at the top. Names in work are held back until they are done."""
+        while self._heap:
+            due, _, name = self._heap[0]
+            counts = self._due.get(name) == due
+            if counts and name not in self._working:
+                return name
+            heappop(self._heap)
+            if counts:
+                self._held.add(name)
+        return None
 
     async def serve(
         self, reconcile: Callable[[ObjectName], Awaitable[None]], expected: tuple[type[Exception], ...]
@@ -80,11 +100,17 @@ class WorkQueue:
     def done(self, name: ObjectName) -> None:
         """``name`` has been reconciled."""
         self._failures.pop(name, None)
-        self._working.discard(name)
+        self._free(name)
         self._stir.set()
 
     def failed(self, name: ObjectName) -> None:
         """``name`` could not be reconciled; it is repeated after a pause."""
         self._failures[name] = failures = self._failures.get(name, 0) + 1
-        self._working.discard(name)
+        self._free(name)
         self.add(name, BACKOFF.delay(failures, self._clock.jitter()))
+
+    def _free(self, name: ObjectName) -> None:
+        self._working.discard(name)
+        if name in self._held:
+            self._held.discard(name)
+            heappush(self._heap, (self._due[name], next(self._order), name))

@@ -136,3 +136,26 @@ async def test_an_expected_error_is_repeated_without_a_word(
     await clock.advance(1.0)
     assert (serving.done(), caplog.records) == (False, [])
     serving.cancel()
+
+
+async def test_names_come_in_the_order_in_which_they_are_due_whatever_was_added_again(
+    queue: WorkQueue, clock: FakeClock
+) -> None:
+    queue.add(A, Seconds(3.0))
+    queue.add(B, Seconds(2.0))
+    queue.add(A, Seconds(1.0))
+    queue.add(B, Seconds(9.0))
+    taker = await taking(queue)
+    await clock.advance(1.5)
+    assert taker.taken == [A]
+    queue.add(A, Seconds(0.0))
+    queue.add(A, Seconds(5.0))
+    await clock.advance(1.0)
+    assert taker.taken == [A, B]
+    queue.failed(A)
+    await settle()
+    assert taker.taken == [A, B, A]
+    queue.done(A)
+    await clock.advance(10.0)
+    assert taker.taken == [A, B, A]
+    taker.task.cancel()
