@@ -62,7 +62,7 @@ bench-migration: env ## Twenty live migrations of a real VM under load, and what
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
 
-bench-memory: env ## A real database in the page cache: every fixed size, and where the policy brings it (20 minutes)
+bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
 

@@ -117,7 +117,10 @@ class Targets:
         return name
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
-        """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns."""
+        """What keeps the first VM for which some node has room from those nodes, and how many nodes it concerns.
+
+        A size that was refused while there was room for it may have none by now, and not be known as too large.
+        """
         for victim in victims:
             size = victim.size
             if _is_as_large(size, self._too_large):

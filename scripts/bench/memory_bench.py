@@ -55,7 +55,7 @@ class Spans:
 
 def bench_memory(
     reads: Annotated[int, typer.Option(min=10, help="Reads a second that the guest's disk allows.")] = 400,
-    load: Annotated[int, typer.Option(min=60, help="Seconds of load under the policy.")] = 330,
+    load: Annotated[int, typer.Option(min=60, help="Seconds of load under the policy.")] = 480,
     idle: Annotated[int, typer.Option(min=30, help="Seconds without load after it.")] = 330,
     again: Annotated[int, typer.Option(min=30, help="Seconds of load after that.")] = 60,
 ) -> None:

@@ -90,8 +90,8 @@ class Follower:
         self._vm = replace(self._vm, use=patch.target, version=self._vm.version + 1)
         self.sizes.append(after)
         self._take(Patched(self._vm))
-        why = "; ".join(explain(self.state, "default/memory", self._now).working_set)
-        self.say(f"{self._now - self._began:5.0f} s: {before.value // MIB} to {after.value // MIB} MiB; it {why}")
+        what = f"{self._now - self._began:5.0f} s: {before.value // MIB} to {after.value // MIB} MiB"
+        self.say("; it ".join((what, *explain(self.state, "default/memory", self._now).working_set)))
         await self.guest.guest.set_memory(after)
 
     def _take(self, event: Event) -> None:

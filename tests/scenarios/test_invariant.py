@@ -10,9 +10,10 @@ import os
 import pytest
 
 from scheduler_plugin.ledger import ClaimState, Ledger, violations
+from tests.examples import examples
 from tests.scenarios.world import World
 
-STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", "3000"))
+STEPS = int(os.environ.get("AUTOSCALE_SCENARIO_STEPS", examples(1500, 3000)))
 SEEDS = [int(seed) for seed in os.environ.get("AUTOSCALE_SCENARIO_SEED", "1,2,3,4").split(",")]
 
 

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from deploy.kube.client import ApiUnavailableError
 from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
@@ -41,6 +42,7 @@ from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_TARGET_NODE, LABEL_VM_NAME, VM_GROUP
 from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, VmTruth, overcommitted, violations
+from tests.examples import THOROUGH
 from tests.fake_clock import QUIET_ROUNDS, loop_is_quiet
 from tests.local.moving.parts import Agents, OneClock, Scheduler
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
@@ -53,6 +55,8 @@ DB = ObjectName("default", "db")
 FOREIGN = ObjectName("default", "foreign")
 SMALL, LARGE = Resources.parse("2", "2Gi"), Resources.parse("4", "4Gi")
 _SETTLE = 31.0
+STEP: Final = 0.5 if THOROUGH else 1.0
+"""How much time passes at once where a test does not say."""
 """After so many seconds the scheduler believes an agent that it uses less."""
 
 
@@ -118,7 +122,7 @@ class World:
 
     # Time -----------------------------------------------------------------------------------------------------------
 
-    async def passes(self, span: float, step: float = 0.5) -> None:
+    async def passes(self, span: float, step: float = STEP) -> None:
         """Time passes, and everybody does what there is to do."""
         await self.settle()
         while span > 0:

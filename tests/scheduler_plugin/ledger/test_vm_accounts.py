@@ -136,6 +136,14 @@ def test_a_pod_beside_a_vm_that_is_deleted_keeps_what_it_claimed_and_then_all_is
     assert len(fleet.ledger.vms) == 0
 
 
+def test_of_two_pods_beside_a_vm_each_is_judged_by_itself() -> None:
+    fleet = fleet_of(status(None, version=1), backup(), replace(backup("n3"), uid="uid-other", name=name("other")))
+    fleet.did(fleet.ledger.lose_pod("uid-backup"))
+    assert fleet.on("n3") == amount(6)
+    fleet.did(fleet.ledger.see_vm(status("a-pod", version=2), LATER))
+    assert fleet.on("n3") == amount(1)
+
+
 def test_what_an_agent_was_promised_ends_where_its_pod_turns_out_to_run_no_vm() -> None:
     fleet = Fleet(node("n1", 40), node("n2", 40), status(None, version=1), replace(backup(), uid="uid-a"), now=NOW)
     fleet.grant("a", amount(9), number=1)

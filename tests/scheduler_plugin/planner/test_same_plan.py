@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant
-from scheduler_plugin.constraints import NodeTerm, NodeTraits, PodConstraints, PodTerm, PodTraits, Requirement, Taint
+from scheduler_plugin.constraints import (
+    NodeTerm,
+    NodeTraits,
+    PodConstraints,
+    PodTerm,
+    PodTraits,
+    Requirement,
+    Taint,
+    Toleration,
+)
 from scheduler_plugin.ledger import Ledger, Move
 from scheduler_plugin.placement import stays_below_watermark
 from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
@@ -128,3 +137,15 @@ def test_the_plan_is_the_one_of_asking_every_vm_about_every_node(
         refused.note(fixture.ledger, (name(f"v{at}-{number}"), f"n{target}"), "full", LATER, Rest())
     expected = planned(fixture, refused, EagerDrainPlan, PlainTargets)
     assert planned(fixture, refused, DrainPlan, Targets) == expected
+
+
+def test_a_size_that_was_refused_where_there_was_room_may_have_none_later() -> None:
+    """n0 asks first, when only the tainted n3 has room for 6; n1 moves into n3; then n2 asks about 6 again."""
+    gpu: dict[str, object] = {"constraints": PodConstraints((Toleration(operator="Exists"),))}
+    fixture = PlannerFixture(*(node(f"n{at}", 8) for at in range(3)), replace(node("n3", 10), traits=TRAITS[2]))  # type: ignore[type-var]
+    fixture.policy = MigrationPolicy(in_per_node=9, per_cluster=9)
+    for of, on, size, facts in (("a", "n0", 6, {}), ("b", "n1", 6, gpu), ("c", "n2", 6, {}), ("d", "n2", 1, {})):
+        fixture.add(of, on, size, facts=facts)
+    expected = planned(fixture, RefusedTargets(), EagerDrainPlan, PlainTargets)
+    assert [move.vm.name for move in expected[0]] == ["b"]
+    assert planned(fixture, RefusedTargets(), DrainPlan, Targets) == expected
