@@ -13,7 +13,12 @@ from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, dura
 
 MOST_REPLICAS: Final = 64
 _UTILIZATION: Final = 70
-_TIMES: Final = {"lastScaleUp": "last_up", "lastScaleDown": "last_down", "fewerSince": "fewer_since"}
+_TIMES: Final = {
+    "lastScaleUp": "last_up",
+    "lastScaleDown": "last_down",
+    "moreSince": "more_since",
+    "fewerSince": "fewer_since",
+}
 
 
 def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:

@@ -4,8 +4,9 @@
   is added only when the need exceeds what those there are can have, and one is taken only when it fits the rest with
   room to spare.
 - Where the load of a replica is not known, nothing changes.
-- Growing waits for ``up_delay`` after the last growth (S1.8). Shrinking waits until fewer were enough for the whole of
-  ``down_delay``, and as long after any scaling.
+- Growing waits until more were needed for ``LASTING``, because a new replica costs a copy of all data, and for
+  ``up_delay`` after the last growth (S1.8). Shrinking waits until fewer were enough for the whole of ``down_delay``,
+  and as long after any scaling.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Final
 
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, Need, planned_replicas
 from scheduler_plugin.groups.core.replicas.members import Member
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
+
+LASTING: Final = Seconds(10.0)
+"""So long a need must last before a replica is made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,17 @@ class Scaling:
 class ScalingMemory:
     """What the status remembers, in seconds since 1970; None where it has not happened.
 
-    ``fewer_since``: from when on fewer replicas have been enough at every look.
+    ``more_since``, ``fewer_since``: from when on more were needed, or fewer were enough, at every look.
     """
 
     last_up: float | None = None
     last_down: float | None = None
+    more_since: float | None = None
     fewer_since: float | None = None
+
+    def at_rest(self) -> ScalingMemory:
+        """The same once as many as there are were right, or it was not known."""
+        return ScalingMemory(self.last_up, self.last_down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +78,12 @@ def decide(
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
         limits = f"{scaling.bounds.min} to {scaling.bounds.max} replicas are allowed"
-        return ScalingDecision(bounded, bounded, replace(memory, fewer_since=None), limits)
+        return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
     loads = [each.busy_cores for each in replicas if each.available and not each.leaving]
     known = [load for load in loads if load is not None]
     if len(known) < len(loads):
         unknown = f"the load of {len(loads) - len(known)} replicas is not known"
-        return ScalingDecision(current, None, replace(memory, fewer_since=None), unknown)
+        return ScalingDecision(current, None, memory.at_rest(), unknown)
     need = Need("vm", "cpu", 0, ceil(round(sum(known) * 1000 / scaling.utilization, 6)))
     wanted = planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
     story = f"{sum(known):.1f} CPUs are busy, a replica may have {scaling.most} and use {scaling.utilization:.0%} of it"
@@ -83,22 +93,20 @@ def decide(
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
     scaling: Scaling, current: int, wanted: int, memory: ScalingMemory, now: float, story: str
 ) -> ScalingDecision:
-    if wanted >= current:
-        memory = replace(memory, fewer_since=None)
-    elif memory.fewer_since is None:
-        memory = replace(memory, fewer_since=now)
     if wanted == current:
-        return ScalingDecision(current, wanted, memory, "the load fits the replicas that there are")
-    if _is_blocked(scaling, memory, now, grows=wanted > current):
-        delay = scaling.up_delay if wanted > current else scaling.down_delay
-        return ScalingDecision(current, wanted, memory, f"{story}; the delay of {delay:g} s is not over", Rule.DELAY)
-    done = replace(memory, last_up=now) if wanted > current else ScalingMemory(memory.last_up, now)
+        return ScalingDecision(current, wanted, memory.at_rest(), "the load fits the replicas that there are")
+    if wanted > current:
+        since = now if memory.more_since is None else memory.more_since
+        memory = replace(memory, more_since=since, fewer_since=None)
+        waits = [(since, LASTING), (memory.last_up, scaling.up_delay)]
+        done = ScalingMemory(now, memory.last_down)
+    else:
+        since = now if memory.fewer_since is None else memory.fewer_since
+        memory = replace(memory, more_since=None, fewer_since=since)
+        waits = [(each, scaling.down_delay) for each in (since, memory.last_up, memory.last_down)]
+        done = ScalingMemory(memory.last_up, now)
+    blocked = [span for begun, span in waits if begun is not None and now - begun < span]
+    if blocked:
+        story = f"{story}; the delay of {max(blocked):g} s is not over"
+        return ScalingDecision(current, wanted, memory, story, Rule.DELAY)
     return ScalingDecision(wanted, wanted, done, story)
-
-
-def _is_blocked(scaling: Scaling, memory: ScalingMemory, now: float, *, grows: bool) -> bool:
-    """Whether less than the delay has passed since anything that blocks a scaling in that direction."""
-    if grows:
-        return memory.last_up is not None and now - memory.last_up < scaling.up_delay
-    blocks = (memory.last_up, memory.last_down, memory.fewer_since)
-    return any(now - since < scaling.down_delay for since in blocks if since is not None)

@@ -16,13 +16,13 @@ FIRST: Final = ObjectName("default", "shop-replica-0")
 """The replica that the group begins with."""
 
 MOST_REPLICAS: Final = 2
-_CPUS: Final = 2
+MOST_CPUS: Final = 2
 _SLOTS: Final = 4
 
 
 def demo_group(policy: str) -> Json:
     """A primary and one replica that may become two, each of 1 to 2 CPUs; ``policy`` is that of their agents."""
-    vm = postgres_vm(GROUP, cpus=_CPUS, slots=_SLOTS)
+    vm = postgres_vm(GROUP, cpus=MOST_CPUS, slots=_SLOTS)
     metadata = {"labels": child(vm, "metadata", "labels"), "annotations": {ANNOTATION_CONFIG: policy}}
     return {
         "apiVersion": VM_GROUPS.api_version,

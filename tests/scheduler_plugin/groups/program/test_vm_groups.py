@@ -168,7 +168,7 @@ async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_gro
         await run.pass_time(15)
         assert await run.offered() == ["replica-0"]
         run.databases.busy["shop-replica-0"] = 3.9
-        await run.pass_time(10)
+        await run.pass_time(20)
         assert await run.offered() == ["replica-0", "replica-1"]
         run.databases.busy.update({"shop-replica-0": 0.5, "shop-replica-1": 0.5})
         await run.pass_time(15)
@@ -177,8 +177,8 @@ async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_gro
             "wanted": 1,
             "rule": "Delay",
             "message": "1.0 CPUs are busy, a replica may have 4 and use 70% of it; the delay of 20 s is not over",
-            "lastScaleUp": "2026-01-01T00:17:00Z",
-            "fewerSince": "2026-01-01T00:17:10Z",
+            "lastScaleUp": "2026-01-01T00:17:10Z",
+            "fewerSince": "2026-01-01T00:17:20Z",
         }
         await run.pass_time(25)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}

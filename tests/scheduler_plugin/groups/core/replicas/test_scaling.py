@@ -16,7 +16,7 @@ from tests.scheduler_plugin.groups.core.replicas.group_story import replica
 
 NOW = 1000.0
 TWO_CPUS = Scaling(ReplicaBounds(1, 4), MilliCpu(2000), 0.7, Seconds(30.0), Seconds(300.0))
-LONG_ENOUGH = ScalingMemory(fewer_since=NOW - 300.0)
+LONG_ENOUGH = ScalingMemory(more_since=NOW - 10.0, fewer_since=NOW - 300.0)
 
 
 def decided(*busy: float | None, memory: ScalingMemory = LONG_ENOUGH, current: int | None = None) -> ScalingDecision:
@@ -63,10 +63,18 @@ def test_the_bounds_hold_at_once() -> None:
 
 
 def test_growing_waits_after_growing_and_equality_passes() -> None:
-    late, soon = (decided(2.0, memory=ScalingMemory(last_up=NOW - ago)) for ago in (30.0, 29.0))
-    assert (late.replicas, late.memory.last_up) == (2, NOW)
+    late, soon = (decided(2.0, memory=replace(LONG_ENOUGH, last_up=NOW - ago)) for ago in (30.0, 29.0))
+    assert (late.replicas, late.memory) == (2, ScalingMemory(last_up=NOW))
     assert (soon.replicas, soon.wanted, soon.rule) == (1, 2, Rule.DELAY)
     assert soon.because.endswith("the delay of 30 s is not over")
+
+
+def test_a_moment_of_load_adds_nothing() -> None:
+    first = decided(2.0, memory=ScalingMemory())
+    assert (first.replicas, first.wanted, first.rule, first.memory.more_since) == (1, 2, Rule.DELAY, NOW)
+    assert first.because.endswith("the delay of 10 s is not over")
+    assert decided(2.0, memory=ScalingMemory(more_since=NOW - 9.9)).replicas == 1
+    assert decided(1.0, memory=LONG_ENOUGH).memory == ScalingMemory()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +85,14 @@ def test_growing_waits_after_growing_and_equality_passes() -> None:
         (LONG_ENOUGH, 1),
         (replace(LONG_ENOUGH, last_up=NOW - 299.0), 2),
         (replace(LONG_ENOUGH, last_down=NOW - 299.0), 2),
-        (ScalingMemory(NOW - 300.0, NOW - 300.0, NOW - 300.0), 1),
+        (ScalingMemory(NOW - 300.0, NOW - 300.0, fewer_since=NOW - 300.0), 1),
     ],
 )
 def test_shrinking_waits_until_fewer_were_enough_for_long(memory: ScalingMemory, replicas: int) -> None:
     found = decided(0.1, 0.1, memory=memory)
     assert (found.replicas, found.wanted) == (replicas, 1)
     if replicas == 1:
-        assert found.memory == ScalingMemory(memory.last_up, NOW, None)
+        assert found.memory == ScalingMemory(memory.last_up, NOW)
     else:
         assert found.memory.fewer_since == (NOW if memory.fewer_since is None else memory.fewer_since)
 
