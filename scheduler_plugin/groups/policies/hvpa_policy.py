@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
@@ -54,10 +55,11 @@ class HvpaPolicy:
         """What both recommendations come to. One that cannot be read counts as missing."""
         found, status = self._decoded(situation.group), child(situation.group, "status")
         recommendations, missing = _recommendations(found, situation)
-        decision, memory = decide(found.spec, situation.workload, recommendations, memory_of(status), situation.now)
+        before = memory_of(status)
+        decision, after = decide(found.spec, situation.workload, recommendations, before, situation.now)
+        unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         said: Json = {"mode": found.spec.mode.value}
-        before, after = _times(memory_of(status)), _times(memory)
-        return Ruling(decision, {**said, **after}, {**said, **before}, waits_for=missing)
+        return Ruling(decision, {**said, **_written(after)}, {**said, **_written(unscaled)}, waits_for=missing)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
@@ -74,8 +76,8 @@ class HvpaPolicy:
         return found
 
 
-def _times(memory: Memory) -> Json:
-    return {name: at for name, at in memory_json(memory).items() if at is not None}
+def _written(memory: Memory) -> Json:
+    return {name: value for name, value in memory_json(memory).items() if value is not None}
 
 
 def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations, str]:

@@ -16,7 +16,8 @@ from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
-from tests.scheduler_plugin.groups.program.test_what_is_wrong import named
+from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed, named
+from tests.scheduler_plugin.groups.program.vm_group_story import story
 
 
 @asynccontextmanager
@@ -102,3 +103,42 @@ async def test_metrics_count_groups_scalings_and_what_stopped_them() -> None:
             await run.passes(0)
             page = (await client.get("/metrics")).text
             assert 'autoscale_groups_stopped{kind="Hvpa",reason="TargetTaken"} 0.0' in page
+
+
+async def test_explain_says_what_is_missing_or_wrong() -> None:
+    async with world() as run:
+        await run.cluster.make(HVPAS, INTERVALS)
+        await run.cluster.make(HVPAS, changed(named(INTERVALS, "broken"), scaleUpDelay="soon"))
+        await run.start()
+        async with asked(run) as client:
+            waiting: Any = (await client.get("/explain/default/hvpa/hvpa-sample")).json()
+            assert waiting["target"] == {"name": "Deployment resource-consumer", "problem": "it is not there"}
+            assert waiting["recommended"] == {"replicas": None, "bounds": None, "containers": []}
+            broken: Any = (await client.get("/explain/default/hvpa/broken")).json()
+            assert "scaleUpDelay" in broken["problem"]
+            await run.cluster.make(DEPLOYMENTS, DEPLOYMENT.replace("cpu: 500m", "cpu: much"))
+            await run.passes(0)
+            unread: Any = (await client.get("/explain/default/hvpa/hvpa-sample")).json()
+            assert "requests.cpu" in unread["target"]["problem"]
+
+
+async def test_explain_says_what_a_vpa_says_that_cannot_be_read() -> None:
+    async with world() as run:
+        await begun(run)
+        await run.recommend("hvpa-sample", cpu="a lot")
+        async with asked(run) as client:
+            found: Any = (await client.get("/explain/default/hvpa/hvpa-sample")).json()
+            assert "target.cpu" in found["recommended"]["containers"][0]["problem"]
+
+
+async def test_explain_shows_the_members_of_a_group_of_vms() -> None:
+    async with story() as run:
+        program = await run.start()
+        await run.create(replicas=1, scaling={"maxReplicas": 2})
+        await run.pass_time(6)
+        transport = httpx.ASGITransport(probes_app(program))
+        async with httpx.AsyncClient(transport=transport, base_url="http://groups") as client:
+            found: Any = (await client.get("/explain/default/virtualmachinegroup/shop")).json()
+            assert [each["name"] for each in found["members"]] == ["shop-primary", "shop-replica-0"]
+            assert found["scaling"]["replicas"] == 1
+            assert (await client.get("/explain/default/virtualmachinegroup/none")).status_code == 404
