@@ -88,16 +88,23 @@ class GroupController:
         group = context.cache.get(kind, name)
         if group is None or is_leaving(group) or not context.writer.leadership.leads:
             return
-        facts = self._surroundings.facts(self.policy, group)
-        found = judge(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
+        outcome = "failed"
         try:
-            await self._carry_out(facts, found)
+            found = await self._bring(group)
+            outcome = "stopped" if found.problem else "done"
         except ApiRefusedError as error:
             if error.kind not in _PASSING:
                 await self._give_up(name, str(error))
             raise
-        context.telemetry.judged.labels(kind.kind, "stopped" if found.problem else "done").inc()
+        finally:
+            context.telemetry.judged.labels(kind.kind, outcome).inc()
         self._queue.add(name, context.interval())
+
+    async def _bring(self, group: JsonObject) -> Judgement:
+        facts = self._surroundings.facts(self.policy, group)
+        found = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
+        await self._carry_out(facts, found)
+        return found
 
     async def _carry_out(self, facts: Facts, found: Judgement) -> None:
         for write in found.upkeep:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
-from tests.scheduler_plugin.groups.program.running import world
+from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, Ruling, Situation
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
+from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
+from tests.scheduler_plugin.groups.program.test_what_is_wrong import named
 
 
 async def test_one_acts_and_the_other_only_looks() -> None:
@@ -29,6 +33,48 @@ async def test_the_second_goes_on_within_fifteen_seconds() -> None:
         while (await run.size())[0] == 3:
             await run.passes(0.5)
         assert run.clock.now() - killed_at < 15
+
+
+async def test_a_process_that_ends_in_order_is_followed_at_once() -> None:
+    async with world() as run:
+        await settled(run)
+        second = await run.start("second")
+        run.tasks[0].cancel()
+        await run.passes(2)
+        assert second.leadership.leads
+        await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
+        assert (await run.size())[0] == 5
+
+
+async def test_a_group_that_breaks_the_program_s_expectations_disturbs_no_other() -> None:
+    async with world() as run:
+        await settled(run)
+        controller = run.processes["first"].controllers["Hvpa"]
+        controller.policy = BreaksOn("hvpa-sample", controller.policy)
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT.replace("resource-consumer", "other"))
+        await run.cluster.make(HVPAS, named(INTERVALS, "other").replace("name: resource-consumer", "name: other"))
+        await run.passes(0)
+        await run.recommend("other", 2)
+        assert [(await run.size(name))[0] for name in ("resource-consumer", "other")] == [3, 2]
+        page = run.processes["first"].page().decode()
+        assert 'autoscale_groups_reconciles_total{kind="Hvpa",outcome="failed"}' in page
+
+
+class BreaksOn:
+    """A policy with a mistake that one object brings to light."""
+
+    def __init__(self, name: str, policy: GroupPolicy) -> None:
+        self._name = name
+        self._policy = policy
+        self.kind = policy.kind
+
+    def arrangement(self, group: JsonObject) -> Arrangement:
+        return self._policy.arrangement(group)
+
+    def rule(self, situation: Situation) -> Ruling:
+        if name_of(situation.group).name == self._name:
+            raise ZeroDivisionError
+        return self._policy.rule(situation)
 
 
 async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
