@@ -54,6 +54,7 @@ async def test_a_group_that_breaks_the_program_s_expectations_disturbs_no_other(
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT.replace("resource-consumer", "other"))
         await run.cluster.make(HVPAS, named(INTERVALS, "other").replace("name: resource-consumer", "name: other"))
         await run.passes(0)
+        await run.recommend("hvpa-sample", 6)
         await run.recommend("other", 2)
         assert [(await run.size(name))[0] for name in ("resource-consumer", "other")] == [3, 2]
         page = run.processes["first"].page().decode()
