@@ -18,6 +18,8 @@ FIRST: Final = ObjectName("default", "shop-replica-0")
 MOST_REPLICAS: Final = 2
 MOST_CPUS: Final = 2
 _SLOTS: Final = 4
+_UTILIZATION: Final = 40
+"""Low: an emulated guest, the clients and the way between them share the CPUs of one machine."""
 
 
 def demo_group(policy: str) -> Json:
@@ -34,8 +36,9 @@ def demo_group(policy: str) -> Json:
             "scaling": {
                 "minReplicas": 1,
                 "maxReplicas": MOST_REPLICAS,
+                "targetCPUUtilizationPercentage": _UTILIZATION,
                 "scaleUpDelay": "5s",
-                "scaleDownDelay": "20s",
+                "scaleDownDelay": "45s",
             },
             "drain": {"gracePeriod": "20s"},
         },
