@@ -5,6 +5,7 @@
       └── wanted again ───┘
 
 - The mark is an annotation of the VM, so a controller that starts anew goes on where its predecessor was.
+- One that the read endpoint still lists, because it could not be written, stays: clients are still sent to it.
 - A transaction that began within the grace period is waited for, also beyond it, until the time-out.
 - Clients that looked the endpoint up just before the mark still come: an empty replica is not deleted at once.
 """
@@ -36,6 +37,8 @@ def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
     """Whether a replica that has been draining for ``age`` may be deleted now."""
     if not member.available:
         return Drain(True, "its database does not run: it has no clients")
+    if member.listed:
+        return _waits("the read endpoint still lists it")
     if age >= spec.drain_timeout:
         return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
     if age < SETTLE:

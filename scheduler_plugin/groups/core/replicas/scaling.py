@@ -3,7 +3,7 @@
 - The need is what all replicas use together, over the target utilisation. Their agents size each of them; another one
   is added only when the need exceeds what those there are can have, and one is taken only when it fits the rest with
   room to spare.
-- Where the load of a replica is not known, nothing changes.
+- Where the load of a replica is not known, or no replica serves, nothing changes.
 - Growing waits until more were needed for ``LASTING``, because a new replica costs a copy of all data, and for
   ``up_delay`` after the last growth (S1.8). Shrinking waits until fewer were enough for the whole of ``down_delay``,
   and as long after any scaling.
@@ -81,8 +81,8 @@ def decide(
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
     loads = [each.busy_cores for each in replicas if each.available and not each.leaving]
     known = [load for load in loads if load is not None]
-    if len(known) < len(loads):
-        unknown = f"the load of {len(loads) - len(known)} replicas is not known"
+    if len(known) < len(loads) or (current and not loads):
+        unknown = f"the load of {len(loads) - len(known)} replicas is not known" if loads else "no replica serves"
         return ScalingDecision(current, None, memory.at_rest(), unknown)
     need = Need("vm", "cpu", 0, ceil(round(sum(known) * 1000 / scaling.utilization, 6)))
     wanted = planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)

@@ -30,7 +30,9 @@ def test_a_new_group_makes_its_primary_first_and_replicas_once_that_has_an_addre
 
 
 def test_a_primary_that_is_gone_is_not_made_again_as_an_empty_database() -> None:
-    lost = plan_group(SHOP, [replica(0), replica(1), replica(2, draining=Seconds(700.0))], had_primary=True)
+    lost = plan_group(
+        SHOP, [replica(0), replica(1), replica(2, draining=Seconds(700.0), listed=False)], had_primary=True
+    )
     assert summary(lost) == {"serving": ["replica-0", "replica-1"], "delete": ["replica-2"]}
     assert lost.fault == (
         "VM shop-primary is gone, and a new one would be an empty database: delete the group to begin anew"

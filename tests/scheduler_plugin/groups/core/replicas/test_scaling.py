@@ -58,6 +58,13 @@ def test_where_a_load_is_not_known_nothing_changes() -> None:
     assert decide(TWO_CPUS, 2, boots, ScalingMemory(), NOW).replicas == 2
 
 
+def test_an_outage_of_all_replicas_is_no_want_of_load() -> None:
+    down = [replica(number, available=False) for number in range(3)]
+    found = decide(TWO_CPUS, 3, down, LONG_ENOUGH, NOW)
+    assert (found.replicas, found.wanted, found.because) == (3, None, "no replica serves")
+    assert found.memory.fewer_since is None
+
+
 def test_the_bounds_hold_at_once() -> None:
     assert [decided(1.0, current=wanted).replicas for wanted in (0, 9)] == [1, 4]
 
