@@ -104,10 +104,10 @@ class Leadership:
 
     async def release(self) -> None:
         """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
-        if not self.leads:
-            return
-        self._until = NEVER
+        known, self._until = self.leads and self._version, NEVER
         self._tell()
+        if not known:  # without a version the write would take the Lease from whoever holds it now
+            return
         try:
             await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
         except ApiError as error:

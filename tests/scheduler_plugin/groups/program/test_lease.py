@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from protocol.kubernetes.objects import JsonObject, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, text, whole
 from protocol.kubernetes.resources import LEASES
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError, KubernetesApi
-from scheduler_plugin.groups.lease import Leadership, LeaseTerms, NotLeadingError
+from scheduler_plugin.groups.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 
@@ -31,6 +31,17 @@ class LosesEverySecondAnswer(Connection):
         return answer
 
     lost = 0
+
+
+class CannotRead(Connection):
+    """What it writes is done, and it reads nothing once it is ``blind``."""
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        if self.blind and call.method == "GET":
+            raise ApiUnknownError("no answer")
+        return await super().call(call)
+
+    blind = False
 
 
 class Clocked:
@@ -129,6 +140,20 @@ async def test_a_lease_that_is_taken_away_ends_it_at_once() -> None:
         )
         await run.clock.advance(2.0)
         assert (first.leads, first.holder) == (False, "someone")
+
+
+async def test_one_that_ends_does_not_give_back_what_another_may_have_taken() -> None:
+    async with processes() as run:
+        way = CannotRead(run.cluster)
+        first = await run.start("first", way)
+        way.blind = True
+        taken: Json = {"spec": {"holderIdentity": "someone"}}
+        await run.cluster.request("PATCH", LEASES.path("kube-system", "groups"), taken, MERGE_PATCH)
+        await run.clock.advance(2.0)
+        await first.release()
+        assert not first.leads
+        lease = await run.cluster.get(LEASES, "groups", "kube-system")
+        assert text(lease, "spec", "holderIdentity") == "someone"
 
 
 async def test_a_lease_that_is_deleted_is_made_again() -> None:
