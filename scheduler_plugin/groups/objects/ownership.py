@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - An object that another controller owns is never touched.
-- One without a controller, under the name that ours would have, is adopted: from then on it is as the group says.
+- One without a controller, under the name that ours would have, is adopted where it is about the same workload: from
+  then on it is as the group says.
 - Only ``spec`` and the owner reference are ours; what else an object carries stays, and what the API server filled in.
 """
 

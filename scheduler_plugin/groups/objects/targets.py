@@ -41,6 +41,7 @@ from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups.core.workload import Container, ResourceList, Workload, by_name
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.ownership import controller_of
 from scheduler_plugin.groups.objects.writes import Write
 
 VM_CONTAINER: Final = "vm"
@@ -129,11 +130,29 @@ def _vm(target: JsonObject) -> Workload:
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
+def kept_by(target: JsonObject) -> str:
+    """Kind and name of the target's controller where that is a target itself, such as a ReplicaSet's Deployment; else
+    empty. Other controllers, such as operators, may leave sizes and replicas to a group.
+    """
+    owner = controller_of(target) or {}
+    reference = text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind")
+    return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
+
+
 def selector_of(target: JsonObject) -> str:
     """The label selector of the target's pods, as ``/scale`` shows it; empty where it has none."""
     if shown := text(target, "status", "selector"):
         return shown
-    return ",".join(f"{key}={value}" for key, value in sorted(texts(target, "spec", "selector", "matchLabels").items()))
+    equal = sorted(f"{key}={value}" for key, value in texts(target, "spec", "selector", "matchLabels").items())
+    return ",".join([*equal, *map(_requirement, items(target, "spec", "selector", "matchExpressions"))])
+
+
+def _requirement(found: JsonObject) -> str:
+    """One of ``matchExpressions`` as text."""
+    key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
+    if operator in {"Exists", "DoesNotExist"}:
+        return key if operator == "Exists" else f"!{key}"
+    return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
 
 
 def scale(target: JsonObject, kind: TargetKind, replicas: int) -> Write:

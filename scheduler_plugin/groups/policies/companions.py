@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, version_of
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
-from scheduler_plugin.groups.objects.ownership import creation, holds, refuse_foreign, upkeep
+from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign, upkeep
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import Facts, Found, StopError
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
+
+_REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
+"""Where each kind names what it is about."""
 
 
 def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
     """What to write so that the HPA and the VPA are as they should be.
 
-    Raises ``StopError`` where one is missing, and ``ForeignObjectError`` where one is another controller's.
+    Raises ``StopError`` where one is missing or about another workload, and ``ForeignObjectError`` where one is another
+    controller's.
     """
     pairs = (
         (HORIZONTAL_AUTOSCALERS, arrangement.hpa, facts.hpa),
@@ -23,15 +29,27 @@ def companions(facts: Facts, arrangement: Arrangement) -> tuple[Write, ...]:
     for resource, companion, found in pairs:
         if companion is None:
             continue
+        if found is not None and (companion.spec is None or not is_owned_by(found, facts.group)):
+            _refuse_other_workload(resource, found, facts.group, arrangement)
         if companion.spec is not None:
             writes.append(upkeep(resource, found, facts.group, companion.name, companion.spec))
-        elif found is None and companion.may_be_missing:
-            continue
-        elif found is None:
+        elif found is None and not companion.may_be_missing:
             raise StopError("AutoscalerMissing", f"{resource.kind} {companion.name} is not there")
-        else:
-            refuse_foreign(found, resource, facts.group)
     return tuple(write for write in writes if write is not None)
+
+
+def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, arrangement: Arrangement) -> None:
+    """Raises ``StopError`` where an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
+    refuse_foreign(found, resource, group)
+    reference, target = child(found, "spec", _REFERENCE[resource]), arrangement.target
+    about = _identity(reference)
+    if about not in ((target.group, target.kind, target.name), _identity(group, text(group, "metadata", "name"))):
+        what = f"{text(reference, 'kind')} {text(reference, 'name')}".strip() or "nothing"
+        raise StopError("ForeignAutoscaler", f"{resource.kind} {name_of(found).name} is about {what}")
+
+
+def _identity(found: JsonObject, name: str = "") -> tuple[str, str, str]:
+    return text(found, "apiVersion").rpartition("/")[0], text(found, "kind"), name or text(found, "name")
 
 
 def managed(facts: Facts, found: Found, ruling: Ruling) -> tuple[Write, ...]:

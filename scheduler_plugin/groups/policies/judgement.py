@@ -20,7 +20,14 @@ from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups.core.workload import Container, Decision
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, Shape, achievable, workload_of
+from scheduler_plugin.groups.objects.targets import (
+    TARGET_KINDS,
+    InvalidTargetError,
+    Shape,
+    achievable,
+    kept_by,
+    workload_of,
+)
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
@@ -80,6 +87,8 @@ def _looked_at(facts: Facts) -> Found:
             "ForeignAutoscaler", f"{reference} is scaled by HorizontalPodAutoscaler {', '.join(facts.others)} too"
         )
     kind = TARGET_KINDS[reference.group, reference.kind]
+    if kind.shape is Shape.TEMPLATE and (keeper := kept_by(facts.target)):
+        raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
         template = workload_of(facts.target, kind)
         writes = companions(facts, arrangement)

@@ -61,6 +61,18 @@ def test_a_deployment_is_its_replicas_and_the_requests_of_its_template() -> None
     assert selector_of(WEB) == "a=1,b=2"
 
 
+def test_a_selector_leaves_no_requirement_out() -> None:
+    requirements = [
+        {"key": "tier", "operator": "NotIn", "values": ["canary", "old"]},
+        {"key": "zone", "operator": "In", "values": ["a"]},
+        {"key": "live", "operator": "Exists"},
+        {"key": "debug", "operator": "DoesNotExist"},
+        {"key": "broken", "operator": "In"},
+    ]
+    found: Json = {"spec": {"selector": {"matchLabels": {"a": "1"}, "matchExpressions": requirements}}}
+    assert selector_of(found) == "a=1,tier notin (canary,old),zone in (a),live,!debug,broken in ()"
+
+
 def test_what_says_no_replicas_has_one() -> None:
     assert workload_of({"spec": {}}, DEPLOYMENT) == Workload(1)
     assert workload_of({"spec": {"replicas": "many"}}, DEPLOYMENT) == Workload(1)

@@ -108,8 +108,8 @@ def test_a_target_that_no_policy_can_scale_is_refused() -> None:
 
 def test_a_vpa_that_cannot_be_read_counts_as_silent_for_a_tortoise() -> None:
     row = {"containerName": "app", "target": {"cpu": "a lot"}}
-    vpa: Json = {"status": {"recommendation": {"containerRecommendations": [row]}}}
-    target = {"kind": "Deployment", "name": "web"}
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    vpa: Json = {"spec": {"targetRef": target}, "status": {"recommendation": {"containerRecommendations": [row]}}}
     tortoise: Json = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": target}}}
     policy = TortoisePolicy(Configuration)
     facts = Facts(tortoise, policy.arrangement(tortoise), target=deployment(), vpa=vpa)
