@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,6 @@ from scripts.autoscale.demonstration.groups.group_object import demo_group
 from scripts.autoscale.demonstration.groups.group_report import GroupObservations, GroupReport, group_report
 from scripts.autoscale.demonstration.groups.group_watch import cores
 from scripts.autoscale.demonstration.groups.read_load import SimulatedReads
-from scripts.autoscale.demonstration.pictures.group_picture import draw_group, group_path
-from scripts.autoscale.demonstration.pictures.picture import NothingToDrawError
 from scripts.autoscale.demonstration.report import Observations, report
 from tests.fake_clock import SleepingClock
 
@@ -100,17 +100,23 @@ def test_the_size_of_a_vm_is_what_its_status_says() -> None:
     assert (cores(vm), cores({})) == (1.5, 0.0)
 
 
-def test_equal_reports_make_equal_pictures(tmp_path: Path) -> None:
-    assert group_path(Path("demo.svg")) == Path("demo-group.svg")
+@pytest.fixture
+def pictures() -> Any:
+    """The module; imported by the tests that draw, because matplotlib takes a second."""
+    return import_module("scripts.autoscale.demonstration.pictures.group_picture")
+
+
+def test_equal_reports_make_equal_pictures(tmp_path: Path, pictures: Any) -> None:
+    assert pictures.group_path(Path("demo.svg")) == Path("demo-group.svg")
     found = group_report(seen(*THERE_AND_BACK))
     files = [tmp_path / "one.svg", tmp_path / "two.svg"]
     for file in files:
-        draw_group(found, file)
+        pictures.draw_group(found, file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert "900 reads, 0 failed" in files[0].read_text()
 
 
-def test_where_no_load_ran_there_is_no_picture(tmp_path: Path) -> None:
+def test_where_no_load_ran_there_is_no_picture(tmp_path: Path, pictures: Any) -> None:
     found: GroupReport = group_report(GroupObservations(FIRST, problem="no guests"))
-    with pytest.raises(NothingToDrawError, match="no picture of the group: no guests"):
-        draw_group(found, tmp_path / "one.svg")
+    with pytest.raises(pictures.NothingToDrawError, match="no picture of the group: no guests"):
+        pictures.draw_group(found, tmp_path / "one.svg")

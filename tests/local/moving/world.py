@@ -310,11 +310,22 @@ class World:
         await self.vacate()
         for cores, size in ((1.0, SMALL), (2.0, LARGE), (1.0, SMALL)):
             self.agents.demand.cores = cores
-            await self.passes(12, step=1)
-            status = await self.status()
-            assert (self.size, self.guests.running, status["phase"]) == (size, [status["podName"]], "Running")
+            await self._follows(size)
         await self.passes(_SETTLE, step=5)
         await self._assert_books_are_true(SMALL)
+
+    async def _follows(self, size: Resources) -> None:
+        """Within twelve seconds the VM has this size; the thorough run sees too that it keeps it so long."""
+        for _ in range(12):
+            await self.passes(1, step=1)
+            if not THOROUGH and await self._stands() == (size, "Running"):
+                return
+        assert await self._stands() == (size, "Running")
+
+    async def _stands(self) -> tuple[Resources | None, object]:
+        """The size and phase of the VM; without a size where another guest runs than its status says."""
+        status = await self.status()
+        return self.size if self.guests.running == [status.get("podName")] else None, status["phase"]
 
     async def _assert_books_are_true(self, size: Resources) -> None:
         """Each pod that is there is reserved once, on its node, and nothing else is."""
