@@ -41,7 +41,7 @@ from scheduler_plugin.groups.policies.policy import GroupPolicy
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
 WORKERS: Final = 4
-_PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""
 
 
@@ -93,7 +93,7 @@ class GroupController:
             found = await self._bring(group)
             outcome = "stopped" if found.problem else "done"
         except ApiRefusedError as error:
-            if error.kind not in _PASSING:
+            if error.kind not in PASSING:
                 await self._give_up(name, str(error))
             raise
         finally:

@@ -5,6 +5,7 @@ Rules that hold here:
 - Only the holder of the Lease acts. Everything that was begun is in the objects (names, marks, the slice), so a
   successor goes on from there, and nothing is made or deleted twice.
 - The order of a step is that of ``GroupPlan``: a replica is marked before the endpoint drops it, and deleted after.
+- A new member that is refused, by a quota or an admission hook, holds up no other step; the condition says it.
 - One group is the unit of failure.
 """
 
@@ -27,20 +28,19 @@ from protocol.kubernetes.objects import (
     version_of,
     whole,
 )
-from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
 from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.informer import Change
-from scheduler_plugin.groups.controllers.group_controller import WORKERS, GroupsContext
+from scheduler_plugin.groups.controllers.group_controller import PASSING, WORKERS, GroupsContext
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
-from scheduler_plugin.groups.controllers.writer import TIMEOUT
+from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
@@ -49,13 +49,6 @@ from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
 from scheduler_plugin.groups.objects.group_status import group_status, refused_status
-from scheduler_plugin.groups.objects.read_endpoint import (
-    differs,
-    endpoint_name,
-    endpoint_slice,
-    listed_uids,
-    read_service,
-)
 from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
 from scheduler_plugin.groups.objects.writes import Write, difference
 
@@ -68,14 +61,14 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One group as it is: the object, what it asks for, its members, and the slice where there is one. ``decision`` is
-    how it scales itself, None where it does not.
+    """One group as it is: the object, what it asks for, its members, and its read endpoint. ``decision`` is how it
+    scales itself, None where it does not.
     """
 
     found: Json
     group: VmGroup
     members: tuple[Member, ...]
-    slice: Json | None
+    endpoint: ReadEndpoint
     decision: ScalingDecision | None = None
 
 
@@ -144,16 +137,15 @@ class VmGroupController:
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
-        found = await self._read(VM_GROUPS, group.name)
+        found = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if found is not None:
             self._context.cache.learn(VM_GROUPS, found)
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(seen, found=found or seen.found, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
-        slice_ = await self._read(ENDPOINT_SLICES, endpoint_name(group.name))
-        listed = listed_uids(slice_ or {})
-        vms = self._own(group)
+        endpoint = await look_at_endpoint(self._context.writer.api, group)
+        listed, vms = endpoint.listed, self._own(group)
         asked = [
             (
                 vm,
@@ -171,7 +163,7 @@ class VmGroupController:
         if group.scaling is not None:
             loads = await self._looks.loads(vm for vm, _ in asked)
             present = [replace(each, busy_cores=loads.get(each.uid)) for each in present]
-        return _Seen(found, group, tuple(present), slice_)
+        return _Seen(found, group, tuple(present), endpoint)
 
     def _own(self, group: VmGroup) -> list[Json]:
         vms = [
@@ -191,41 +183,45 @@ class VmGroupController:
 
     async def _carry_out(self, seen: _Seen, plan: GroupPlan) -> None:
         group, namespace = seen.group, seen.group.name.namespace
-        for new in plan.create:
-            name = ObjectName(namespace, new.name)
-            await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(group, new), creates=True))
-            await self._tell(seen, "MemberCreated", f"VM {new.name} is made")
+        refusals = await self._make(seen, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
             await self._tell(seen, "MemberStays", f"VM {stays.name} stays: it is wanted again")
         for going in plan.drain:
             await self._mark(namespace, going.member, self._now())
             await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
-        await self._offer(seen, plan)
+        await offer(self._context.writer, group, seen.endpoint, plan)
         for gone in plan.delete:
             name = ObjectName(namespace, gone.member.name)
             await self._context.writer.delete(VIRTUAL_MACHINES, name, gone.member.uid)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
-        status = group_status(seen.found, group, seen.members, plan, self._now())
+        unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
+        if seen.endpoint.foreign:
+            unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
+        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), self._now())
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
         await self._write_status(seen.found, status)
+        if refusals:
+            raise next(iter(refusals.values()))
+
+    async def _make(self, seen: _Seen, plan: GroupPlan) -> dict[str, ApiRefusedError]:
+        """Makes the VMs of new members; refusals by name, to be raised in the end."""
+        refusals: dict[str, ApiRefusedError] = {}
+        for new in plan.create:
+            name = ObjectName(seen.group.name.namespace, new.name)
+            try:
+                await self._do(Write("member", VIRTUAL_MACHINES, name, member_vm(seen.group, new), creates=True))
+            except ApiRefusedError as error:
+                refusals[new.name] = error
+                continue
+            await self._tell(seen, "MemberCreated", f"VM {new.name} is made")
+        return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
         """Sets or removes the mark of a member that is about to leave."""
         body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
         await self._do(Write("draining", VIRTUAL_MACHINES, ObjectName(namespace, member.name), body))
-
-    async def _offer(self, seen: _Seen, plan: GroupPlan) -> None:
-        """Makes the read endpoint list who serves."""
-        name, wanted = endpoint_name(seen.group.name), endpoint_slice(seen.group, plan)
-        if seen.slice is None:
-            if await self._read(SERVICES, name) is None:
-                await self._do(Write("endpoint", SERVICES, name, read_service(seen.group), creates=True))
-            await self._do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
-        elif differs(seen.slice, wanted):
-            body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
-            await self._do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(seen.slice)))
 
     async def _write_status(self, found: Json, wanted: Json) -> None:
         """Writes what differs."""
@@ -234,15 +230,6 @@ class VmGroupController:
 
     async def _do(self, write: Write) -> None:
         self._context.cache.learn(write.resource, await self._context.writer.do(write))
-
-    async def _read(self, resource: Resource, name: ObjectName) -> Json | None:
-        call = ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)
-        try:
-            return dict(await self._context.writer.api.call(call))
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
-            return None
 
     async def _tell(self, seen: _Seen, reason: str, note: str) -> None:
         about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)

@@ -26,8 +26,13 @@ class _Verdict:
     message: str = ""
 
 
-def group_status(found: JsonObject, group: VmGroup, members: Sequence[Member], plan: GroupPlan, now: str) -> Json:
-    """The whole status of the group ``found``, to be merged into the object. ``now`` is a Kubernetes timestamp."""
+def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
+    found: JsonObject, group: VmGroup, members: Sequence[Member], plan: GroupPlan, unwritten: str, now: str
+) -> Json:
+    """The whole status of the group ``found``, to be merged into the object.
+
+    ``unwritten`` says what of the plan could not be written, empty where all was. ``now`` is a Kubernetes timestamp.
+    """
     going = {each.member.name for each in plan.drain}
     returning = {each.name for each in plan.stay}
     replicas = replicas_of(members)
@@ -48,7 +53,7 @@ def group_status(found: JsonObject, group: VmGroup, members: Sequence[Member], p
         "conditions": [
             _condition(found, "Accepted", _Verdict(True, "Valid")),
             _condition(found, "PrimaryReady", verdict),
-            _condition(found, "Ready", _ready(group, verdict, plan)),
+            _condition(found, "Ready", _ready(group, verdict, plan, unwritten)),
         ],
     }
     if known := child(found, "status", "primary"):
@@ -98,8 +103,10 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
     return _Verdict(True, "Serves")
 
 
-def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan) -> _Verdict:
+def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -> _Verdict:
     wanted, serving = group.spec.replicas, len(plan.serving)
+    if unwritten:
+        return _Verdict(False, "NotWritten", unwritten)
     if not primary.holds:
         return primary
     count = f"{serving} of {wanted} replicas serve"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST
@@ -199,3 +199,48 @@ async def test_the_slice_is_written_only_when_it_changes() -> None:
         await run.pass_time(40)
         slices = [each for each in run.cluster.writes() if ENDPOINT_SLICES.plural in each]
         assert len(slices) == 2
+
+
+async def test_a_service_of_that_name_that_belongs_to_others_is_not_pointed_at_the_group() -> None:
+    async with story() as run:
+        theirs: Json = {"metadata": {"name": "shop-read"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80}]}}
+        await run.cluster.request("POST", SERVICES.path("default"), theirs)
+        await run.start()
+        await run.create(replicas=1)
+        await run.pass_time(6)
+        assert await run.cluster.every(ENDPOINT_SLICES) == []
+        group = await run.cluster.get(VM_GROUPS, "shop")
+        said = "Service shop-read does not belong to this group, so the read endpoint is not written"
+        assert condition_of(group, "Ready") == ("False", "NotWritten", said)
+        await run.cluster.delete(SERVICES, "shop-read")
+        await run.pass_time(16)
+        assert await run.offered() == ["replica-0"]
+
+
+async def test_a_service_that_was_deleted_is_made_again() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create(replicas=1)
+        await run.pass_time(6)
+        await run.cluster.delete(SERVICES, "shop-read")
+        await run.pass_time(16)
+        assert [text(each, "metadata", "name") for each in await run.cluster.every(SERVICES)].count("shop-read") == 1
+
+
+async def test_a_replica_that_may_not_be_made_holds_up_nothing_else_and_is_said() -> None:
+    async with story() as run:
+        way = run.cluster.connection()
+        await run.start(way)
+        await run.create()
+        await run.pass_time(6)
+        way.refuse = {f"POST {VIRTUAL_MACHINES.path('default')}": 403}
+        await run.scale(3)
+        run.databases.said["shop-replica-0"] = DatabaseState(is_standby=True, streaming=False)
+        await run.pass_time(16)
+        assert await run.offered() == ["replica-1"]
+        status, reason, message = condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")
+        assert (status, reason) == ("False", "NotWritten")
+        assert message.startswith("VM shop-replica-2 cannot be made: ")
+        way.refuse = {}
+        await run.pass_time(16)
+        assert "replica-2" in await run.vms()

@@ -1,0 +1,75 @@
+"""The Service and the EndpointSlice of a group of VMs, as they are and as they should be (S4.3).
+
+- Both are read anew at each look: one that was deleted is made again.
+- One of that name that is not the group's is left alone, and so is the other: it would send strangers to the replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from protocol.kubernetes.objects import Json, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, Resource
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
+from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
+from scheduler_plugin.groups.objects.group_members import is_of
+from scheduler_plugin.groups.objects.read_endpoint import (
+    differs,
+    endpoint_name,
+    endpoint_slice,
+    listed_uids,
+    read_service,
+)
+from scheduler_plugin.groups.objects.vm_group import VmGroup
+from scheduler_plugin.groups.objects.writes import Write
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEndpoint:
+    """The two objects of one group, None where there is none. ``foreign`` names the one that belongs to others."""
+
+    service: Json | None
+    slice: Json | None
+    foreign: str = ""
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """The UIDs of the VMs that it offers to new clients."""
+        return frozenset() if self.foreign else listed_uids(self.slice or {})
+
+
+async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
+    """The group's read endpoint as it is now. Raises ``ApiError``."""
+    name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
+    service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
+    pairs = zip(kinds, (service, slice_), strict=True)
+    foreign = [f"{kind.kind} {name.name}" for kind, found in pairs if found is not None and not is_of(found, group)]
+    return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
+
+
+async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: GroupPlan) -> None:
+    """Makes the read endpoint list who serves. Raises as ``Writer``."""
+    if found.foreign:
+        return
+    name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
+    if found.service is None:
+        await writer.do(Write("endpoint", SERVICES, name, read_service(group), creates=True))
+    if found.slice is None:
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
+    elif differs(found.slice, wanted):
+        body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
+        await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(found.slice)))
+
+
+async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) -> Json | None:
+    """One object as it is now, None where there is none. Raises ``ApiError``."""
+    try:
+        return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
+    except ApiRefusedError as error:
+        if error.kind is not RefusalKind.NOT_FOUND:
+            raise
+        return None
