@@ -103,7 +103,7 @@ async def test_a_standby_reads_what_the_primary_wrote_and_goes_without_a_lost_tr
             await catches_up(primary, journey.here())
 
             clients = asyncio.create_task(
-                journey.here().pgbench("--client=2", "--time=9", "--rate=20", "--select-only")
+                journey.here().pgbench("--client=2", "--time=15", "--rate=20", "--select-only")
             )
             await sessions(journey.here(), 2)
             waited = await drained(journey.here())

@@ -25,7 +25,7 @@ _BOOT: Final = Seconds(360.0)
 _LONGEST_LOAD: Final = Seconds(300.0)
 """A second replica copies the primary while the first one is loaded."""
 _TOGETHER: Final = Seconds(10.0)
-_BACK: Final = Seconds(150.0)
+_BACK: Final = Seconds(240.0)
 _LOOK: Final = Seconds(0.1)
 
 
