@@ -40,7 +40,7 @@ async def test_a_replica_serves_only_once_it_has_caught_up() -> None:
         waits = "0 of 1 replicas serve (shop-replica-0: it does not stream from the primary)"
         assert condition_of(group, "Ready") == ("False", "ReplicasStarting", waits)
         del run.databases.said["shop-replica-0"]
-        await run.pass_time(2)
+        await run.pass_time(4)
         assert await run.offered() == ["replica-0"]
 
 
