@@ -31,13 +31,13 @@ spec:
 
 
 class Kubectl:
-    """Runs kubectl in the test's namespace, with a discovery cache of its own."""
+    """Runs kubectl in the test's namespace, without a garbage collector; all tests share a discovery cache."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, cluster: Cluster, directory: Path, cache: Path) -> None:
         self._directory = directory
         self._flags = ["--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace]
-        self._flags += ["--cache-dir", str(directory / "cache")]
-        self._environment = {**os.environ, "HOME": str(directory)}
+        self._flags += ["--cache-dir", str(cache)]
+        self._environment = {**os.environ, "HOME": str(directory), "GOGC": "off"}
 
     def command(self, *words: str) -> list[str]:
         return ["kubectl", *self._flags, *words]
@@ -68,8 +68,8 @@ class Kubectl:
 
 
 @pytest.fixture
-def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
-    return Kubectl(cluster, tmp_path)
+def kubectl(cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    return Kubectl(cluster, tmp_path, tmp_path_factory.getbasetemp() / "kubectl-cache")
 
 
 def test_apply_creates_changes_and_takes_back(kubectl: Kubectl) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from deploy.neonvm.network.forwarder import Dial, Forwarder
+from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.resources import ENDPOINT_SLICES
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.objects.read_endpoint import ready_addresses
 
 
 class ServiceForwards:

@@ -6,8 +6,6 @@ that its clients keep what they have, and is not ``ready``, so that no new one c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -70,26 +68,6 @@ def listed_uids(found: JsonObject) -> frozenset[str]:
 def differs(found: JsonObject, wanted: JsonObject) -> bool:
     """Whether a slice has to be written to become the one that is wanted."""
     return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
-
-
-def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
-    """Where new clients can go: addresses and the port of a slice.
-
-    >>> serving = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
-    >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})
-    [('10.0.0.1', 5432)]
-    """
-    ports = [each["port"] for each in items(found, "ports") if isinstance(each.get("port"), int)]
-    return [
-        (address, port) for address in _addresses(items(found, "endpoints")) for port in ports if isinstance(port, int)
-    ]
-
-
-def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:
-    for each in endpoints:
-        addresses = each.get("addresses")
-        if child(each, "conditions").get("ready") is True and isinstance(addresses, list):
-            yield from (str(address) for address in addresses)
 
 
 def _goes(member: Member, plan: GroupPlan) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
@@ -19,6 +20,7 @@ from protocol.kubernetes.objects import Json, items, name_of, text, whole
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import MilliCpu
+from tests.local.cluster.group_story import a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing
 from tests.local.cluster.living import cluster, folder_in, processes_of, seen
 from tests.plain_http import plain_client
 
@@ -96,10 +98,11 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
         os.kill(owner, signal.SIGKILL)
     with pytest.raises(NoAnswerError):
         await ask_cluster(folder, "status")
-    async with cluster(folder, LIGHT):
+    async with cluster(folder, replace(LIGHT, groups=True)):
         again = await seen(folder, VM, lambda now: runs(now) and whole(now, "status", "restartCount") == 1)
         assert text(again, "status", "podName") != text(vm, "status", "podName")
         assert {"away": "Migrated", "slowly": "RuntimeRestarted"}.items() <= (await endings(folder)).items()
+        await a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(folder)
     assert processes_of(folder) == set()
 
 

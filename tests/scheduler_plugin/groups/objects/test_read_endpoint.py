@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.objects import child, items
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import plan_group
@@ -12,7 +13,6 @@ from scheduler_plugin.groups.objects.read_endpoint import (
     endpoint_slice,
     listed_uids,
     read_service,
-    ready_addresses,
 )
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, replica

@@ -1,35 +1,38 @@
-"""A group of VMs in a whole local cluster of real processes: its members spread, and one that moves goes on serving."""
+"""A group of VMs in a local cluster of real processes that runs already; a start of its own would cost two seconds."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
-from tests.local.cluster.living import cluster, folder_in, seen
+from protocol.names import LABEL_GROUP
+from tests.local.cluster.living import seen
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 
 GROUP, REPLICA = ObjectName("default", "shop"), ObjectName("default", "shop-replica-0")
-LIGHT = ClusterSpec(guests="simulated", load="idle", network="loopback", groups=True)
 
 
 def group_of_one_replica() -> Json:
     return {**shop(replicas=1), "metadata": {"name": GROUP.name, "namespace": GROUP.namespace}}
 
 
-async def test_a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(tmp_path: Path) -> None:
-    folder = folder_in(tmp_path, "group")
-    async with cluster(folder, LIGHT), client_from_kubeconfig(folder.kubeconfig) as client:
+async def a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing(folder: ClusterFolder) -> None:
+    """The members spread over both nodes, and the one that moves goes on serving."""
+    async with client_from_kubeconfig(folder.kubeconfig) as client:
         await client.create(VM_GROUPS, GROUP.namespace, group_of_one_replica())
         await seen(folder, GROUP, lambda now: whole(now, "status", "readyReplicas") == 1, VM_GROUPS)
-        places = {text(vm, "status", "node") for vm in (await client.list(VIRTUAL_MACHINES)).objects}
+        members = (await client.list(VIRTUAL_MACHINES, GROUP.namespace, f"{LABEL_GROUP}={GROUP.name}")).objects
+        places = {text(vm, "status", "node") for vm in members}
         assert places == {"node-1", "node-2"}
         before = await client.get(VIRTUAL_MACHINES, REPLICA)
         spec = {"vmName": REPLICA.name}
-        kind: Json = {"apiVersion": MIGRATIONS.api_version, "kind": MIGRATIONS.kind, "metadata": {"name": "away"}}
+        kind: Json = {
+            "apiVersion": MIGRATIONS.api_version,
+            "kind": MIGRATIONS.kind,
+            "metadata": {"name": "replica-away"},
+        }
         await client.create(MIGRATIONS, GROUP.namespace, {**kind, "spec": spec})
         moved = await seen(folder, REPLICA, lambda now: text(now, "status", "node") != text(before, "status", "node"))
         assert text(moved, "status", "extraNetIP") == text(before, "status", "extraNetIP")

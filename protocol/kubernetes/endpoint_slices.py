@@ -1,0 +1,27 @@
+"""EndpointSlices: where new clients of a Service can go (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items
+
+
+def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
+    """Where new clients can go: addresses and the port of a slice.
+
+    >>> serving = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
+    >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})
+    [('10.0.0.1', 5432)]
+    """
+    ports = [each["port"] for each in items(found, "ports") if isinstance(each.get("port"), int)]
+    return [
+        (address, port) for address in _addresses(items(found, "endpoints")) for port in ports if isinstance(port, int)
+    ]
+
+
+def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:
+    for each in endpoints:
+        addresses = each.get("addresses")
+        if child(each, "conditions").get("ready") is True and isinstance(addresses, list):
+            yield from (str(address) for address in addresses)
