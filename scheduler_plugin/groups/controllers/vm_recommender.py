@@ -65,6 +65,8 @@ class VmRecommender:
             await self._recommend(self._surroundings.facts(policy, group))
         except (ApiError, NotLeadingError) as error:
             LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
+        except Exception:  # one group must not end the program of all others
+            LOG.exception("a group cannot be recommended for", extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: Facts) -> None:
         if facts.arrangement is None or facts.target is None:

@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text
 from protocol.kubernetes.resources import (
     HORIZONTAL_AUTOSCALERS,
@@ -112,3 +114,16 @@ async def test_a_group_that_scales_itself_is_not_another_s_target() -> None:
         await run.pass_time(3)
         said = ("False", "TargetTaken", "VirtualMachineGroup shop scales itself (spec.scaling)")
         assert condition_of(await run.cluster.get(HVPAS, "readers"), "AbleToScale") == said
+
+
+async def test_a_group_that_cannot_be_recommended_for_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async with recommending() as run:
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        run.databases.busy = {"db": float("inf")}
+        await run.cluster.make(HVPAS, OF_VM)
+        await run.pass_time(16)
+        assert "a group cannot be recommended for" in caplog.text
+        run.databases.busy = {"db": 3.0}
+        await run.pass_time(40)
+        vpa = await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")
+        assert child(vpa, "status", "recommendation") != {}
