@@ -14,6 +14,7 @@ from protocol.kubernetes.objects import (
     JsonObject,
     annotations_of,
     child,
+    flag,
     is_leaving,
     items,
     name_of,
@@ -105,7 +106,7 @@ def read_member(
         ordinal=role[1],
         created=text(vm, "metadata", "creationTimestamp"),
         source=source_of(vm),
-        address=text(vm, "status", "extraNetIP") or text(vm, "status", "podIP"),
+        address=_address(vm),
         node=text(vm, "status", "node"),
         available=conditions == ["True"],
         leaving=is_leaving(vm),
@@ -113,6 +114,17 @@ def read_member(
         listed=uid_of(vm) in listed,
         database=database,
     )
+
+
+def _address(vm: JsonObject) -> str:
+    """Where clients reach the member: on the flat network, or at its pod where it is on none.
+
+    A VM of the flat network whose address is not known has none: a primary that seemed to have moved to its pod's would
+    turn every replica stale at once.
+    """
+    if flag(vm, "spec", "extraNetwork", "enable"):
+        return text(vm, "status", "extraNetIP")
+    return text(vm, "status", "extraNetIP") or text(vm, "status", "podIP")
 
 
 def source_of(vm: JsonObject) -> str:

@@ -3,6 +3,7 @@
 - The need is what all replicas use together, over the target utilisation. Their agents size each of them; another one
   is added only when the need exceeds what those there are can have, and one is taken only when it fits the rest with
   room to spare.
+- A group that people scaled to no replica stays so, as an HPA leaves it.
 - Where the load of a replica is not known, or no replica serves, nothing changes.
 - Growing waits until more were needed for ``LASTING``, because a new replica costs a copy of all data, and for
   ``up_delay`` after the last growth (S1.8). Shrinking waits until fewer were enough for the whole of ``down_delay``,
@@ -23,6 +24,8 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 
 LASTING: Final = Seconds(10.0)
 """So long a need must last before a replica is made for it."""
+
+SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,15 @@ def decide(
     scaling: Scaling, current: int, replicas: Sequence[Member], memory: ScalingMemory, now: float
 ) -> ScalingDecision:
     """How many replicas there should be, where there should be ``current`` so far; ``now`` in seconds since 1970."""
+    if not current:
+        return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
         limits = f"{scaling.bounds.min} to {scaling.bounds.max} replicas are allowed"
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
     loads = [each.busy_cores for each in replicas if each.available and not each.leaving]
     known = [load for load in loads if load is not None]
-    if len(known) < len(loads) or (current and not loads):
+    if len(known) < len(loads) or not loads:
         unknown = f"the load of {len(loads) - len(known)} replicas is not known" if loads else "no replica serves"
         return ScalingDecision(current, None, memory.at_rest(), unknown)
     need = Need("vm", "cpu", 0, ceil(round(sum(known) * 1000 / scaling.utilization, 6)))

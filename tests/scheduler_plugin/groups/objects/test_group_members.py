@@ -89,9 +89,17 @@ def test_a_member_is_read_from_its_vm() -> None:
 
 
 def test_a_vm_without_a_flat_network_is_reached_at_its_pod() -> None:
-    member = read(found(podIP="10.0.0.7"))
+    vm = found(podIP="10.0.0.7")
+    vm["spec"] = {**child(vm, "spec"), "extraNetwork": {"enable": False}}
+    member = read(vm)
     assert member is not None
     assert (member.address, member.available, member.listed) == ("10.0.0.7", False, False)
+
+
+def test_a_vm_of_the_flat_network_has_no_address_while_that_one_is_not_known() -> None:
+    member = read(found(podIP="10.0.0.7"))
+    assert member is not None
+    assert member.address == ""
 
 
 def test_a_mark_says_for_how_long_a_member_has_been_leaving() -> None:

@@ -66,7 +66,12 @@ def test_an_outage_of_all_replicas_is_no_want_of_load() -> None:
 
 
 def test_the_bounds_hold_at_once() -> None:
-    assert [decided(1.0, current=wanted).replicas for wanted in (0, 9)] == [1, 4]
+    assert decided(1.0, current=9).replicas == 4
+
+
+def test_a_group_that_was_scaled_to_zero_on_purpose_stays_so() -> None:
+    found = decided()
+    assert (found.replicas, found.wanted, found.because) == (0, None, "scaled to zero replicas: left alone")
 
 
 def test_growing_waits_after_growing_and_equality_passes() -> None:
