@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
 from deploy.local.apiserver.schema.rules import broken_rules
+from tests.examples import examples
 
 SELF: dict[str, Any] = {
     "min": "250m",
@@ -143,14 +144,14 @@ VALUES = st.recursive(
 TEXTS = st.sampled_from([CPU_RULE, SLOTS_RULE, "self == oldSelf", "self.size() > 1", "self > 1", "self.all(x, x > 1)"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(12, 40))
 @given(TEXTS, VALUES, VALUES)
 def test_no_object_makes_a_rule_fail_in_any_other_way(text: str, value: Any, before: Any) -> None:
     rule = {"x-kubernetes-validations": [{"rule": text}]}
     assert len(list(broken_rules(value, rule, before))) <= 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(12, 40))
 @given(st.text())
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     with suppress(UnknownExpressionError):
