@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text
+from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from protocol.units import Seconds
@@ -82,6 +82,8 @@ class Surroundings:
 
     def _group_changed(self, policy: GroupPolicy, change: Change[Json]) -> None:
         kind, name = policy.kind.kind, change.name
+        if _is_status_only(change):  # most are our own: looking again at once would undo the pause after a refusal
+            return
         before = self._references.target_of(kind, name)
         if change.after is None or is_leaving(change.after):
             self._references.drop(kind, name)
@@ -103,6 +105,11 @@ class Surroundings:
     def _look_at_all(self, key: Key | None) -> None:
         for kind, name in () if key is None else self._references.groups_at(key):
             self._look_at(kind, name)
+
+
+def _is_status_only(change: Change[Json]) -> bool:
+    known = [(uid_of(each), whole(each, "metadata", "generation")) for each in (change.before, change.after) if each]
+    return len(known) == 2 and known[0] == known[1] and not is_leaving(change.after or {})
 
 
 def _scaled_by(hpa: JsonObject) -> Key:

@@ -191,6 +191,22 @@ async def test_a_write_that_is_refused_for_good_is_said_and_decided_anew() -> No
         assert ((await run.size())[0], condition_of(group, "TargetWritable")) == (2, ("", "", ""))
 
 
+async def test_a_write_that_is_refused_again_and_again_is_repeated_with_pauses() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        found = yaml.safe_load(INTERVALS)
+        for name in ("scaleUpDelay", "scaleDownDelay"):
+            found["spec"].pop(name, None)
+        await run.cluster.make(HVPAS, yaml.safe_dump(found))
+        way = run.cluster.connection()
+        way.refuse = {"deployments/resource-consumer/scale": 403}
+        await run.start("first", way)
+        await run.recommend("hvpa-sample", 5)
+        for _ in range(12):
+            await run.passes(5)
+        assert len([each for each in way.asked if each.method == "PATCH" and "deployments" in each.path]) < 20
+
+
 async def test_a_group_that_is_deleted_takes_its_hpa_and_vpa_along() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
