@@ -195,4 +195,3 @@ def work(page: bytes) -> float:
 def test_twice_the_page_takes_at_most_about_twice_the_time(kind: str) -> None:
     once, twice = work(HOSTILE[kind](MIB // 2)), work(HOSTILE[kind](MIB))
     assert twice <= 4 * once + 0.002, "quadratic work would be 4 times as much at the least, and far more than 2 ms"
-    assert twice < 0.05
