@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import resource
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import httpx
-import prometheus_client
 
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
-from protocol.runtime.followed_file import FileRefusedError, FollowedFile
-from protocol.runtime.json_log import log_as_json
+from protocol.runtime.followed_file import FollowedFile
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
@@ -28,13 +22,14 @@ from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.options import agents_tls, extender_tls, parser
+from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.serving import Listener, ListenError, serve
+from scheduler_plugin.web.serving import Listener, serve
 
 CONNECTIONS: Final = httpx.Limits(max_connections=128, max_keepalive_connections=64)
 REVIEW_CONNECTIONS: Final = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
@@ -51,16 +46,9 @@ OPEN_FILES: Final = 16_384
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the scheduler until SIGTERM or SIGINT; the process's exit status."""
     options = parser().parse_args(arguments)
-    log_as_json(options.log_level)
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
+    prepare(options.log_level)
     _allow_open_files()
-    status = 0
-    try:
-        asyncio.run(_run(options))
-    except* (FileRefusedError, CredentialsError, ListenError) as problems:
-        print(f"autoscale-scheduler: {_first(problems)}", file=sys.stderr)
-        status = 2
-    return status
+    return run("autoscale-scheduler", _run(options))
 
 
 def _allow_open_files() -> None:
@@ -70,19 +58,13 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
 async def _run(options: argparse.Namespace) -> None:
-    clock, stop = SystemClock(), asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    clock, stop = SystemClock(), stop_on_signals()
     telemetry = Telemetry(clock.now)
     file = FollowedFile(options.config, lambda text: parse_settings(text, options.config.parent))
     settings = file.load()
     telemetry.settings_accepted(file.generation)
-    found = _credentials(options, clock)
+    found = credentials(options.kubeconfig, clock)
     async with http_client(found, CONNECTIONS) as client, http_client(found, REVIEW_CONNECTIONS) as review_client:
         api, reviews = HttpApi(client, found.token), TokenReviews(HttpApi(review_client, found.token))
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
@@ -97,17 +79,6 @@ async def _run(options: argparse.Namespace) -> None:
             await serve(listeners(options, parts), clock, stop)
             for task in background:
                 task.cancel()
-
-
-def http_client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
-    """Connections to the Kubernetes API."""
-    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, trust_env=False)
-
-
-def _credentials(options: argparse.Namespace, clock: SystemClock) -> Credentials:
-    if options.kubeconfig is None:
-        return from_pod(os.environ, clock)
-    return from_kubeconfig(Path(options.kubeconfig), clock)
 
 
 def listeners(options: argparse.Namespace, parts: Parts) -> list[Listener]:

@@ -11,8 +11,9 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.group_controller import GroupController, GroupsContext
+from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.queued import GroupsContext
 from scheduler_plugin.groups.controllers.surroundings import AROUND, Surroundings
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender

@@ -11,9 +11,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,15 +18,11 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, nam
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
-from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
+from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.surroundings import Surroundings
-from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
-from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.controllers.writer import TIMEOUT
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
@@ -38,53 +31,23 @@ from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
 from scheduler_plugin.groups.policies.notices import refused, scaled, stopped, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
-from scheduler_plugin.groups.telemetry import GroupsTelemetry
 
-WORKERS: Final = 4
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsContext:
-    """What all controllers share. ``interval`` is how often every group is looked at, in seconds."""
-
-    cache: Cache
-    writer: Writer
-    clock: Clock
-    telemetry: GroupsTelemetry
-    interval: Callable[[], Seconds]
-
-
-class GroupController:
+class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
     def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: Surroundings) -> None:
+        super().__init__(context, policy.kind)
         self.policy = policy
-        self._context = context
         self._surroundings = surroundings
-        self._queue = WorkQueue(context.clock)
         self._pods = PodResizer(context.writer)
-
-    def look_at(self, name: ObjectName) -> None:
-        """Has one group looked at soon."""
-        self._queue.add(name)
-
-    def look_at_all(self) -> None:
-        """Has every group looked at soon."""
-        for name in self._context.cache.objects(self.policy.kind):
-            self._queue.add(name)
-
-    async def run(self) -> None:
-        """Works until cancelled."""
-        await self._context.cache.synced.wait()
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(WORKERS):
-                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
-        kind, context = self.policy.kind, self._context
+        kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
         if group is None or is_leaving(group) or not context.writer.leadership.leads:
             return

@@ -11,7 +11,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -32,19 +31,18 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
-from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.informer import Change
-from scheduler_plugin.groups.controllers.group_controller import PASSING, WORKERS, GroupsContext
+from scheduler_plugin.groups.controllers.group_controller import PASSING
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
+from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
-from scheduler_plugin.groups.lease import NotLeadingError
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
@@ -72,34 +70,15 @@ class _Seen:
     decision: ScalingDecision | None = None
 
 
-class VmGroupController:
+class VmGroupController(QueuedController):
     """Runs the groups of VMs."""
 
-    kind = VM_GROUPS
-
     def __init__(self, context: GroupsContext, agents: MemberAgents) -> None:
-        self._context = context
+        super().__init__(context, VM_GROUPS)
         self._looks = MemberLooks(agents, context.clock)
-        self._queue = WorkQueue(context.clock)
         self._vms: dict[ObjectName, set[ObjectName]] = {}
         context.cache.listen(VM_GROUPS, self._group_changed)
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
-
-    def look_at(self, name: ObjectName) -> None:
-        """Has one group looked at soon."""
-        self._queue.add(name)
-
-    def look_at_all(self) -> None:
-        """Has every group looked at soon."""
-        for name in self._context.cache.objects(VM_GROUPS):
-            self._queue.add(name)
-
-    async def run(self) -> None:
-        """Works until cancelled."""
-        await self._context.cache.synced.wait()
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(WORKERS):
-                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""

@@ -22,8 +22,8 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_USE_HISTORY
 from scheduler_plugin.cluster.api import ApiError
-from scheduler_plugin.groups.controllers.group_controller import GroupsContext
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.queued import GroupsContext
 from scheduler_plugin.groups.controllers.surroundings import Surroundings
 from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
 from scheduler_plugin.groups.core.recommender.horizontal import Desires

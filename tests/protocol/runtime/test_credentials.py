@@ -20,9 +20,10 @@ from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, re
 from protocol.kubernetes.timestamps import timestamp
 from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
 from protocol.units import Seconds
-from scheduler_plugin.__main__ import CONNECTIONS, http_client
+from scheduler_plugin.__main__ import CONNECTIONS
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.program import http_client
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 

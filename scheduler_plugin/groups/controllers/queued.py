@@ -1,0 +1,62 @@
+"""What the controllers of groups do alike: names wait in a queue, and a few workers bring each where it should be."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.resources import Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.writer import Writer
+from scheduler_plugin.groups.lease import NotLeadingError
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+
+WORKERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsContext:
+    """What all controllers share. ``interval`` is how often every group is looked at, in seconds."""
+
+    cache: Cache
+    writer: Writer
+    clock: Clock
+    telemetry: GroupsTelemetry
+    interval: Callable[[], Seconds]
+
+
+class QueuedController(ABC):
+    """Looks at the groups of one ``kind``, each by itself; what one look does is ``reconcile``."""
+
+    def __init__(self, context: GroupsContext, kind: Resource) -> None:
+        self.kind = kind
+        self._context = context
+        self._queue = WorkQueue(context.clock)
+
+    def look_at(self, name: ObjectName) -> None:
+        """Has one group looked at soon."""
+        self._queue.add(name)
+
+    def look_at_all(self) -> None:
+        """Has every group looked at soon."""
+        for name in self._context.cache.objects(self.kind):
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._context.cache.synced.wait()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(WORKERS):
+                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
+
+    @abstractmethod
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""

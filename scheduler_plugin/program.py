@@ -1,0 +1,58 @@
+"""What the programs of this package do alike at their start and end: credentials, connections, signals, status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+
+import httpx
+import prometheus_client
+
+from protocol.runtime.clock import Clock
+from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
+from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.json_log import log_as_json
+from scheduler_plugin.web.serving import ListenError
+
+
+def prepare(log_level: str) -> None:
+    """Sets up the log and the metrics of this process."""
+    log_as_json(log_level)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
+
+
+def run(name: str, work: Coroutine[None, None, None]) -> int:
+    """Runs ``work`` to its end; the exit status: 2 and a line where it cannot start, else 0."""
+    status = 0
+    try:
+        asyncio.run(work)
+    except* (FileRefusedError, CredentialsError, ListenError) as problems:
+        print(f"{name}: {_first(problems)}", file=sys.stderr)
+        status = 2
+    return status
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def stop_on_signals() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set."""
+    stop = asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    return stop
+
+
+def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
+    """Those of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
+    return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)
+
+
+def http_client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
+    """Connections to the Kubernetes API."""
+    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, trust_env=False)
