@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -24,17 +24,18 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.migration_metrics import MigrationMetrics
+from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class Telemetry:
+class Telemetry(ProgramTelemetry):
     """The metrics of one scheduler process and its log."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__("autoscale_scheduler", LOG, "Objects that count as the most that they may be")
         self._now = now
         self._heard: dict[str, Instant] = {}
         self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
@@ -43,10 +44,6 @@ class Telemetry:
         self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
         self.wakes = self._counter("node_wakes", "Nodes touched to wake waiting pods, by outcome", "outcome")
         self.rivals = self._counter("rival_permit_writes", "Permits that another scheduler process wrote: must be 0")
-        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
-        self.unreadable = self._gauge("unreadable_objects", "Objects that count as the most that they may be", "kind")
-        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
-        self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
         self.persist_seconds = Histogram(
             "autoscale_scheduler_permit_persist_seconds",
             "Time to persist a permit before it is answered",
@@ -56,15 +53,7 @@ class Telemetry:
         self.migrations = MigrationMetrics(self.registry)
         self._sums = _Sums()
         self.registry.register(self._sums)
-        self.ready = self._gauge("ready", "1 once the cluster has been read")
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
-        self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"autoscale_scheduler_{name}", text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"autoscale_scheduler_{name}", text, labels, registry=self.registry)
 
     async def page(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format. Thousands of nodes are long to write down: a thread does that."""
@@ -81,13 +70,7 @@ class Telemetry:
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
         self.watch_heard(kind)
-        self.missing.labels(kind).set(0)
-        LOG.info("listed", extra={"kind": kind, "count": count})
-
-    def watch_failed(self, kind: str, error: Exception) -> None:
-        """See ``WatchReport``."""
-        self.watch_errors.labels(kind).inc()
-        LOG.warning("watch broke off, trying again", extra={"kind": kind, "reason": str(error)})
+        super().watch_listed(kind, count)
 
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
@@ -95,31 +78,15 @@ class Telemetry:
         self.missing.labels(kind).set(1)
         LOG.warning("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
 
-    def watch_restored(self, kind: str) -> None:
-        """See ``WatchReport``."""
-        LOG.warning("the cluster's store was restored: what it lists now is taken as it is", extra={"kind": kind})
-
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
         what = {"kind": kind, "object": str(found.name), "reason": found.reason}
         LOG.error("object cannot be read, it counts as the most that it may be", extra=what)
 
-    def unreadable_objects(self, kind: str, count: int) -> None:
-        """See ``WatchReport``."""
-        self.unreadable.labels(kind).set(count)
-
     def settings_accepted(self, generation: int) -> None:
         """See ``SettingsReport``."""
-        self.reloads.labels("accepted").inc()
         self.generation.set(generation)
-        self.refused.set(0)
-        LOG.info("settings accepted", extra={"generation": generation})
-
-    def settings_refused(self, reason: str) -> None:
-        """See ``SettingsReport``."""
-        self.reloads.labels("refused").inc()
-        self.refused.set(1)
-        LOG.error("settings refused, the old ones stay", extra={"reason": reason})
+        super().settings_accepted(generation)
 
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""

@@ -1,0 +1,61 @@
+"""What each program of this package tells alike: its watches, objects that cannot be read, and its settings.
+
+Labels are kinds and small fixed sets of words.
+"""
+
+from __future__ import annotations
+
+from logging import Logger
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class ProgramTelemetry:
+    """Metrics with a program's ``prefix``, and lines in its ``log``. ``unreadable``: how such objects are taken."""
+
+    def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
+        self.registry = CollectorRegistry()
+        self._prefix = prefix
+        self._log = log
+        self.ready = self._gauge("ready", "1 once the cluster has been read")
+        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
+        self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
+        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
+        self.reloads = self._counter("settings_reloads", "New settings' files, by outcome", "outcome")
+        self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def watch_listed(self, kind: str, count: int) -> None:
+        """See ``WatchReport``."""
+        self.missing.labels(kind).set(0)
+        self._log.info("listed", extra={"kind": kind, "count": count})
+
+    def watch_failed(self, kind: str, error: Exception) -> None:
+        """See ``WatchReport``."""
+        self.watch_errors.labels(kind).inc()
+        self._log.warning("watch broke off, trying again", extra={"kind": kind, "reason": str(error)})
+
+    def watch_restored(self, kind: str) -> None:
+        """See ``WatchReport``."""
+        self._log.warning("the cluster's store was restored: what it lists now is taken as it is", extra={"kind": kind})
+
+    def unreadable_objects(self, kind: str, count: int) -> None:
+        """See ``WatchReport``."""
+        self.unreadable.labels(kind).set(count)
+
+    def settings_accepted(self, generation: int) -> None:
+        """New settings are in force; see ``SettingsReport``."""
+        self.reloads.labels("accepted").inc()
+        self.refused.set(0)
+        self._log.info("settings accepted", extra={"generation": generation})
+
+    def settings_refused(self, reason: str) -> None:
+        """A new content was refused, the old settings stay; see ``SettingsReport``."""
+        self.reloads.labels("refused").inc()
+        self.refused.set(1)
+        self._log.error("settings refused, the old ones stay", extra={"reason": reason})
