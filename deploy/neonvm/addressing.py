@@ -16,6 +16,13 @@ LINK_POD_MAC: Final = "02:00:0a:ff:ff:fd"
 """The same in every pod, so that a guest's neighbour table stays valid when the guest moves."""
 LINK_PREFIX: Final = 30
 DAEMON_PORT: Final = 25183
+RUNNER_PORT: Final = 25183
+"""Where a runner pod's own API is, at the pod's address."""
+QMP_PORT: Final = 20183
+GUEST_DAEMON_PORT: Final = 25184
+"""Where a runner pod forwards the daemon in its guest, for itself alone."""
+MIGRATION_PORT: Final = 20187
+"""Where the target of a migration between two pods is sent its guest."""
 METRICS_PORT: Final = 9100
 USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10294, 10297, 10298, 10299)
 """What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""

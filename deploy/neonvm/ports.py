@@ -54,7 +54,8 @@ class PodNetwork:
     network (empty where the pod shares the machine's). ``metrics_url`` is where a program in the pod finds the
     guest's node_exporter. ``api_host`` is where programs in the pod find the control plane. ``attachments`` names
     what a guest plugs its interfaces into: taps, or the hub's socket. ``moved_ports`` are the ports that programs in
-    this network bind in place of their usual ones, which another program of the machine has taken.
+    this network bind in place of their usual ones, which another program of the machine has taken. ``mtu`` is the
+    flat network's in bytes, 0 where it is the usual one.
     """
 
     address: str
@@ -63,6 +64,7 @@ class PodNetwork:
     api_host: str
     attachments: Sequence[str]
     moved_ports: Mapping[int, int] = field(default_factory=dict)
+    mtu: int = 0
 
     def port_for(self, port: int) -> int:
         """Where a program in this network listens that usually listens on ``port``."""
@@ -81,7 +83,10 @@ class GuestSpec:
     ``address`` is the VM's own on the flat network (``ClusterNetwork.vm_address``): it stays with the VM wherever it
     runs, unlike ``network.address``, which is its pod's. ``state_dir`` holds the VM's disk and logs and is made by
     the guest; a guest that starts on the same directory again has the same disk. ``kernel_arguments`` are the VM's own
-    words on the kernel command line.
+    words on the kernel command line. ``address`` is empty for a VM that is not on the flat network.
+
+    ``monitors`` are sockets at which QEMU offers further monitors, and ``console`` a pipe that takes what the guest
+    says in place of a file.
     """
 
     vm: ObjectName
@@ -95,6 +100,8 @@ class GuestSpec:
     network: PodNetwork
     state_dir: Path
     kernel_arguments: str = ""
+    monitors: Sequence[Path] = ()
+    console: Path | None = None
 
 
 _DOUBLED_EVERY: Final = 5.0

@@ -3,6 +3,7 @@
 #   GET /cpu    the guest's CPU in thousandths, as the kernel has it
 #   PUT /cpu    gives it that much (the body is the number); answers when it is done
 #   GET /ready  200 once the database accepts connections, 503 before
+#   PUT /shutdown  stops the database and switches the machine off
 #   GET /database  how the database is, as JSON: its replication and its clients (database.sql); 503 while it cannot say
 export PATH=/usr/lib/postgresql/15/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -36,6 +37,11 @@ get_ready() {
     answer "503 Service Unavailable" "the database says: ${state:-it is starting}"
 }
 
+put_shutdown() {
+    busybox setsid sh /usr/lib/autoscale/shutdown.sh </dev/null >/dev/null 2>&1 &
+    answer "200 OK" "the machine is going to be switched off"
+}
+
 get_database() {
     if said=$(PGCONNECT_TIMEOUT=2 PGOPTIONS="-c statement_timeout=3s" psql -XAtq -U postgres -h /run/postgresql \
         -v ON_ERROR_STOP=1 -f /usr/lib/autoscale/database.sql 2>&1); then
@@ -59,6 +65,8 @@ case "$method $path" in
 "PUT /cpu") put_cpu ;;
 "GET /ready") get_ready ;;
 "GET /database") get_database ;;
+"PUT /shutdown") put_shutdown ;;
 *" /cpu" | *" /ready" | *" /database") answer "405 Method Not Allowed" "$path takes GET, and /cpu also PUT" ;;
-*) answer "404 Not Found" "there is /cpu, /ready and /database" ;;
+*" /shutdown") answer "405 Method Not Allowed" "$path takes PUT" ;;
+*) answer "404 Not Found" "there is /cpu, /ready, /database and /shutdown" ;;
 esac

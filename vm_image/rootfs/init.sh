@@ -43,6 +43,7 @@ if [ -n "$flat" ]; then
     [ -z "$link" ] || { ip address add "$link" dev eth1 && ip link set eth1 up; }
 else
     for interface in /sys/class/net/eth*; do
+        ip link set "${interface##*/}" up
         busybox udhcpc -q -n -t 5 -i "${interface##*/}" -s "$here/dhcp.sh"
     done
 fi

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,8 @@ from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
 from protocol.units import Bytes
 from vm_image.build import GuestImage
 
-MEMORY_DEVICE: Final = "vmem0"
+MEMORY_DEVICE: Final = "vm0"
+"""NeonVM's own controller knows the device by this name."""
 MEMORY_BLOCK: Final = Bytes(2 * 1024**2)
 """What virtio-mem's size is a multiple of."""
 
@@ -89,7 +90,8 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
         "-device", "virtio-blk-pci,drive=root",
         *_interfaces(spec),
         "-device", "virtio-rng-pci",
-        *_channels(files.console, monitor_fd),
+        *_channels(spec.console or files.console, monitor_fd),
+        *_monitors(spec.monitors),
     ]  # fmt: skip
 
 
@@ -116,6 +118,13 @@ def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
     """The console's file and the monitor's socket."""
     yield from ("-chardev", f"file,id=console,append=on,path={_escaped(str(console))}", "-serial", "chardev:console")
     yield from ("-chardev", f"socket,id=monitor,fd={monitor_fd}", "-mon", "chardev=monitor,mode=control")
+
+
+def _monitors(sockets: Sequence[Path]) -> Iterator[str]:
+    """Each takes one client at a time and any number in turn."""
+    for number, path in enumerate(sockets):
+        yield from ("-chardev", f"socket,id=more{number},server=on,wait=off,path={_escaped(str(path))}")
+        yield from ("-mon", f"chardev=more{number},mode=control")
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
@@ -153,40 +162,61 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
         f"maxcpus={spec.cpu_use.whole_cpus}",
         f"autoscale.name={spec.vm.name}",
         f"autoscale.cpu={spec.cpu_use.value}",
-        f"autoscale.flat={spec.address}/{FLAT_PREFIX}",
     ]
-    if len(spec.network.attachments) > 1:
+    if spec.address:
+        words.append(f"autoscale.flat={spec.address}/{FLAT_PREFIX}")
+    if spec.address and len(spec.network.attachments) > 1:
         words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
     words.append(spec.kernel_arguments)
     return " ".join(word for word in words if word)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:
-    """The flat network first, then the private link where there is one, in the order in which the guest sees them."""
+    """The flat network first, then the private link, each where there is one; so the guest sees them."""
     for number, attachment in enumerate(spec.network.attachments):
-        mac = flat_mac(spec.address) if number == 0 else _LINK_MAC
+        is_flat = number == 0 and bool(spec.address)
+        mac = flat_mac(spec.address) if is_flat else _LINK_MAC
+        mtu = f",host_mtu={spec.network.mtu}" if is_flat and spec.network.mtu else ""
         yield from ("-netdev", f"{_netdev(attachment)},id=net{number}")
-        yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile=")
+        yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile={mtu}")
 
 
 def _netdev(attachment: str) -> str:
-    """The network backend of an attachment: ``tap:NAME``, ``unix:PATH`` of a hub, or ``forward:ADDRESS:PORT:PORT``.
+    """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of a tap that is inherited, ``unix:PATH`` of a
+    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``.
 
-    The last is a private link without privileges: a user-mode network of this guest alone, whose metrics and daemon
-    ports are forwarded from these ports of a loopback address.
+    The last two are a private link without privileges: a user-mode network of this guest alone. Its metrics and daemon
+    ports are forwarded from these ports of a loopback address; or each named port from one of an address.
     """
     kind, _, place = attachment.partition(":")
     match kind:
         case "tap":
             return f"tap,ifname={place},script=no,downscript=no"
+        case "fd":
+            return f"tap,fd={place}"
         case "unix":
             return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
         case "forward":
             address, *outside = place.split(":")
             ports = zip(outside, (METRICS_PORT, DAEMON_PORT), strict=True)
-            forwards = ",".join(f"hostfwd=tcp:{address}:{each}-{LINK_GUEST}:{port}" for each, port in ports)
-            return f"user,ipv6=off,restrict=on,net={_FORWARD_NETWORK},host={LINK_POD},{forwards}"
+            return _user_network((address, each, str(port)) for each, port in ports)
+        case "ports":
+            return _user_network(_forwards(place))
     raise GuestError(f"a guest cannot be plugged into {attachment!r}")
+
+
+def _forwards(listed: str) -> Iterator[tuple[str, str, str]]:
+    for each in listed.split(","):
+        address, _, ports = each.partition(":")
+        outside, _, inside = ports.partition("=")
+        yield address, outside, inside
+
+
+def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
+    """Nothing in it leads out (``restrict``); a guest that asks for an address by DHCP gets its usual one."""
+    forwarded = ",".join(f"hostfwd=tcp:{address}:{each}-{LINK_GUEST}:{port}" for address, each, port in forwards)
+    network = f"net={_FORWARD_NETWORK},host={LINK_POD},dhcpstart={LINK_GUEST}"
+    return f"user,ipv6=off,restrict=on,{network},{forwarded}"
 
 
 def _escaped(path: str) -> str:

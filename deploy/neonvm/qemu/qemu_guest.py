@@ -33,6 +33,7 @@ from deploy.neonvm.ports import (
 from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
 from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.daemon import Answer, ask
+from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_command import (
     MEMORY_DEVICE,
@@ -45,6 +46,7 @@ from deploy.neonvm.qemu.qemu_command import (
 )
 from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.qemu.transfer_report import parse_run_state
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
@@ -183,6 +185,25 @@ class QemuGuest:
         reason = await machine.failed()
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
+    async def arrived(self) -> bool:
+        """Whether a guest that received runs by now, because another process told it to. Raises ``GuestError``."""
+        machine = self._alive()
+        if machine is not None and self._receives and not self._is_moving:
+            answer = await machine.call("query-status")
+            self._receives = target_says(parse_run_state(answer)) is not TargetSays.RUNS
+        return machine is not None and not self._receives
+
+    async def command(self, name: str, arguments: dict[str, object] | None = None) -> object:
+        """One command of its QEMU's monitor. Raises ``GuestError``."""
+        machine = self._alive()
+        if machine is None:
+            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        return await machine.call(name, arguments)
+
+    async def ask(self, method: str, path: str, seconds: float = _ASK_SECONDS) -> Answer:
+        """One question to the daemon in the guest. Raises ``GuestError``."""
+        return await self._ask(method, path, seconds=seconds)
+
     async def stop(self) -> None:
         """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
         if self._machine is not None:
@@ -235,12 +256,12 @@ class QemuGuest:
             story = f"{self._spec.vm}: the other end is gone"
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
         try:
-            leads = [held.enter_context(each._announcing()) for each in (self, target)]
+            here, there = (held.enter_context(each._announcing()) for each in (self, target))
         except NetworkError as error:
             raise self._refused(str(error)) from error
         limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
         return Transfer(
-            TransferEndpoints(str(self._spec.vm), source, receiver, self._made_by.clock, *leads), limits, progress
+            TransferEndpoints(str(self._spec.vm), source, receiver, self._made_by.clock, here, there), limits, progress
         )
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:

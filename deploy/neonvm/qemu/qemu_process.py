@@ -26,13 +26,21 @@ _LAST_EVENT_SECONDS: Final = 0.2
 
 
 class Qemu:
-    """The ``Hypervisor`` of this machine."""
+    """The ``Hypervisor`` of this machine. Its processes inherit the descriptors ``inherit``."""
+
+    _inherit: tuple[int, ...] = ()
+
+    def __init__(self, inherit: Sequence[int] = ()) -> None:
+        self._inherit = tuple(inherit)
 
     async def make_disk(self, disk: Path, base: Path) -> None:
-        """A qcow2 overlay; it takes its name last, so an interrupted call leaves no half. Raises ``GuestError``."""
+        """An overlay of a ``.raw`` or ``.qcow2`` file. It takes its name last: an interrupted call leaves no half.
+
+        Raises ``GuestError``.
+        """
         half = disk.with_suffix(".new")
         process = await asyncio.create_subprocess_exec(
-            "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", str(base), str(half),
+            "qemu-img", "create", "-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base), str(half),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         _, complaint = await process.communicate()
@@ -42,7 +50,7 @@ class Qemu:
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
         """A QEMU process of ours. Raises ``GuestError``."""
-        return await QemuProcess.launch(who, command, log)
+        return await QemuProcess.launch(who, command, log, self._inherit)
 
 
 class QemuProcess:
@@ -56,7 +64,9 @@ class QemuProcess:
         self._watch = asyncio.create_task(self._watched())
 
     @classmethod
-    async def launch(cls, who: str, command: Callable[[int], Sequence[str]], log: Path) -> QemuProcess:
+    async def launch(
+        cls, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
+    ) -> QemuProcess:
         """Starts ``command``, which is told the number of its monitor's socket; its complaints go to ``log``.
 
         Raises ``GuestError`` with the end of the log where QEMU does not come up.
@@ -69,7 +79,7 @@ class QemuProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=complaints,
                     stderr=complaints,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), *inherit),
                     start_new_session=True,
                 )
             except BaseException:

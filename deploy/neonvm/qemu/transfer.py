@@ -3,15 +3,15 @@
 - Both ends are asked again and again, and only what they say now decides the next step; nothing is concluded from the
   answer to an order. An end that does not answer is silent, which is neither alive nor dead.
 - A transfer always ends with it being known which end runs. Cancelling only asks for that end to be the source.
-- The two processes talk through a pair of sockets that they are given: there is no address to find or to clean up.
+- A move that another process began is taken up where it is: what both ends say, and what was decided, is all there is
+  to know.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
@@ -28,6 +28,7 @@ from deploy.neonvm.qemu.handover import (
 )
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.transfer_report import Report, completed_info, parse_report, parse_run_state, transfer_info
+from deploy.neonvm.qemu.wire import Arbiter, Decided, OwnDecision, SocketPair, Wire
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -37,19 +38,22 @@ _LOOK: Final = 0.2
 """Seconds between two looks where no event asks for one."""
 
 _REPORT: Final = 1.0
+_UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device", "completed"})
+"""QEMU's words for a move that has begun and not failed."""
 _PATIENCE: Final = Seconds(60.0)
 """How long a released target or a source that is taken back may be silent before it counts as lost. Until then nothing
 else can run, and an emulated guest on a busy machine may well leave some calls unanswered.
 """
 
-_ENDS: Final = "transfer"
+_MOST_REFUSALS: Final = 5
+"""So often a target that was given the guest may refuse to run, or its source be gone, until both are given up."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 """Milliseconds: how soon and how often the network is told where the guest is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """The machines of a move, and the name of the VM for messages.
+    """The machines of a move, what is between them, and the name of the VM for messages.
 
     ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on.
     """
@@ -60,6 +64,8 @@ class TransferEndpoints:
     clock: Clock
     lead_to_source: Callable[[], None]
     lead_to_target: Callable[[], None]
+    wire: Wire = field(default_factory=SocketPair)
+    arbiter: Arbiter = field(default_factory=OwnDecision)
 
 
 class Transfer:
@@ -79,6 +85,7 @@ class Transfer:
         self._is_led_away = False
         self._released: Instant | None = None
         self._is_called_off = False
+        self._refusals = 0
 
     def call_off(self) -> None:
         """Cancels the move, as far as the target was not yet told to run."""
@@ -87,9 +94,11 @@ class Transfer:
     async def run(self) -> TransferInfo:
         """Moves the guest. Raises ``TransferError``."""
         try:
-            await self._begin()
+            if not await self._taken_up():
+                await self._begin()
         except GuestError as error:
-            raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
+            if await self._keeps():
+                raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
         while True:
             self._lead_away()
             view = await self._look()
@@ -102,7 +111,12 @@ class Transfer:
                 case Step.FINISH:
                     return await self._finish()
                 case Step.TAKE_BACK:
-                    raise await self._taken_back(*self._blame(view))
+                    fault, story = self._blame(view)
+                    if await self._keeps():
+                        raise await self._taken_back(fault, story)
+                    if self._refusals > _MOST_REFUSALS:
+                        raise await self._given_up(view)
+                    await self._endpoints.source.wait_for_event(_LOOK)
                 case Step.GIVE_UP:
                     raise await self._given_up(view)
 
@@ -114,12 +128,20 @@ class Transfer:
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
         rates = {**_stands_still(limits.downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            await target.give(_ENDS, theirs)
-            await source.give(_ENDS, ours)
-        await target.call("migrate-incoming", {"uri": f"fd:{_ENDS}"})
-        await source.call("migrate", {"uri": f"fd:{_ENDS}"})
+        route = await self._endpoints.wire.open(source, target)
+        await target.call("migrate-incoming", {"uri": route.incoming})
+        await source.call("migrate", route.outgoing)
+
+    async def _taken_up(self) -> bool:
+        """Whether the move was begun by another process before. Raises ``GuestError``."""
+        decided = await self._endpoints.arbiter.decided()
+        if decided is Decided.GIVEN:
+            await self._release()
+        self._is_called_off = self._is_called_off or decided is Decided.KEPT
+        if decided is not Decided.OPEN:
+            return True
+        report = parse_report(await self._endpoints.source.call("query-migrate"))
+        return report.status in _UNDER_WAY
 
     async def _relax(self) -> None:
         """Lets the guest stand still for longer where it has not come to its end for long."""
@@ -168,11 +190,34 @@ class Transfer:
 
     async def _release(self) -> None:
         """From here on the source is never continued; whether the target obeyed is seen by looking."""
+        if not await self._gives():
+            return
         self._lead_away()
         self._released = self._endpoints.clock.now()
         await _tried(self._endpoints.target, "cont")
         await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
+
+    async def _gives(self) -> bool:
+        """Whether the target may run. Where another process took the guest back, this one does as well."""
+        try:
+            decided = await self._endpoints.arbiter.give()
+        except GuestError:
+            return False  # asked again with the next look
+        self._is_called_off = self._is_called_off or decided is Decided.KEPT
+        return decided is Decided.GIVEN
+
+    async def _keeps(self) -> bool:
+        """Whether the source may go on. Where the target has been given the guest, it is told to run once more."""
+        try:
+            decided = await self._endpoints.arbiter.keep()
+        except GuestError:
+            self._refusals += not self._endpoints.source.alive
+            return False
+        if decided is Decided.GIVEN:
+            self._refusals += 1
+            await self._release()
+        return decided is not Decided.GIVEN
 
     async def _finish(self) -> TransferInfo:
         await self._endpoints.source.end()

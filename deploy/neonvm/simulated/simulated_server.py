@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand
@@ -28,22 +29,12 @@ from deploy.neonvm.simulated.simulated_metrics import exposition
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.units import Bytes, QuantityError
 
-_LARGEST_BODY: Final = 4096
-
 
 class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
     """A demand as it is put: ``cpu`` in cores, ``mem`` a quantity."""
 
     cpu: float
     mem: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One answer."""
-
-    status: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +54,12 @@ class GuestServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers requests until the peer hangs up, says something that is not HTTP, or the guest cannot go on."""
-        while (request := await _read(reader)) is not None:
+        while (request := await read_request(reader)) is not None:
             try:
                 reply = self.answer(*request)
             except GuestError:
                 return
-            body = reply.text.encode()
-            head = f"HTTP/1.1 {reply.status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(body)}"
-            writer.write(f"{head}\r\n\r\n".encode() + body)
-            await writer.drain()
+            await write_reply(writer, reply, "text/plain; version=0.0.4")
 
     def answer(self, method: str, target: str, body: bytes) -> Reply:
         """The answer to one request."""
@@ -154,18 +142,3 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes]
 
 def _written(demand: Demand) -> str:
     return msgspec.json.encode(WireDemand(demand.cpu, demand.mem.quantity())).decode() + "\n"
-
-
-async def _read(reader: asyncio.StreamReader) -> tuple[str, str, bytes] | None:
-    """Method, target and body of the next request; None where there is none that can be understood."""
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        return None
-    first, *headers = head.split("\r\n")
-    words = first.split(" ")
-    named = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
-    length = named.get("content-length", "0")
-    if len(words) != 3 or not length.isdigit() or int(length) > _LARGEST_BODY:
-        return None
-    return words[0], words[1], await reader.readexactly(int(length))

@@ -45,10 +45,10 @@ def test_the_whole_command_of_a_guest(tmp_path: Path) -> None:
         ("-device", "pvpanic-pci"),
         ("-smp", "4"),
         ("-m", f"{256 * MIB}B,slots=8,maxmem={2048 * MIB}B"),
-        ("-object", f"memory-backend-ram,id=vmem0-ram,size={1792 * MIB}B,reserve=off"),
+        ("-object", f"memory-backend-ram,id=vm0-ram,size={1792 * MIB}B,reserve=off"),
         (
             "-device",
-            f"virtio-mem-pci,id=vmem0,memdev=vmem0-ram,node=0,requested-size={256 * MIB}B,block-size={2 * MIB}B",
+            f"virtio-mem-pci,id=vm0,memdev=vm0-ram,node=0,requested-size={256 * MIB}B,block-size={2 * MIB}B",
         ),
         ("-kernel", "/image/vmlinuz"),
         ("-initrd", "/image/initrd"),
@@ -79,7 +79,7 @@ def test_without_root_a_guest_is_plugged_into_a_hub_and_its_link_is_forwarded(tm
     )
     assert values(hub, "-netdev") == [
         "stream,server=off,addr.type=unix,addr.path=/run/a,,b/c0,id=net0",
-        "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,"
+        "user,ipv6=off,restrict=on,net=10.255.255.0/24,host=10.255.255.253,dhcpstart=10.255.255.254,"
         "hostfwd=tcp:127.70.1.0:19100-10.255.255.254:9100,hostfwd=tcp:127.70.1.0:25183-10.255.255.254:25183,id=net1",
     ]
 

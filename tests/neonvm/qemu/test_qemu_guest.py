@@ -143,7 +143,7 @@ async def test_memory_is_what_lies_above_the_minimum_and_follows_at_once(
     assert (await made.guest.state()).mem == Bytes(1024 * MIB)
     ordered = [arguments for command, arguments in made.hypervisor.machine.calls if command == "qom-set"]
     assert ordered == [
-        {"path": "/machine/peripheral/vmem0", "property": "requested-size", "value": 768 * MIB},
+        {"path": "/machine/peripheral/vm0", "property": "requested-size", "value": 768 * MIB},
     ]
     assert made.clock.instant == 0.0
 

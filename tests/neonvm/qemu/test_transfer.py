@@ -19,6 +19,7 @@ from deploy.neonvm.ports import (
     TransferStatus,
 )
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.qemu.wire import Arbiter, OwnDecision, SocketPair, Wire
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import SteppedClock
 
@@ -120,13 +121,21 @@ class Move:
         self.source = Scripted("source", self.clock, self.story)
         self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")
         self.source.at[2.0] = self._sent
-        lead = [
+        self.begin()
+
+    def begin(self, wire: Wire | None = None, arbiter: Arbiter | None = None) -> None:
+        """A process begins the move, or takes it up."""
+        ends = TransferEndpoints(
+            "vm",
+            self.source,
+            self.target,
+            self.clock,
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
-        ]
-        self.transfer = Transfer(
-            TransferEndpoints("vm", self.source, self.target, self.clock, *lead), LIMITS, self.progress.append
+            wire or SocketPair(),
+            arbiter or OwnDecision(),
         )
+        self.transfer = Transfer(ends, LIMITS, self.progress.append)
 
     def _sent(self) -> None:
         self.source.has_sent()

@@ -1,0 +1,83 @@
+"""What is between the two machines of a move: the way of the bytes, and the one place that decides who goes on.
+
+- A target is told to run only after ``give`` has said yes, and a source is continued only after ``keep`` has. The first
+  of the two that is asked holds for ever, whoever asks, however often.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from deploy.neonvm.qemu.machine import Machine
+
+_ENDS: Final = "transfer"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the target listens, and the arguments with which the source is told to send."""
+
+    incoming: str
+    outgoing: Mapping[str, object]
+
+
+class Wire(Protocol):
+    """The way of the bytes."""
+
+    async def open(self, source: Machine, target: Machine) -> Route:
+        """Prepares both ends. Raises ``GuestError``."""
+
+
+class Decided(StrEnum):
+    """Which end goes on."""
+
+    OPEN = "open"
+    GIVEN = "given"
+    KEPT = "kept"
+
+
+class Arbiter(Protocol):
+    """Who goes on after a move. Each method returns what holds, and raises ``GuestError`` where that is not known."""
+
+    async def decided(self) -> Decided:
+        """What was decided."""
+
+    async def give(self) -> Decided:
+        """Decides for the target, where nothing was decided before."""
+
+    async def keep(self) -> Decided:
+        """Decides for the source, where nothing was decided before."""
+
+
+class SocketPair:
+    """A ``Wire`` within one machine: there is no address to find or to clean up."""
+
+    async def open(self, source: Machine, target: Machine) -> Route:
+        """Gives each process one end. Raises ``GuestError``."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            await target.give(_ENDS, theirs)
+            await source.give(_ENDS, ours)
+        return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
+
+
+class OwnDecision:
+    """An ``Arbiter`` for one process that owns both machines: they do not outlive it, so nothing else decides, and a
+    target that would not run is taken back from.
+    """
+
+    async def decided(self) -> Decided:
+        """Nothing: each move begins and ends in this process."""
+        return Decided.OPEN
+
+    async def give(self) -> Decided:
+        """The target may run."""
+        return Decided.GIVEN
+
+    async def keep(self) -> Decided:
+        """The source may go on."""
+        return Decided.KEPT

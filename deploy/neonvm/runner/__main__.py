@@ -1,0 +1,28 @@
+"""``neonvm-runner``: runs the guest of one VirtualMachine in its pod. Run with ``--help``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from deploy.neonvm.runner.pod_runner import Ending
+from deploy.neonvm.runner.program import end, lived
+from deploy.neonvm.runner.runner_arguments import ArgumentsError, parse_arguments
+from protocol.runtime.json_log import log_as_json
+
+
+def main() -> int:
+    """Runs until the guest has ended; the exit code is 0 where that was ordered, or where it has moved."""
+    log_as_json()
+    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # what its QEMU did is said with more sense here
+    try:
+        told = parse_arguments(sys.argv[1:], os.environ)
+    except ArgumentsError as error:
+        return end(Ending(2, str(error)), os.environ)
+    return end(asyncio.run(lived(told, os.environ)), os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

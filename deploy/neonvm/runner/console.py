@@ -1,0 +1,45 @@
+"""What the guest says on its console becomes the pod's log; its last words are also kept in a file.
+
+A thread of its own copies them, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+_CHUNK: Final = 4096
+_KEPT: Final = 256 * 1024
+
+
+class ConsoleCopy:
+    """Copies a pipe to standard output and to ``kept``, from ``start`` until the process ends."""
+
+    def __init__(self, pipe: Path, kept: Path, output: int = 1) -> None:
+        self._pipe = pipe
+        self._kept = kept
+        self._output = output
+
+    def start(self) -> None:
+        """Makes the pipe and begins. Raises ``OSError``."""
+        self._pipe.unlink(missing_ok=True)
+        os.mkfifo(self._pipe, 0o600)
+        # For writing as well: the pipe has no end of file between two QEMUs.
+        descriptor = os.open(self._pipe, os.O_RDWR | os.O_CLOEXEC)
+        threading.Thread(target=self._copy, args=(descriptor,), name="console", daemon=True).start()
+
+    def _copy(self, descriptor: int) -> None:
+        with self._kept.open("wb", buffering=0) as kept:
+            while part := os.read(descriptor, _CHUNK):
+                if kept.tell() > _KEPT:
+                    kept.seek(0)
+                    kept.truncate()
+                kept.write(part)
+                _write_all(self._output, part)
+
+
+def _write_all(descriptor: int, part: bytes) -> None:
+    while part:
+        part = part[os.write(descriptor, part) :]

@@ -1,0 +1,81 @@
+"""The guest of a runner pod: its machine, and how its ports are reached through the pod (pure).
+
+The private link is a network inside QEMU: it needs no privilege, leads nowhere but into the guest, and so keeps the
+guest away from the runner's own ports. Ports of the guest are reached at the pod's address, and at 127.0.0.1 in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.addressing import (
+    DAEMON_PORT,
+    GUEST_DAEMON_PORT,
+    METRICS_PORT,
+    MIGRATION_PORT,
+    QMP_PORT,
+    RUNNER_PORT,
+)
+from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.ports import GuestSpec, PodNetwork
+from deploy.neonvm.runner.runner_arguments import ArgumentsError, RunnerArguments
+from protocol.kubernetes.objects import Json, items, text, whole
+from protocol.virtual_machine import InvalidObjectError
+
+MONITORS: Final = 4
+"""So many clients may talk to QEMU at once."""
+
+
+def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, mtu: int) -> GuestSpec:
+    """The guest that ``told`` describes. ``tap`` is its inherited place on the flat network, None where it has none.
+
+    Raises ``ArgumentsError``.
+    """
+    try:
+        machine = machine_of(told.as_object)
+    except InvalidObjectError as error:
+        raise ArgumentsError(str(error)) from error
+    flat = () if tap is None else (f"fd:{tap}",)
+    network = PodNetwork(
+        address=told.address,
+        enter=(),
+        metrics_url=f"http://127.0.0.1:{METRICS_PORT}/metrics",
+        api_host="",
+        attachments=(*flat, f"ports:{_forwards(told.spec)}"),
+        mtu=mtu,
+    )
+    return GuestSpec(
+        vm=told.vm,
+        pod=told.pod,
+        cpu_max=machine.bounds.max.cpu,
+        cpu_use=machine.use.cpu,
+        mem_min=machine.bounds.min.mem,
+        mem_max=machine.bounds.max.mem,
+        mem_use=machine.use.mem,
+        address=told.address if tap is not None else "",
+        network=network,
+        state_dir=images,
+        kernel_arguments=told.kernel_arguments,
+        monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
+        console=run / "console",
+    )
+
+
+def own_ports(spec: Json) -> tuple[int, int]:
+    """Where the runner's API and QEMU's monitor are offered."""
+    return whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
+
+
+def _forwards(spec: Json) -> str:
+    """What of the guest is reached where; the runner's own ports are not the guest's."""
+    own = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
+    wanted = [METRICS_PORT]
+    for each in items(spec, "guest", "ports"):
+        port = whole(each, "port")
+        if port in own:
+            raise ArgumentsError(f"spec.guest.ports: {port} is a port of the runner")
+        if text(each, "protocol") in {"", "TCP"}:
+            wanted.append(port)
+    forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
+    return ",".join([*forwards, f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"])

@@ -1,0 +1,162 @@
+"""One guest in its pod, and what others may ask of it: the work behind the pod's API.
+
+- The guest is started, or waits to be sent, exactly once; when it has ended the pod ends, and says why.
+- Orders come from the controller alone. A guest that was given away takes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
+from deploy.neonvm.qemu.daemon import Answer
+from deploy.neonvm.qemu.qemu_guest import QemuGuest
+from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.runner.decisions import Decisions
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from protocol.units import MilliCpu, Seconds
+
+CREDENTIALS: Final = "migration-tls"
+"""QEMU's name for the certificate of the present migration."""
+
+MOVED: Final = "the guest has moved to another pod"
+_SHUTDOWN_SECONDS: Final = 3.0
+
+
+class RunnerStatus(msgspec.Struct, frozen=True):
+    """What the pod says of its guest: CPU in thousandths, memory in bytes. ``accelerator`` is ``kvm`` or ``tcg``."""
+
+    phase: str
+    cpu: int
+    memory: int
+    accelerator: str
+    reason: str
+    given: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the pod ends."""
+
+    code: int
+    story: str
+
+
+class PodRunner:
+    """One guest. ``announce`` tells the flat network that the VM is here; ``accelerator`` is its name and why."""
+
+    def __init__(
+        self,
+        guest: QemuGuest,
+        tls: TlsIdentity,
+        accelerator: tuple[str, str],
+        announce: Callable[[], None],
+        receives: bool,
+    ) -> None:
+        self._guest = guest
+        self._tls = tls
+        self._accelerator = accelerator
+        self._receives = receives
+        self._has_credentials = False
+        self.announce = announce
+        self.decisions = Decisions()
+
+    async def run(self, stop: asyncio.Event, grace: Seconds) -> Ending:
+        """Runs the guest to its end, or until ``stop`` and then ``grace`` to end in order. Raises ``GuestError``."""
+        await (self._guest.receive() if self._receives else self._guest.start())
+        ended = asyncio.ensure_future(self._guest.ended())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                await self._shut_down(ended, grace)
+                return Ending(0, MOVED if self.decisions.is_given else "the pod was told to end")
+            if self.decisions.is_given:
+                return Ending(0, MOVED)
+            return Ending(1, f"the guest has ended: {ended.result()}")
+        finally:
+            for task in (ended, stopped):
+                task.cancel()
+            await self._guest.stop()
+
+    async def _shut_down(self, ended: asyncio.Future[str], grace: Seconds) -> None:
+        """A guest that is ours writes what it has and switches itself off; one that is elsewhere is just ended."""
+        if self.decisions.is_given or not await self._is_here():
+            return
+        try:
+            async with asyncio.timeout(grace):
+                if not await self._tells_daemon():
+                    await self._guest.command("system_powerdown")
+                await asyncio.wait((ended,))
+        except (GuestError, TimeoutError):
+            return  # its disk is written through the host's cache, so that ending QEMU loses nothing of it
+
+    async def _tells_daemon(self) -> bool:
+        try:
+            return (await self._guest.ask("PUT", "/shutdown", _SHUTDOWN_SECONDS)).status == 200
+        except GuestError:
+            return False
+
+    async def _is_here(self) -> bool:
+        try:
+            return await self._guest.arrived()
+        except GuestError:
+            return False
+
+    async def status(self) -> RunnerStatus:
+        """What the guest has. Raises ``GuestError``."""
+        await self._guest.arrived()
+        found = await self._guest.state()
+        name, why = self._accelerator
+        return RunnerStatus(found.phase.value, found.cpu.value, found.mem.value, name, why, self.decisions.is_given)
+
+    async def state(self) -> GuestState:
+        """What the guest has. Raises ``GuestError``."""
+        await self._guest.arrived()
+        return await self._guest.state()
+
+    async def is_ready(self) -> bool:
+        """Whether the guest runs and its database answers."""
+        try:
+            return (await self.state()).phase is GuestPhase.RUNNING
+        except GuestError:
+            return False
+
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu:
+        """Gives the guest so much CPU; returns what it has. Raises ``GuestError``."""
+        if self.decisions.is_given:
+            raise GuestError(MOVED)
+        await self._guest.set_cpu(use)
+        return (await self.state()).cpu
+
+    async def database(self) -> Answer:
+        """What the guest says of its database. Raises ``GuestError``."""
+        return await self._guest.ask("GET", "/database")
+
+    def decide(self, move: str, wanted: Decided) -> Decided:
+        """Whose the guest is after ``move``."""
+        return self.decisions.decide(move, wanted)
+
+    def signing_request(self, move: str) -> str:
+        """A request for the certificate of ``move``, PEM."""
+        return self._tls.request(move)
+
+    async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
+        """QEMU shows this certificate, and trusts this authority alone, from now on. Raises ``GuestError``."""
+        is_server = not await self._guest.arrived()
+        place = self._tls.files(move, certificate, authority, is_server=is_server)
+        try:
+            if self._has_credentials:
+                await self._guest.command("object-del", {"id": CREDENTIALS})
+                self._has_credentials = False
+            endpoint = "server" if is_server else "client"
+            made: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(place)}
+            await self._guest.command("object-add", {**made, "endpoint": endpoint, "verify-peer": True})
+            self._has_credentials = True
+        finally:
+            self._tls.forget(place)

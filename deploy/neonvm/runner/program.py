@@ -1,0 +1,157 @@
+"""``neonvm-runner``: the program of a runner pod, put together. Nothing is made at import."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
+from deploy.neonvm.network.serving import Serve, Serving
+from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.ports import GuestError, NetworkError
+from deploy.neonvm.qemu.accelerator import Accelerator, emulation
+from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
+from deploy.neonvm.qemu.qemu_process import Qemu
+from deploy.neonvm.runner.console import ConsoleCopy
+from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
+from deploy.neonvm.runner.gate_server import GateServer
+from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.runner_api import RunnerApi
+from deploy.neonvm.runner.runner_arguments import ArgumentsError, RunnerArguments
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
+from protocol.units import Seconds
+from vm_image.build import GuestImage
+
+LOG: Final = logging.getLogger("neonvm.runner")
+
+_TAP_SECONDS: Final = 60.0
+_SPARE: Final = 2
+"""Seconds of the grace period that are left for ending QEMU itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where the pod keeps its disk (``images``), sockets and keys (``run``), and gets its tap (``flat``)."""
+
+    images: Path
+    run: Path
+    flat: Path
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Folders:
+        """Those of the environment, or the usual ones."""
+        return cls(
+            Path(environment.get("RUNNER_IMAGES", "/vm/images")),
+            Path(environment.get("RUNNER_RUN", "/run/neonvm")),
+            Path(environment.get("RUNNER_FLAT", "/run/flat")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """``PodSockets`` of the one pod that this program runs in. ``announce`` leads the VM's frames to it."""
+
+    announce: Callable[[], None]
+
+    async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:  # noqa: ARG002 - its own
+        """A connection to a port of the guest."""
+        return await connected(tcp_socket(), host, GUEST_DAEMON_PORT if port == DAEMON_PORT else port)
+
+    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:  # noqa: ARG002 - its own
+        """A listening socket of this pod."""
+        return listening(tcp_socket(), "0.0.0.0", port)
+
+    @contextmanager
+    def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 - its own
+        """Leads what is sent to the VM to this pod."""
+        yield self.announce
+
+
+async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
+    """Runs the pod to its end. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
+    folders, stop = Folders.of(environment), _stop_on_signals()
+    tap = await handed_over(folders.flat, _TAP_SECONDS) if told.address else None
+    if tap is not None and tap.address != told.address:
+        raise NetworkError(f"the node's network program has {tap.address} for this VM, which is to have {told.address}")
+    image = _image(told, folders)
+    accelerator = await _accelerator(told, image)
+    LOG.info("the guest is started", extra={"vm": str(told.vm), "accelerator": accelerator.reason})
+    runner, spec = _assembled(told, folders, image, accelerator, tap)
+    ConsoleCopy(folders.run / "console", folders.images / "console.log").start()
+    api_port, qmp_port = own_ports(told.spec)
+    gate = GateServer(spec, lambda: runner.decisions.is_given)
+    async with AsyncExitStack() as open_ports:
+        for port, serve in ((api_port, RunnerApi(runner).serve), (qmp_port, gate.serve)):
+            await _serving(open_ports, port, serve)
+        return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
+
+
+async def _serving(open_ports: AsyncExitStack, port: int, serve: Serve) -> None:
+    serving = await Serving.on(listening(tcp_socket(), "0.0.0.0", port), serve)
+    open_ports.push_async_callback(serving.close)
+
+
+def _assembled(
+    told: RunnerArguments, folders: Folders, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
+) -> tuple[PodRunner, tuple[Path, ...]]:
+    descriptors = () if tap is None else (tap.descriptor,)
+    spec = guest_spec(told, folders.images, folders.run, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
+    announce = tap.announce if tap is not None else _nothing_to_announce
+    made_by = QemuGuests(image, accelerator, OwnPod(announce), SystemClock(), Qemu(descriptors))
+    tls = TlsIdentity(told.pod.name, folders.run)
+    named = (accelerator.name, accelerator.reason)
+    return PodRunner(QemuGuest(spec, made_by), tls, named, announce, told.receives), tuple(spec.monitors)
+
+
+def _nothing_to_announce() -> None:
+    """A VM that is not on the flat network changes its address when it moves."""
+
+
+def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
+    """The kernel of this pod's own image, with its initrd beside it, and the disk of the VM's."""
+    kernel, disk = Path(told.kernel), folders.images / "rootdisk.qcow2"
+    for file in (kernel, disk):
+        if not file.exists():
+            raise ArgumentsError(f"there is no {file}")
+    return GuestImage(kernel, kernel.with_name("initrd"), disk)
+
+
+async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
+    if told.spec.get("enableAcceleration") is False:
+        return emulation("software emulation: the VM asks for it")
+    return await proven_accelerator(image)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    return stop
+
+
+def end(ending: Ending, environment: Mapping[str, str]) -> int:
+    """Says how the pod has ended, where the kubelet looks for it; returns the exit code."""
+    LOG.info("the pod ends", extra={"reason": ending.story})
+    message = Path(environment.get("TERMINATION_LOG", "/dev/termination-log"))
+    if message.exists() and os.access(message, os.W_OK):
+        message.write_text(ending.story[:4000])
+    return ending.code
+
+
+async def lived(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
+    """The same as ``run``, with every fault as an ending."""
+    try:
+        return await run(told, environment)
+    except (ArgumentsError, GuestError, NetworkError, OSError) as error:
+        return Ending(1, str(error))

@@ -1,0 +1,164 @@
+"""The API of a runner pod, at port 25183 of its address.
+
+GET, PUT /cpu              the guest's CPU in thousandths, as a bare number
+GET /cpu_current           the same as NeonVM's runner says it: {"vcpus": 1} or {"vcpus": "250m"}
+POST /cpu_change           the same as NeonVM's controller asks for it
+GET /ready                 200 once the guest runs and its database answers, 503 before
+GET /healthz               200 as long as this program runs
+GET /status                what the guest has (``RunnerStatus``)
+GET /database              what the guest says of its database
+POST /handover             {"move": uid, "decision": "open" | "given" | "kept"}: whose the guest is after a move
+POST /tls/request          {"move": uid}: a signing request for that move's certificate, PEM
+PUT /tls/certificate       {"move": uid, "certificate": PEM, "authority": PEM}: QEMU uses it from now on
+PUT /announce              leads what is sent to the VM on the flat network to this pod
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.runner.pod_runner import PodRunner
+from protocol.units import MilliCpu, QuantityError
+from protocol.wire_quantities import cpu_to_wire
+
+_LARGEST_BODY: Final = 64 * 1024
+_OK: Final = "200 OK"
+_BAD: Final = "400 Bad Request"
+_UNAVAILABLE: Final = "503 Service Unavailable"
+
+
+class CpuChange(msgspec.Struct):
+    """CPU as NeonVM writes it."""
+
+    vcpus: int | float | str
+
+
+class Handover(msgspec.Struct):
+    """A decision about a move, and the answer to one."""
+
+    move: str
+    decision: Decided
+
+
+class CertificateRequest(msgspec.Struct):
+    """Names the move."""
+
+    move: str
+
+
+class Certificate(msgspec.Struct):
+    """A certificate for a move, and the authority that signed both ends' ones."""
+
+    move: str
+    certificate: str
+    authority: str
+
+
+class RunnerApi:
+    """Answers for one pod."""
+
+    def __init__(self, runner: PodRunner) -> None:
+        self._runner = runner
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers requests until the peer hangs up or says something that is not HTTP."""
+        while (request := await read_request(reader, _LARGEST_BODY)) is not None:
+            await write_reply(writer, await self.answer(*request))
+
+    async def answer(self, method: str, target: str, body: bytes) -> Reply:
+        """The answer to one request."""
+        path = urlsplit(target).path
+        route = _ROUTES.get((method, path))
+        if route is None:
+            known = any(each == path for _, each in _ROUTES)
+            return Reply("405 Method Not Allowed" if known else "404 Not Found", f"there is no {method} {path}\n")
+        try:
+            return await route(self, body)
+        except (msgspec.DecodeError, QuantityError, ValueError) as error:
+            return Reply(_BAD, f"{error}\n")
+        except GuestError as error:
+            return Reply(_UNAVAILABLE, f"{error}\n")
+
+    async def cpu(self, _: bytes) -> Reply:
+        """The CPU as a bare number: its reader takes no line's end."""
+        return Reply(_OK, str((await self._runner.state()).cpu.value))
+
+    async def put_cpu(self, body: bytes) -> Reply:
+        """Gives the guest so many thousandths."""
+        return Reply(_OK, str((await self._runner.set_cpu(MilliCpu(int(body)))).value))
+
+    async def cpu_current(self, _: bytes) -> Reply:
+        """The CPU as NeonVM writes it."""
+        return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
+
+    async def cpu_change(self, body: bytes) -> Reply:
+        """Gives the guest the CPU that NeonVM's controller asks for."""
+        asked = msgspec.json.decode(body, type=CpuChange).vcpus
+        await self._runner.set_cpu(MilliCpu.parse(asked if isinstance(asked, (int, str)) else str(asked)))
+        return Reply(_OK, "")
+
+    async def ready(self, _: bytes) -> Reply:
+        """Whether the guest's database answers."""
+        return Reply(_OK, "ready\n") if await self._runner.is_ready() else Reply(_UNAVAILABLE, "the guest boots\n")
+
+    async def healthz(self, _: bytes) -> Reply:
+        """This program runs."""
+        return Reply(_OK, "ok\n")
+
+    async def status(self, _: bytes) -> Reply:
+        """What the guest has."""
+        return Reply(_OK, msgspec.json.encode(await self._runner.status()).decode())
+
+    async def database(self, _: bytes) -> Reply:
+        """What the guest says of its database."""
+        answer = await self._runner.database()
+        return Reply(_OK if answer.status == 200 else _UNAVAILABLE, f"{answer.text}\n")
+
+    async def handover(self, body: bytes) -> Reply:
+        """Decides about a move, or says what was decided."""
+        asked = msgspec.json.decode(body, type=Handover)
+        held = self._runner.decide(asked.move, asked.decision)
+        return Reply(_OK, msgspec.json.encode(Handover(asked.move, held)).decode())
+
+    async def tls_request(self, body: bytes) -> Reply:
+        """A signing request."""
+        return Reply(_OK, self._runner.signing_request(msgspec.json.decode(body, type=CertificateRequest).move))
+
+    async def tls_certificate(self, body: bytes) -> Reply:
+        """Has QEMU use a certificate."""
+        given = msgspec.json.decode(body, type=Certificate)
+        await self._runner.use_certificate(given.move, given.certificate, given.authority)
+        return Reply(_OK, "")
+
+    async def put_announce(self, _: bytes) -> Reply:
+        """Leads the VM's frames here."""
+        self._runner.announce()
+        return Reply(_OK, "")
+
+
+_ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[Reply]]]] = {
+    ("GET", "/cpu"): RunnerApi.cpu,
+    ("PUT", "/cpu"): RunnerApi.put_cpu,
+    ("GET", "/cpu_current"): RunnerApi.cpu_current,
+    ("POST", "/cpu_change"): RunnerApi.cpu_change,
+    ("GET", "/ready"): RunnerApi.ready,
+    ("GET", "/healthz"): RunnerApi.healthz,
+    ("GET", "/status"): RunnerApi.status,
+    ("GET", "/database"): RunnerApi.database,
+    ("POST", "/handover"): RunnerApi.handover,
+    ("POST", "/tls/request"): RunnerApi.tls_request,
+    ("PUT", "/tls/certificate"): RunnerApi.tls_certificate,
+    ("PUT", "/announce"): RunnerApi.put_announce,
+}
+
+
+def _json(found: object) -> Reply:
+    return Reply(_OK, msgspec.json.encode(found).decode())

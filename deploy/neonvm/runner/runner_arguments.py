@@ -1,0 +1,124 @@
+"""What a runner pod is told: which VM it runs, as NeonVM's controller says it (pure).
+
+The spec and the status of the VM are arguments, as JSON that is compressed and written in base64. The pod's environment
+adds the names: the VM's own ones are ours, NeonVM's controller gives the pod's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from protocol.kubernetes.objects import Json, flag, text, whole
+from protocol.messages import ObjectName
+
+MOST_BYTES: Final = 4 * 1024**2
+"""A specification is never larger than an object of the API may be."""
+
+_GZIP: Final = 31
+_DEFAULT_GRACE: Final = 30
+_KERNEL: Final = "/vm/kernel/vmlinuz"
+
+
+class ArgumentsError(Exception):
+    """The pod was told something that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerArguments:
+    """``receives``: another pod's guest is sent here. ``grace`` is in seconds, and the pod is killed after it."""
+
+    vm: ObjectName
+    pod: ObjectName
+    uid: str
+    spec: Json
+    status: Json
+    receives: bool
+    kernel: str
+    kernel_arguments: str
+
+    @property
+    def grace(self) -> int:
+        """How many seconds the pod has to end."""
+        return whole(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
+
+    @property
+    def as_object(self) -> Json:
+        """The VM as far as it is known here."""
+        name = {"namespace": self.vm.namespace, "name": self.vm.name}
+        return {"metadata": name, "spec": self.spec, "status": self.status}
+
+    @property
+    def address(self) -> str:
+        """The VM's address on the flat network; empty where it is not on it."""
+        enabled = flag(self.spec, "extraNetwork", "enable")
+        return text(self.status, "extraNetIP") if enabled else ""
+
+
+def encode_dump(found: Mapping[str, object]) -> str:
+    """JSON, compressed, in base64; equal objects give equal texts.
+
+    >>> decode_dump(encode_dump({"guest": {"cpus": {"min": 1}}}))
+    {'guest': {'cpus': {'min': 1}}}
+    """
+    packing = zlib.compressobj(wbits=_GZIP)
+    packed = packing.compress(msgspec.json.encode(found, order="sorted")) + packing.flush()
+    return base64.b64encode(packed).decode()
+
+
+def decode_dump(dump: str) -> Json:
+    """The object in ``dump``. Raises ``ArgumentsError``."""
+    try:
+        unpacking = zlib.decompressobj(wbits=_GZIP)
+        plain = unpacking.decompress(base64.b64decode(dump, validate=True), MOST_BYTES)
+        if unpacking.unconsumed_tail:
+            raise ArgumentsError(f"a specification of more than {MOST_BYTES} bytes")
+        if not unpacking.eof:
+            raise ArgumentsError("a specification that cannot be read: its end is missing")
+        return msgspec.json.decode(plain, type=dict[str, object])
+    except (binascii.Error, zlib.error, msgspec.DecodeError, ValueError) as error:
+        raise ArgumentsError(f"a specification that cannot be read: {error}") from error
+
+
+def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> RunnerArguments:
+    """Reads the command line. Raises ``ArgumentsError``, and ``SystemExit`` for one that is no command line."""
+    flags = _parser().parse_args(given)
+    spec, status = decode_dump(flags.vmspec), decode_dump(flags.vmstatus) if flags.vmstatus else {}
+    pod = environment.get("K8S_POD_NAME", "")
+    if not pod:
+        raise ArgumentsError("the environment does not name the pod (K8S_POD_NAME)")
+    namespace = environment.get("VM_NAMESPACE", "default")
+    more = text(spec, "guest", "appendKernelCmdline") or flags.append
+    return RunnerArguments(
+        vm=ObjectName(namespace, environment.get("VM_NAME") or pod.rpartition("-")[0] or pod),
+        pod=ObjectName(namespace, pod),
+        uid=environment.get("POD_UID", ""),
+        spec=spec,
+        status=status,
+        receives=environment.get("RECEIVE_MIGRATION") == "true",
+        kernel=flags.kernel,
+        kernel_arguments=more,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The flags of NeonVM's runner; those that say how its own QEMU is started are taken and not used."""
+    found = argparse.ArgumentParser(
+        prog="neonvm-runner", description="Runs the guest of one VirtualMachine in its pod."
+    )
+    found.add_argument("-vmspec", required=True, metavar="DUMP", help="the VM's spec: JSON, gzip, base64")
+    found.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, written alike")
+    found.add_argument("-kernelpath", dest="kernel", default=_KERNEL, help="the guest's kernel (default: %(default)s)")
+    found.add_argument("-appendKernelCmdline", dest="append", default="", help="words for the kernel command line")
+    for ignored in ("-qemu-disk-cache-settings", "-memhp-auto-movable-ratio", "-cpu-scaling-mode"):
+        found.add_argument(ignored, help=argparse.SUPPRESS)
+    for ignored in ("-skip-cgroup-management", "-use-virtio-console"):
+        found.add_argument(ignored, action="store_true", help=argparse.SUPPRESS)
+    return found

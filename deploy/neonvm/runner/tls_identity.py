@@ -1,0 +1,60 @@
+"""The pod's side of the TLS between two QEMUs: a key that never leaves it, and a certificate for one migration.
+
+The pod makes a key, the controller signs a request for it with an authority that lives for this migration alone. So no
+secret is ever sent or stored; QEMU reads the files once, and then they are removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from deploy.neonvm.ports import GuestError
+
+
+class TlsIdentity:
+    """Requests and certificates of one pod. ``folder`` is where the files are while QEMU reads them."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._move = ""
+
+    def request(self, move: str) -> str:
+        """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
+        if move != self._move:
+            self._key, self._move = ec.generate_private_key(ec.SECP256R1()), move
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name[:64])])
+        made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(self._key, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM).decode()
+
+    def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
+        """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate.encode())
+        except ValueError as error:
+            raise GuestError(f"the certificate cannot be read: {error}") from error
+        if move != self._move or found.public_key() != self._key.public_key():
+            raise GuestError("the certificate is not for this pod's key")
+        place = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
+        role = "server" if is_server else "client"
+        secret = self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        (place / "ca-cert.pem").write_text(authority)
+        (place / f"{role}-cert.pem").write_text(certificate)
+        (place / f"{role}-key.pem").touch(mode=0o600)
+        (place / f"{role}-key.pem").write_bytes(secret)
+        return place
+
+    @staticmethod
+    def forget(place: Path) -> None:
+        """QEMU has read the files."""
+        shutil.rmtree(place, ignore_errors=True)

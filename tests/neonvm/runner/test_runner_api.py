@@ -1,0 +1,218 @@
+"""A runner pod at its ports: the API that NeonVM's runner has, and ours, over a QEMU that is faked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from deploy.neonvm.network.plain_http import Reply
+from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
+from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.runner.decisions import Decisions
+from deploy.neonvm.runner.pod_runner import MOVED, Ending, PodRunner
+from deploy.neonvm.runner.runner_api import RunnerApi
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from protocol.units import Seconds
+from tests.fake_clock import settle
+from tests.neonvm.qemu.fakes import FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
+from vm_image.build import GuestImage
+
+IMAGE = GuestImage(Path("/vm/kernel/vmlinuz"), Path("/vm/kernel/initrd"), Path("/vm/images/rootdisk.qcow2"))
+UP = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000"), "PUT /cpu 2500": (200, "2500")}
+
+
+@dataclass
+class Pod:
+    """One pod with everything below its API faked."""
+
+    folder: Path
+    daemon: FakeGuestDaemon
+    receives: bool = False
+    announced: list[str] = field(default_factory=list)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.hypervisor = FakeHypervisor()
+        accelerator = Accelerator("tcg", (), "", "a test")
+        made_by = QemuGuests(IMAGE, accelerator, self.daemon, SteppedClock(), self.hypervisor)
+        guest = QemuGuest(spec_in(self.folder), made_by)
+        tls = TlsIdentity("db-abc", self.folder)
+        self.runner = PodRunner(guest, tls, ("tcg", "a test"), lambda: self.announced.append("here"), self.receives)
+        self.api = RunnerApi(self.runner)
+
+    async def begin(self) -> asyncio.Task[Ending]:
+        life = asyncio.create_task(self.runner.run(self.stop, Seconds(0.05)))
+        await settle()
+        return life
+
+    async def ask(self, method: str, path: str, body: object = None) -> Reply:
+        sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+        return await self.api.answer(method, path, sent)
+
+
+@pytest.fixture
+async def daemon() -> AsyncIterator[FakeGuestDaemon]:
+    scripted = FakeGuestDaemon(dict(UP))
+    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), scripted.serve)
+    scripted.port = serving.port
+    yield scripted
+    await serving.close()
+
+
+@pytest.fixture
+async def pod(tmp_path: Path, daemon: FakeGuestDaemon) -> AsyncIterator[Pod]:
+    made = Pod(tmp_path, daemon)
+    life = await made.begin()
+    yield made
+    made.hypervisor.machine.fail("the test is over")
+    await life
+
+
+async def test_the_cpu_is_a_bare_number(pod: Pod) -> None:
+    assert await pod.ask("GET", "/cpu") == Reply("200 OK", "1000")
+    pod.daemon.answers["GET /cpu"] = (200, "2500")
+    assert await pod.ask("PUT", "/cpu", b"2500") == Reply("200 OK", "2500")
+    assert "PUT /cpu 2500" in pod.daemon.asked
+
+
+async def test_neonvms_controller_asks_in_its_own_words(pod: Pod) -> None:
+    assert (await pod.ask("GET", "/cpu_current")).text == '{"vcpus":1}'
+    assert (await pod.ask("POST", "/cpu_change", {"vcpus": "2500m"})).status == "200 OK"
+    assert (await pod.ask("POST", "/cpu_change", {"vcpus": 2.5})).status == "200 OK"
+    assert pod.daemon.asked.count("PUT /cpu 2500") == 2
+
+
+async def test_a_pod_is_ready_once_its_database_answers(pod: Pod) -> None:
+    pod.daemon.answers["GET /ready"] = (503, "it is starting")
+    assert (await pod.ask("GET", "/ready")).status == "503 Service Unavailable"
+    assert (await pod.ask("GET", "/healthz")).status == "200 OK"
+    pod.daemon.answers["GET /ready"] = (200, "ready")
+    assert (await pod.ask("GET", "/ready")).status == "200 OK"
+    said = {
+        "phase": "Running",
+        "cpu": 1000,
+        "memory": 512 * 1024**2,
+        "accelerator": "tcg",
+        "reason": "a test",
+        "given": False,
+    }
+    assert json.loads((await pod.ask("GET", "/status")).text) == said
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/cpu", b"much", "400 Bad Request"),
+        ("PUT", "/cpu", b"9000", "503 Service Unavailable"),
+        ("POST", "/cpu_change", b"{}", "400 Bad Request"),
+        ("POST", "/handover", b'{"move": "m", "decision": "ours"}', "400 Bad Request"),
+        ("DELETE", "/cpu", b"", "405 Method Not Allowed"),
+        ("GET", "/secrets", b"", "404 Not Found"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(pod: Pod, method: str, path: str, body: bytes, status: str) -> None:
+    assert (await pod.ask(method, path, body)).status == status
+
+
+async def test_whose_the_guest_is_is_decided_once(pod: Pod) -> None:
+    async def decide(move: str, wanted: str) -> str:
+        reply = await pod.ask("POST", "/handover", {"move": move, "decision": wanted})
+        return str(json.loads(reply.text)["decision"])
+
+    assert [await decide("m1", each) for each in ("open", "kept", "given", "open")] == ["open", "kept", "kept", "kept"]
+    assert [await decide("m2", each) for each in ("given", "kept")] == ["given", "given"]
+    assert await decide("m3", "kept") == "given"
+    assert (await pod.ask("PUT", "/cpu", b"2500")).status == "503 Service Unavailable"
+
+
+def test_a_decision_holds_until_another_move_begins() -> None:
+    decisions = Decisions()
+    assert decisions.decide("m1", Decided.OPEN) is Decided.OPEN
+    assert (decisions.decide("m1", Decided.KEPT), decisions.is_given) == (Decided.KEPT, False)
+    assert (decisions.decide("m2", Decided.GIVEN), decisions.is_given) == (Decided.GIVEN, True)
+
+
+async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(pod: Pod, tmp_path: Path) -> None:
+    asked = (await pod.ask("POST", "/tls/request", {"move": "m1"})).text
+    assert (await pod.ask("POST", "/tls/request", {"move": "m1"})).text.splitlines()[0] == asked.splitlines()[0]
+    assert x509.load_pem_x509_csr(asked.encode()).is_signature_valid
+    given = {"move": "m1", "certificate": "nonsense", "authority": ""}
+    assert "cannot be read" in (await pod.ask("PUT", "/tls/certificate", given)).text
+    assert [name for name in os.listdir(tmp_path) if name.startswith("tls-")] == []  # noqa: PTH208 - as the kernel says it
+
+
+async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
+    await pod.ask("PUT", "/announce")
+    assert pod.announced == ["here"]
+
+
+async def test_the_pod_ends_with_its_guest_and_says_why(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon)
+    life = await pod.begin()
+    pod.hypervisor.machine.fail("its kernel panicked")
+    ending = await life
+    assert (ending.code, ending.story.partition(";")[0]) == (1, "the guest has ended: its kernel panicked")
+
+
+async def test_a_pod_whose_guest_was_given_away_has_done_its_work(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon)
+    life = await pod.begin()
+    pod.runner.decide("m1", Decided.GIVEN)
+    pod.hypervisor.machine.fail("QEMU ended with exit code 0")
+    assert await life == Ending(0, MOVED)
+
+
+async def test_a_pod_that_is_told_to_end_lets_its_guest_shut_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    daemon.answers["PUT /shutdown"] = (200, "going")
+    pod = Pod(tmp_path, daemon)
+    life = await pod.begin()
+    pod.stop.set()
+    assert await life == Ending(0, "the pod was told to end")
+    assert daemon.asked == ["PUT /shutdown"]
+    assert not any(name == "system_powerdown" for name, _ in pod.hypervisor.machine.calls)
+
+
+async def test_a_guest_without_our_daemon_gets_the_power_button(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    daemon.answers["PUT /shutdown"] = (404, "there is no such thing")
+    pod = Pod(tmp_path, daemon)
+    life = await pod.begin()
+    pod.stop.set()
+    assert (await life).code == 0
+    assert [name for name, _ in pod.hypervisor.machine.calls] == ["system_powerdown"]
+
+
+async def test_a_guest_that_never_arrived_is_just_ended(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon, receives=True)
+    pod.hypervisor.machine.answers["query-status"] = {"status": "inmigrate"}
+    life = await pod.begin()
+    assert json.loads((await pod.ask("GET", "/status")).text)["phase"] == "Receiving"
+    pod.stop.set()
+    assert (await life).code == 0
+    assert daemon.asked == []
+
+
+async def test_a_guest_that_has_arrived_is_like_any_other(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon, receives=True)
+    life = await pod.begin()
+    pod.hypervisor.machine.answers["query-status"] = {"status": "running"}
+    assert json.loads((await pod.ask("GET", "/status")).text)["phase"] == "Running"
+    pod.hypervisor.machine.fail("over")
+    await life
+
+
+async def test_a_guest_that_does_not_start_ends_the_pod(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
+    pod = Pod(tmp_path, daemon)
+    pod.hypervisor.fault = GuestError("no such machine")
+    with pytest.raises(GuestError, match="no such machine"):
+        await pod.runner.run(pod.stop, Seconds(1.0))
