@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.certificates import authority, server_context
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
+from deploy.local.certificates import authority, server_context
 from deploy.local.private_file import secret_file
 from protocol.runtime.json_log import log_as_json
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.certificates import authority, server_context
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
 from deploy.local.apiserver.serving import Server, listen
+from deploy.local.certificates import authority, server_context
 
 TOKEN = "the-admin-of-this-test"
 

@@ -1,11 +1,11 @@
-"""The certificate with which the API server speaks TLS: its own authority, made once for each data directory.
+"""Certificates of a cluster on this machine: an authority made once for each folder, and what it signs.
 
 Rules that hold here:
 
-- kubectl sends a bearer token over TLS only, so TLS is what makes this server usable with it; programs inside the
-  cluster's namespaces may speak plain HTTP.
-- The authority signs one server certificate for loopback names and the addresses listened on; it is made again on
-  every start, so that it names those of today. Only the authority is kept, and clients trust it.
+- kubectl sends a bearer token over TLS only, so TLS is what makes an API server usable with it; programs inside the
+  namespaces of an embedded cluster may speak plain HTTP.
+- What the authority signs is made again on every start, so that it names the addresses of today. Only the authority
+  is kept, and clients trust it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,12 +27,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID: Final = timedelta(days=3650)
 _SKEW: Final = timedelta(hours=1)
-_NAMES: Final = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+_NAMES: Final = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs server certificates. ``certificate_pem`` is what clients must trust."""
+    """Signs certificates. ``certificate_pem`` is what those who check them must trust."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -75,6 +81,7 @@ def authority(directory: Path, now: datetime) -> Authority:
             raise ValueError(f"{key_path}: expected an elliptic-curve key")
         return Authority(key, x509.load_pem_x509_certificate(certificate_path.read_bytes()))
     made = _make_authority(now)
+    directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_private_pem(made.key))
@@ -106,23 +113,62 @@ def _make_authority(now: datetime) -> Authority:
     return Authority(key, certificate)
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a certificate is for: a client's user and groups, or a server's names and IP addresses, or both."""
+
+    user: str
+    groups: Sequence[str] = ()
+    names: Sequence[str] = ()
+    addresses: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A certificate and its private key, PEM."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+
+
+def issue(signer: Authority, identity: Identity, now: datetime) -> KeyPair:
+    """A certificate of a new key; it names a server where ``identity`` has names or addresses, else a client alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
+    subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, identity.user)])
+    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in identity.names]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in identity.addresses]
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH if alternatives else ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = (
+        _builder(subject, signer.certificate.subject, key, now)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
+    )
+    if alternatives:
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    signed = builder.sign(signer.key, hashes.SHA256())
+    return KeyPair(signed.public_bytes(serialization.Encoding.PEM), _private_pem(key))
+
+
+def server_identity(user: str, addresses: Iterable[str]) -> Identity:
+    """An API server at the IP ``addresses``, on loopback, and under the names that it has in every cluster."""
+    return Identity(user, names=_NAMES, addresses=sorted({"127.0.0.1", "::1", *addresses}))
+
+
 def server_context(signer: Authority, addresses: Iterable[str], now: datetime) -> ssl.SSLContext:
     """What a server at the IP ``addresses`` (and on loopback) needs to speak TLS with those who trust ``signer``."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    every = sorted({"127.0.0.1", "::1", *addresses})
-    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in _NAMES]
-    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in every]
-    certificate = (
-        _builder(_name("apiserver"), signer.certificate.subject, key, now)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
-        .sign(signer.key, hashes.SHA256())
-    )
+    pair = issue(signer, server_identity("apiserver", addresses), now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.TemporaryDirectory() as directory:
         chain = Path(directory) / "server.pem"
         chain.touch(mode=0o600)
-        chain.write_bytes(_private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
+        chain.write_bytes(pair.key_pem + pair.certificate_pem)
         context.load_cert_chain(chain)
     return context
+
+
+def signing_key() -> tuple[bytes, bytes]:
+    """A new key that signs tokens: the private one and the public one, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return _private_pem(key), public
