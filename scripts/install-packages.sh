@@ -7,9 +7,10 @@ usage() {
 Usage: scripts/install-packages.sh [--check] GROUP...
 
 Makes sure that the Debian packages of each GROUP are there:
-  python   a Python with venv, to make the project's environment
-  guests   QEMU and what builds and runs the guest image
-  pgbench  pgbench, to put load on postgres
+  python      a Python with venv, to make the project's environment
+  guests      QEMU and what builds and runs the guest image
+  pgbench     pgbench, to put load on postgres
+  kubernetes  what the nodes of a real Kubernetes need beside what is built: runc, CNI plugins, nftables
 
 As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
   --check  only say what is missing; install nothing
@@ -21,10 +22,12 @@ declare -A GROUPS_OF=(
   [python]="python3:python3"
   [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs"
   [pgbench]="pgbench:postgresql-15"
+  [kubernetes]="runc:runc ptp:containernetworking-plugins nft:nftables ip:iproute2 busybox:busybox-static"
 )
 
 present() {
-  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/postgresql/15/bin/$1" ]
+  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/lib/cni/$1" ] ||
+    [ -x "/usr/lib/postgresql/15/bin/$1" ]
 }
 
 missing_of() {

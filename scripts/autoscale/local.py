@@ -17,6 +17,7 @@ from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, cluster
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
 from protocol.runtime.clock import SystemClock
@@ -84,6 +85,12 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         list[str] | None, typer.Option(help="NODE=KEY[=VALUE]:EFFECT, such as node-1=gpu=yes:NoSchedule.")
     ] = None,
     groups: Annotated[bool, typer.Option("--groups", help="Also run groups: primaries with read replicas.")] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="A real Kubernetes (as root): kubelets and containerd in namespaces.")
+    ] = False,
+    kubernetes_version: Annotated[
+        str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")
+    ] = SUPPORTED[0],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
 ) -> None:
@@ -101,6 +108,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         node_labels=node_label or [],
         node_taints=node_taint or [],
         groups=groups,
+        kubernetes=kubernetes_version if kubernetes else "",
     )
     run(_up(ClusterFolder.of(name), spec, detach=detach))
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from deploy.local.cluster.cluster import Cluster
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.json_log import log_as_json
 
 FAILED = 1
@@ -53,7 +54,9 @@ def _innermost(error: BaseException) -> BaseException:
 async def _run(folder: ClusterFolder, progress: Progress) -> None:
     """Brings the cluster up and keeps it; a signal ends it at whatever step it is."""
     stop = asyncio.Event()
-    cluster = asyncio.ensure_future(Cluster(folder, folder.read_spec(), progress).run(stop))
+    spec = folder.read_spec()
+    kind = RealCluster if spec.kubernetes else Cluster
+    cluster = asyncio.ensure_future(kind(folder, spec, progress).run(stop))
 
     def ended() -> None:
         if not stop.is_set():

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -35,9 +35,9 @@ from deploy.local.cluster.control_plane import (
     StartupProbes,
     api_server,
     api_server_place,
+    background,
     groups,
     scheduler,
-    settle,
 )
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import GuestRuntime, make_guests
@@ -95,7 +95,7 @@ class Cluster:
         runtime = self._runtime(client, await self._extender(stack, network, host), network, made)
         agents = NodeAgents(runtime.node_dependencies)
         await stack.enter_async_context(
-            _background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+            background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
@@ -183,18 +183,5 @@ class Cluster:
     async def _keep(self, stack: AsyncExitStack, name: str, program: Program) -> ProcessSupervisor:
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
-        await stack.enter_async_context(_background(supervisor.run()))
+        await stack.enter_async_context(background(supervisor.run()))
         return supervisor
-
-
-@asynccontextmanager
-async def _background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
-    """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(job) for job in jobs]
-        await settle()
-        try:
-            yield
-        finally:
-            for task in running:
-                task.cancel()

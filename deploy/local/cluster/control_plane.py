@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -171,3 +171,16 @@ class StartupProbes:
 async def settle() -> None:
     """Lets tasks that were just made begin."""
     await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(job) for job in jobs]
+        await settle()
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()

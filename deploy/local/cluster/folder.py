@@ -80,6 +80,11 @@ class ClusterFolder:
         return self.root / "api"
 
     @property
+    def real(self) -> Path:
+        """The keys, the store and the nodes of a real Kubernetes."""
+        return self.root / "kubernetes"
+
+    @property
     def logs(self) -> Path:
         """The logs of the cluster's own parts."""
         return self.root / "logs"

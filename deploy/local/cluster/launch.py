@@ -19,7 +19,11 @@ import msgspec
 
 from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
-from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.kubernetes.machine.control_groups import remove_group
+from deploy.local.kubernetes.machine.survey import survey
+from deploy.local.kubernetes.plan.cluster_plan import cgroup_of
+from deploy.local.kubernetes.plan.requirements import missing
 from deploy.neonvm.network.hub import HubNetwork
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.qemu.qemu_process import Qemu
@@ -78,6 +82,8 @@ async def launch(folder: ClusterFolder, spec: ClusterSpec, *, attached: bool) ->
     if folder.runs():
         raise AlreadyRunsError(folder.name)
     spec.check()
+    if spec.kubernetes and (lacks := missing(await survey(folder.root.parent))):
+        raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
     await remove_remains(folder)
     folder.write_spec(spec)
     folder.logs.mkdir(parents=True, exist_ok=True)
@@ -123,6 +129,7 @@ async def remove_remains(folder: ClusterFolder) -> None:
         return
     if os.geteuid() == 0:
         await NamespaceNetwork(folder.name, "to be removed").down()
+        await asyncio.to_thread(remove_group, cgroup_of(folder.name))
     await HubNetwork(folder.name, "to be removed", Qemu()).down()
     folder.control.unlink(missing_ok=True)
 

@@ -9,6 +9,8 @@ import msgspec
 
 from deploy.local.apiserver.apimachinery.names import key_complaint, value_complaint
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
+from deploy.local.kubernetes.plan.cluster_plan import MOST_NODES
+from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import Json
 from protocol.units import QuantityError, Resources
 
@@ -22,7 +24,8 @@ class SpecError(ValueError):
 
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
-    ``groups``: VMs can form groups, which a process of their own runs.
+    ``groups``: VMs can form groups, which a process of their own runs. ``kubernetes`` is the minor version of a real
+    Kubernetes, and empty where the embedded one does.
 
     ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
     """
@@ -39,6 +42,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     node_labels: list[str] = []
     node_taints: list[str] = []
     groups: bool = False
+    kubernetes: str = ""
 
     @property
     def node_specs(self) -> list[NodeSpec]:
@@ -57,6 +61,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     def check(self) -> None:
         """Raises ``SpecError`` where there can be no such cluster."""
         _ = self.node_specs, self.agent_form
+        if self.kubernetes and self.kubernetes not in SUPPORTED:
+            raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
+        if self.kubernetes and self.nodes > MOST_NODES:
+            raise SpecError(f"a real Kubernetes can have {MOST_NODES} nodes here, not {self.nodes}")
 
     @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:

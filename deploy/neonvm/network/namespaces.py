@@ -138,6 +138,17 @@ class NamespaceNetwork:
         """The way to the switch, where ``10.100.0.1`` is."""
         return _enter(self._switch)
 
+    def node_enter(self, node: str) -> Sequence[str]:
+        """The way into a node's namespace."""
+        return _enter(self._node(node))
+
+    async def configure(self, node: str | None, *lines: str) -> None:
+        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch).
+
+        Raises ``NetworkError``.
+        """
+        await ip_in(self._switch if node is None else self._node(node), *lines)
+
     def port_for(self, port: int) -> int:
         """The same: nothing else listens in a namespace of ours."""
         return port

@@ -1,0 +1,249 @@
+"""A cluster that is a real Kubernetes: its own control plane, and nodes with a container runtime and a kubelet each.
+
+Rules that hold here:
+
+- It begins anew with every start: nothing of an earlier run is used.
+- Everything is in namespaces and control groups of the cluster, and people reach the API server at a port of loopback
+  that this process forwards.
+- The end undoes what was made, in the opposite order, at whatever step it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
+from deploy.local.cluster.content import CRD_FOLDERS, ensure
+from deploy.local.cluster.control import (
+    START_KUBELET,
+    STOP_KUBELET,
+    ControlResponse,
+    ProcessStatus,
+    Ways,
+    control_endpoint,
+)
+from deploy.local.cluster.control_plane import background
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.service_forwards import ServiceForwards
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
+from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
+from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
+from deploy.local.kubernetes.machine.fabric import lay_out
+from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
+from deploy.local.kubernetes.machine.survey import machine_size
+from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST, ClusterPlan, NodePlan
+from deploy.local.kubernetes.plan.node_registration import node_object
+from deploy.local.kubernetes.plan.node_settings import node_files
+from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
+from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
+from deploy.local.private_file import write_private
+from deploy.local.process import ProcessSupervisor, Program, end, start
+from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.ports import NetworkError
+from protocol.kubernetes.resources import DEPLOYMENTS, NODES, Resource
+from protocol.runtime.clock import SystemClock
+from protocol.units import Instant, Seconds
+
+_API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
+_MANIFESTS: Final = Path(__file__).parents[1] / "kubernetes" / "manifests"
+_PATIENCE: Final = Seconds(120.0)
+_PAUSE: Final = Seconds(0.1)
+
+
+def plan_of(name: str, spec: ClusterSpec) -> ClusterPlan:
+    """The plan for what is asked. Raises ``SpecError``."""
+    machine = machine_size()
+    nodes = [
+        NodePlan(node.name, number, node.capacity.at_most(machine), node.labels, node.taints)
+        for number, node in enumerate(spec.node_specs, start=1)
+    ]
+    return ClusterPlan(name, spec.kubernetes, nodes, machine)
+
+
+class RealCluster:
+    """One real Kubernetes in the making."""
+
+    def __init__(self, folder: ClusterFolder, spec: ClusterSpec, progress: Progress) -> None:
+        self._folder = folder
+        self._plan = plan_of(folder.name, spec)
+        self._progress = progress
+        self._clock = SystemClock()
+        self._network = NamespaceNetwork(folder.name, "each with a kubelet")
+        self._supervisors: dict[str, ProcessSupervisor] = {}
+        self._api_server = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Brings the cluster up, keeps it until ``stop`` is set, and leaves nothing behind.
+
+        Raises ``StepFailedError``.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                await self._bring_up(stack)
+                await stop.wait()
+        except* NodeError as errors:
+            raise _failure(errors) from errors
+        except* (NetworkError, NoProgramsError, OSError) as errors:
+            raise StepFailedError(str(_first(errors)), str(self._folder.log("cluster"))) from errors
+
+    async def _bring_up(self, stack: AsyncExitStack) -> None:
+        programs = await self._programs()
+        await asyncio.to_thread(shutil.rmtree, self._folder.real, ignore_errors=True)
+        await stack.enter_async_context(self._place())
+        pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
+        nodes = [self._node(node, programs, pki) for node in self._plan.nodes]
+        # The nodes boot while the control plane starts; their kubelets wait for it.
+        await stack.enter_async_context(background(*(node.run(self._api_server) for node in nodes)))
+        client = await self._control_plane(stack, programs, pki)
+        await self._nodes_ready(client)
+        # Only now: pods that are created while one node alone is Ready are all placed on that one.
+        await self._add_ons(client, programs)
+        await self._answer_questions(stack, client, nodes)
+        self._progress.ready()
+
+    async def _programs(self) -> Programs:
+        self._progress.begin("programs")
+        programs = await ensure_programs(self._plan.version, self._progress.note)
+        self._progress.done(f"Kubernetes {self._plan.version} in {programs.kubernetes}")
+        return programs
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """The cluster's namespaces, network and control groups."""
+        self._progress.begin("network")
+        try:
+            await self._network.up()
+            await lay_out(self._network, self._plan)
+            for node in self._plan.nodes:
+                make_group(self._plan.node_cgroup(node))
+            self._progress.done(self._network.description)
+            yield
+        finally:
+            await self._network.down()
+            await asyncio.to_thread(remove_group, self._plan.cgroup)
+
+    def _node(self, node: NodePlan, programs: Programs, pki: Pki) -> Node:
+        """The node, with its settings in its folder."""
+        folder = self._folder.real / "nodes" / node.name
+        for name, content in node_files(self._plan, node).items():
+            write_private(folder / "node" / name, content)
+        pki.write_node(node, folder / "node")
+        used = {"kubernetes": programs.kubernetes, "containerd": programs.folders["containerd"]}
+        enter = self._network.node_enter(node.name)
+        return Node(node, NodePlace(folder, self._folder.logs, enter, used, programs.images), self._clock)
+
+    async def _control_plane(self, stack: AsyncExitStack, programs: Programs, pki: Pki) -> ApiClient:
+        self._progress.begin("control plane")
+        data, enter = self._folder.real / "etcd", self._network.control_enter()
+        plane = ControlPlane(pki.folder, data, self._folder.logs, enter, programs)
+        await self._keep(stack, {STORE: plane.store(), API_SERVER: plane.api_server()})
+        port = await self._network.expose(CONTROL_HOST, API_PORT)
+        write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
+        write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
+        client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
+        await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
+        await self._keep(stack, plane.followers())
+        for node in self._plan.nodes:
+            await ensure(client, NODES, "", node_object(node))
+        self._api_server.set()
+        self._progress.done(f"https://127.0.0.1:{port}")
+        return client
+
+    async def _apply(self, programs: Programs) -> None:
+        log = self._folder.log("kubectl")
+        files = [f"--filename={folder}" for folder in (CRD_FOLDERS[0], _MANIFESTS)]
+        command = (str(programs.kubernetes / "kubectl"), f"--kubeconfig={self._folder.kubeconfig}", "apply")
+        process = await start(Program((*command, "--server-side", *files), log))
+        try:
+            if await process.wait():
+                raise StepFailedError("DNS and the metrics server could not be created", str(log))
+        finally:
+            await asyncio.shield(end(process))
+
+    async def _nodes_ready(self, client: ApiClient) -> None:
+        self._progress.begin("nodes")
+
+        async def unready_nodes() -> str:
+            return ", ".join(missing_nodes(self._plan, list((await client.list(NODES)).objects)))
+
+        first = self._plan.nodes[0]
+        await self._until("nodes are not Ready", f"{first.name}-{KUBELET}", unready_nodes)
+        sizes = {str(node.size) for node in self._plan.nodes}
+        self._progress.done(f"{len(self._plan.nodes)} with {' or '.join(sorted(sizes))} each")
+
+    async def _add_ons(self, client: ApiClient, programs: Programs) -> None:
+        """Creates our kinds, DNS and the metrics server; returns when they answer."""
+        self._progress.begin("DNS and metrics")
+        await self._apply(programs)
+
+        async def waiting() -> str:
+            deployments = (await client.list(DEPLOYMENTS, "kube-system")).objects
+            services = (await client.list(_API_SERVICES)).objects
+            return ", ".join([*unready(list(deployments), "Available"), *unready(list(services), "Available")])
+
+        await self._until("not available", "kube-scheduler", waiting)
+        self._progress.done()
+
+    async def _answer_questions(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
+        by_name = {node.plan.name: node for node in nodes}
+        services = ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
+        stack.push_async_callback(services.close)
+        actions = {
+            STOP_KUBELET: lambda node: by_name[node].stop(KUBELET),
+            START_KUBELET: lambda node: by_name[node].start(KUBELET),
+        }
+        ways = Ways(self._network, services)
+        await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
+
+    def _status(self, nodes: list[Node]) -> ControlResponse:
+        running = dict(self._supervisors)
+        for node in nodes:
+            running |= node.supervisors()
+        parts = [ProcessStatus(name, each.pid or 0, each.restarts) for name, each in running.items()]
+        parts += [ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
+        said = f"a real Kubernetes {self._plan.version}"
+        return ControlResponse(network=self._network.description, guests=said, host=CONTROL_HOST, parts=parts)
+
+    async def _keep(self, stack: AsyncExitStack, programs: dict[str, Program]) -> None:
+        """Keeps programs running; they end together."""
+        for name, program in programs.items():
+            program.log.unlink(missing_ok=True)
+            self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
+        await stack.enter_async_context(background(*(self._supervisors[name].run() for name in programs)))
+
+    async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
+        """Returns when ``waiting`` says nothing more. Raises ``StepFailedError`` when that takes too long."""
+        deadline = Instant(self._clock.now() + _PATIENCE)
+        while True:
+            try:
+                left = await waiting()
+            except (ApiError, ApiUnavailableError) as error:
+                left = str(error)
+            if not left:
+                return
+            if self._clock.now() >= deadline:
+                log = str(self._folder.log(part))
+                raise StepFailedError(f"{complaint} after {_PATIENCE:g} s: {left}", log)
+            await self._clock.sleep(_PAUSE)
+
+
+async def _answers(client: ApiClient) -> str:
+    await client.raw_get("/readyz")
+    return ""
+
+
+def _failure(errors: ExceptionGroup[NodeError]) -> StepFailedError:
+    first = _first(errors)
+    return StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "")
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

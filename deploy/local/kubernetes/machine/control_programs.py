@@ -1,0 +1,47 @@
+"""The programs of the control plane, which run in the cluster's own network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.kubernetes.plan import arguments
+from deploy.local.kubernetes.programs.ensure import Programs
+from deploy.local.kubernetes.programs.versions import ETCD
+from deploy.local.process import Program
+
+API_SERVER: Final = "kube-apiserver"
+STORE: Final = "etcd"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """Where the control plane's keys, store and logs are, and the way into its network."""
+
+    pki: Path
+    data: Path
+    logs: Path
+    enter: Sequence[str]
+    programs: Programs
+
+    def store(self) -> Program:
+        """etcd."""
+        return self._program(self.programs.folders[ETCD.name], STORE, arguments.etcd(str(self.data)))
+
+    def api_server(self) -> Program:
+        """The API server."""
+        return self._program(self.programs.kubernetes, API_SERVER, arguments.api_server(str(self.pki)))
+
+    def followers(self) -> dict[str, Program]:
+        """What starts once the API server is ready, by name."""
+        pki, folder = str(self.pki), self.programs.kubernetes
+        lines = {
+            "kube-controller-manager": arguments.controller_manager(pki),
+            "kube-scheduler": arguments.scheduler(pki),
+        }
+        return {name: self._program(folder, name, line) for name, line in lines.items()}
+
+    def _program(self, folder: Path, name: str, line: Sequence[str]) -> Program:
+        return Program((str(folder / name), *line), self.logs / f"{name}.log", self.enter)

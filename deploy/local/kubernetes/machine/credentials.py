@@ -1,0 +1,88 @@
+"""Keys, certificates and kubeconfigs of a cluster, written into its folder.
+
+One authority is trusted by all; another one, kept apart, signs for the API server when it speaks in a user's name to
+an API that it aggregates. All files can be read by their owner alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from deploy.local.certificates import Authority, Identity, authority, issue, server_identity, signing_key
+from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
+from deploy.local.kubernetes.plan.kubeconfigs import (
+    ADMIN,
+    NODES,
+    Certified,
+    Tokened,
+    kubeconfig,
+    node_user,
+    token_list,
+)
+from deploy.local.private_file import secret_file, write_private
+
+INSIDE: Final = f"https://{CONTROL_HOST}:{API_PORT}"
+"""The API server's URL in the cluster's network."""
+
+_CONTROL_PLANE: Final = {
+    "controller-manager": "system:kube-controller-manager",
+    "scheduler": "system:kube-scheduler",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pki:
+    """The keys and certificates of one cluster, in one folder."""
+
+    folder: Path
+    signer: Authority
+    now: datetime
+
+    @classmethod
+    def make(cls, folder: Path, now: datetime) -> Pki:
+        """The authority and all that the control plane needs."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = cls(folder, authority(folder, now), now)
+        made._write("api-server", made.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
+        made._write("kubelet-client", made.signer, Identity("kube-apiserver-kubelet-client"))
+        front = authority(folder / "front-proxy", now)
+        made._write("front-proxy-client", front, Identity("front-proxy-client"))
+        private, public = signing_key()
+        write_private(folder / "service-accounts.key", private.decode())
+        write_private(folder / "service-accounts.pub", public.decode())
+        write_private(folder / "tokens.csv", token_list(made.admin_token))
+        for name, user in _CONTROL_PLANE.items():
+            write_private(folder / f"{name}.kubeconfig", made.kubeconfig_of(Identity(user)))
+        return made
+
+    @property
+    def admin_token(self) -> str:
+        """The token of people, who may do everything."""
+        return secret_file(self.folder / "admin-token")
+
+    def kubeconfig_of(self, identity: Identity) -> str:
+        """A kubeconfig for a program in the cluster's network."""
+        pair = issue(self.signer, identity, self.now)
+        login = Certified(pair.certificate_pem, pair.key_pem)
+        return kubeconfig(INSIDE, self.signer.certificate_pem, identity.user, login)
+
+    def admin_kubeconfig(self, server: str) -> str:
+        """A kubeconfig for people who reach the API server at ``server``."""
+        return kubeconfig(server, self.signer.certificate_pem, ADMIN, Tokened(self.admin_token))
+
+    def write_node(self, node: NodePlan, folder: Path) -> None:
+        """What ``node`` proves with who it is, and the authority that it trusts; into its folder of settings."""
+        write_private(folder / "ca.pem", self.signer.certificate_pem.decode())
+        serving = issue(self.signer, Identity(node_user(node), names=(node.name,), addresses=(node.address,)), self.now)
+        write_private(folder / "kubelet.crt", serving.certificate_pem.decode())
+        write_private(folder / "kubelet.key", serving.key_pem.decode())
+        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(Identity(node_user(node), (NODES,))))
+        write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(Identity("system:kube-proxy")))
+
+    def _write(self, name: str, signer: Authority, identity: Identity) -> None:
+        pair = issue(signer, identity, self.now)
+        write_private(self.folder / f"{name}.crt", pair.certificate_pem.decode())
+        write_private(self.folder / f"{name}.key", pair.key_pem.decode())

@@ -1,0 +1,91 @@
+"""Finds out what this machine has. Whatever it tries it undoes, and it changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from deploy.local.kubernetes.machine import control_groups
+from deploy.local.kubernetes.plan.requirements import PACKAGES, Machine
+from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from protocol.units import Bytes, MilliCpu, Resources
+
+_PLACES: Final = os.pathsep.join((*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/lib/cni", "/opt/cni/bin"))
+_KMSG: Final = Path("/dev/kmsg")
+_NAMESPACES: Final = ("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc", "--")
+_OVERLAY: Final = 'cd "$1" && mkdir a b c d && exec mount -t overlay overlay -o lowerdir=a,upperdir=b,workdir=c d'
+_NFTABLES: Final = "table ip t {\nchain c {\ntype nat hook prerouting priority -100;\n}\n}\n"
+
+
+async def survey(state: Path) -> Machine:
+    """What this machine has for a cluster whose files are kept under ``state``."""
+    root = os.geteuid() == 0
+    apart = await _complaint(*_NAMESPACES, "true") if root else ""
+    tries = root and not apart
+    return Machine(
+        root=root,
+        programs=frozenset(program for program in PACKAGES if shutil.which(program, path=_PLACES)),
+        without_go=_without_go(),
+        without_namespaces=f"namespaces cannot be made: {apart}" if apart else "",
+        without_overlay=await _without_overlay(state) if tries else "",
+        without_nftables=await _without_nftables() if tries and shutil.which("nft", path=_PLACES) else "",
+        unified_cgroups=control_groups.is_unified(),
+        controllers=control_groups.controllers(),
+        kmsg=_KMSG.exists(),
+    )
+
+
+def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
+    """The CPUs and the memory of this machine."""
+    found = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(found["MemTotal"].split()[0]) * 1024))
+
+
+def _without_go() -> str:
+    try:
+        find_go()
+    except NoGoError as error:
+        return str(error)
+    return ""
+
+
+async def _without_overlay(state: Path) -> str:
+    with _trial_folder(state) as folder:
+        complaint = await _complaint(*_NAMESPACES, "sh", "-c", _OVERLAY, "sh", folder)
+    return f"overlayfs cannot be used in {state}: {complaint}" if complaint else ""
+
+
+@contextmanager
+def _trial_folder(state: Path) -> Iterator[str]:
+    """A folder on the file system of ``state``, which may not be there yet."""
+    place = next(each for each in (state, *state.parents) if each.is_dir())
+    with tempfile.TemporaryDirectory(prefix=".overlay-", dir=place) as folder:
+        yield folder
+
+
+async def _without_nftables() -> str:
+    complaint = await _complaint(*_NAMESPACES, "nft", "-f", "-", typed=_NFTABLES)
+    return f"nftables cannot translate addresses here: {complaint}" if complaint else ""
+
+
+async def _complaint(*command: str, typed: str = "") -> str:
+    """What ``command`` complains of; empty where it succeeds."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    _, said = await process.communicate(typed.encode())
+    if not process.returncode:
+        return ""
+    return " ".join(said.decode(errors="replace").split()) or f"{command[0]} ended with code {process.returncode}"

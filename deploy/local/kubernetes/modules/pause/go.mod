@@ -1,0 +1,3 @@
+module autoscale/pause
+
+go 1.26.0

@@ -1,0 +1,1 @@
+"""What a cluster is to be: addresses, arguments, settings and objects, all as functions of a plan (pure)."""

@@ -1,0 +1,83 @@
+"""The plan of a cluster: its nodes, its addresses, and where everything stands inside of them (pure).
+
+- Addresses repeat in every cluster: each has network namespaces of its own.
+- A node sees its own files and the programs at fixed paths (``IN_NODE``), wherever the cluster's folder is.
+- A node's pods have the subnet of the node's number; every other node has a plain route to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json
+from protocol.units import Resources
+
+CONTROL_HOST: Final = "10.100.0.1"
+API_PORT: Final = 6443
+ETCD_PORT: Final = 2379
+NODE_PREFIX: Final = 16
+POD_RANGE: Final = "10.244.0.0/16"
+SERVICE_RANGE: Final = "10.96.0.0/16"
+API_SERVICE: Final = "10.96.0.1"
+DNS_SERVICE: Final = "10.96.0.10"
+DOMAIN: Final = "cluster.local"
+ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
+MOST_NODES: Final = 50
+
+IN_NODE: Final = "/run/autoscale"
+NODE_FILES: Final = f"{IN_NODE}/node"
+PROGRAMS: Final = f"{IN_NODE}/programs"
+IMAGES: Final = f"{IN_NODE}/images"
+BOOTED: Final = f"{IN_NODE}/booted"
+CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node. ``number`` counts from 1 and gives its addresses; ``size`` is what its kubelet offers."""
+
+    name: str
+    number: int
+    size: Resources
+    labels: Mapping[str, str]
+    taints: Sequence[Json]
+
+    @property
+    def address(self) -> str:
+        """The node's own address."""
+        return f"10.100.0.{10 + self.number}"
+
+    @property
+    def pod_subnet(self) -> str:
+        """The addresses of its pods."""
+        return f"10.244.{self.number}.0/24"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A cluster. ``machine`` is what this machine has; every node has all of it unless it is to offer less."""
+
+    name: str
+    version: str
+    nodes: Sequence[NodePlan]
+    machine: Resources
+
+    def routes(self, to: NodePlan | None) -> list[str]:
+        """The routes to the pods of the other nodes, for a node (of the control plane: ``None``)."""
+        return [f"route add {each.pod_subnet} via {each.address} dev br0" for each in self.nodes if each != to]
+
+    @property
+    def cgroup(self) -> str:
+        """The control group under which all of the cluster's pods are, in every hierarchy."""
+        return cgroup_of(self.name)
+
+    def node_cgroup(self, node: NodePlan) -> str:
+        """The control group under which the pods of ``node`` are."""
+        return f"{self.cgroup}/{node.name}"
+
+
+def cgroup_of(cluster: str) -> str:
+    """The control group of the cluster of that name."""
+    return f"autoscale.{cluster}"

@@ -1,0 +1,151 @@
+"""The settings of a node's programs: kubelet, containerd, CNI and kube-proxy (pure).
+
+Each text is a file in the node's folder, which the node sees at ``NODE_FILES``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import yaml
+
+from deploy.local.kubernetes.plan.cluster_plan import (
+    CONTAINERD_SOCKET,
+    DNS_SERVICE,
+    DOMAIN,
+    NODE_FILES,
+    POD_RANGE,
+    ClusterPlan,
+    NodePlan,
+)
+from deploy.local.kubernetes.plan.image_names import PAUSE_IMAGE
+from protocol.kubernetes.objects import Json
+
+MOST_PODS: Final = 110
+
+
+def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
+    """Every file of settings by its path in the node's folder."""
+    return {
+        "kubelet.yaml": kubelet_settings(plan, node),
+        "containerd.toml": containerd_settings(),
+        "cni/10-pods.conflist": cni_settings(node),
+        "kube-proxy.yaml": kube_proxy_settings(node),
+        "resolv.conf": "",
+    }
+
+
+def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
+    """The kubelet's. It offers the node's size by reserving the rest of the machine.
+
+    The machine's disk is not the node's: nothing is evicted and no image removed because it fills.
+    """
+    reserved = plan.machine.minus_or_zero(node.size)
+    settings: Json = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": node.address,
+        "port": 10250,
+        "readOnlyPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": f"{NODE_FILES}/ca.pem"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": f"{NODE_FILES}/kubelet.crt",
+        "tlsPrivateKeyFile": f"{NODE_FILES}/kubelet.key",
+        "rotateCertificates": False,
+        "clusterDNS": [DNS_SERVICE],
+        "clusterDomain": DOMAIN,
+        "resolvConf": f"{NODE_FILES}/resolv.conf",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "registerNode": True,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{plan.node_cgroup(node)}",
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "enforceNodeAllocatable": [],
+        "systemReserved": {"cpu": reserved.cpu.quantity(), "memory": reserved.mem.quantity()},
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 100,
+        "localStorageCapacityIsolation": False,
+        "maxPods": MOST_PODS,
+        "nodeStatusUpdateFrequency": "5s",
+        "shutdownGracePeriod": "0s",
+    }
+    return _yaml(settings)
+
+
+def containerd_settings() -> str:
+    """Containerd's. Without the right to lower an OOM score a sandbox would not start, so it is restricted; a profile
+    of AppArmor would stay in the kernel after the cluster, so there is none.
+    """
+    return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "{PAUSE_IMAGE}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["/usr/lib/cni", "/opt/cni/bin"]
+  conf_dir = "/etc/cni/net.d"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = "runc"
+  SystemdCgroup = false
+"""
+
+
+def cni_settings(node: NodePlan) -> str:
+    """A cable for each pod, without a bridge: what passes between two pods of a node is routed, so that answers come
+    back through the node's translation of Service addresses.
+    """
+    addresses = {
+        "type": "host-local",
+        "ranges": [[{"subnet": node.pod_subnet}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+        "dataDir": "/run/cni-addresses",
+    }
+    plugins = [
+        {"type": "ptp", "ipMasq": False, "ipam": addresses},
+        {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
+    ]
+    return json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, indent=2) + "\n"
+
+
+def kube_proxy_settings(node: NodePlan) -> str:
+    """Kube-proxy's. The limits of connection tracking are the machine's and stay as they are."""
+    untouched = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+    return _yaml(
+        {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": "nftables",
+            "clientConnection": {"kubeconfig": f"{NODE_FILES}/kube-proxy.kubeconfig"},
+            "hostnameOverride": node.name,
+            "clusterCIDR": POD_RANGE,
+            "bindAddress": node.address,
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "127.0.0.1:10249",
+            "conntrack": untouched,
+        }
+    )
+
+
+def _yaml(settings: Json) -> str:
+    return yaml.safe_dump(settings, sort_keys=False)

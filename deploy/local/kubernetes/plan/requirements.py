@@ -1,0 +1,58 @@
+"""What a machine must have for a real Kubernetes to run on it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+PACKAGES: Final = {
+    "runc": "runc",
+    "ptp": "containernetworking-plugins",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+}
+"""Program → the Debian package that has it."""
+
+_CONTROLLERS_OF_1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
+_CONTROLLERS_OF_2: Final = ("cpu", "cpuset", "memory", "pids")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found. Texts are empty where all is well, else they say what is not."""
+
+    root: bool
+    programs: Collection[str]
+    without_go: str
+    without_overlay: str
+    without_namespaces: str
+    without_nftables: str
+    unified_cgroups: bool
+    controllers: Collection[str]
+    kmsg: bool = True
+
+
+def missing(machine: Machine) -> list[str]:
+    """What is missing, each as a clause of one line; nothing where a cluster can run. What only root can find out is
+    not asked of others.
+    """
+    if not machine.root:
+        return ["it needs root, for namespaces, mounts and control groups"]
+    packages = sorted({package for program, package in PACKAGES.items() if program not in machine.programs})
+    needed = _CONTROLLERS_OF_2 if machine.unified_cgroups else _CONTROLLERS_OF_1
+    controllers = [each for each in needed if each not in machine.controllers]
+    version = 2 if machine.unified_cgroups else 1
+    clauses = (
+        f"packages are missing: scripts/install-packages.sh kubernetes (for {', '.join(packages)})" if packages else "",
+        machine.without_go,
+        machine.without_namespaces,
+        machine.without_overlay,
+        machine.without_nftables if not packages else "",
+        f"control groups (version {version}) lack {', '.join(controllers)}" if controllers else "",
+        "" if machine.kmsg else "there is no /dev/kmsg, which kubelets read",
+    )
+    return [clause for clause in clauses if clause]

@@ -1,0 +1,1 @@
+"""The programs of Kubernetes: which there are, at which versions, and how they are built and kept."""

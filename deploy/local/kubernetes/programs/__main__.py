@@ -1,0 +1,38 @@
+"""``python -m deploy.local.kubernetes.programs MINOR``: builds what a cluster of that minor version needs.
+
+It prints a line for each thing to know, and at last where each set is, as JSON. It is a process of its own so that all
+of a build ends with the one who asked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
+from deploy.local.kubernetes.programs.images import image_set
+from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.local.kubernetes.programs.versions import module_sets
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Builds; returns the exit code."""
+    (minor,) = sys.argv[1:] if arguments is None else arguments
+
+    def report(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        builder = Builder.usual(find_go())
+        folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor)}
+        images = image_set(builder, report)
+    except (BuildFailedError, NoGoError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    report(json.dumps({**folders, "images": str(images)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

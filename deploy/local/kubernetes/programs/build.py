@@ -1,0 +1,135 @@
+"""Builds the programs of a module set, and keeps them.
+
+Rules that hold here:
+
+- What is built depends on the set's files, on Go's version and on nothing else; a change of any gives another folder.
+- An interrupted build leaves the cache as it was (``Store``).
+- Versions and checksums are those of ``go.mod`` and ``go.sum``: Go may not change them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.kubernetes.programs.toolchain import Toolchain
+from deploy.local.kubernetes.programs.versions import ModuleSet
+from vm_image.store import Report, Store, cache_root
+
+MODULES: Final = Path(__file__).parents[1] / "modules"
+_RECIPE: Final = "1"
+"""Changes with the way of building, so that what was built in another way is not used."""
+
+_LAST_LINES: Final = 15
+
+
+class BuildFailedError(Exception):
+    """A set could not be built; the message has the end of what Go said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds with one Go into one store."""
+
+    toolchain: Toolchain
+    store: Store
+
+    @classmethod
+    def usual(cls, toolchain: Toolchain) -> Builder:
+        """Builds into the project's cache."""
+        return cls(toolchain, Store(cache_root() / "kubernetes"))
+
+    def key(self, modules: ModuleSet) -> str:
+        """The name of the folder of the set's programs: the set's name and a digest of all that it is built of."""
+        digest = hashlib.sha256(f"{_RECIPE} {self.toolchain.version} {platform.machine()}\n".encode())
+        for path in sorted((MODULES / modules.name).iterdir()):
+            digest.update(f"{path.name} {len(path.read_bytes())}\n".encode() + path.read_bytes())
+        digest.update(repr((modules.packages, sorted(modules.renamed.items()), modules.stamps)).encode())
+        return f"{modules.name}-{digest.hexdigest()[:16]}"
+
+    def kept(self, modules: ModuleSet) -> Path | None:
+        """The folder of the set's programs, where they have been built."""
+        folder = self.store.path(self.key(modules))
+        return folder if folder.is_dir() else None
+
+    def ensure(self, modules: ModuleSet, report: Report) -> Path:
+        """The folder of the set's programs, built where they are missing. Raises ``BuildFailedError``."""
+        return self.store.get(self.key(modules), lambda work: self._build(modules, work, report), report)
+
+    def _build(self, modules: ModuleSet, work: Path, report: Report) -> None:
+        folder = MODULES / modules.name
+        report(f"{modules.name}: reading its modules")
+        total = len(self._go(folder, "list", "-deps", *modules.packages).split())
+        flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"]
+        linked = modules.link_flags((folder / "go.mod").read_text())
+        command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/", *modules.packages]
+        run_counted(command, folder, self.toolchain.environment(), Counted(modules.name, total, report))
+        for built, name in modules.renamed.items():
+            (work / built).rename(work / name)
+
+    def _go(self, folder: Path, *arguments: str) -> str:
+        said = subprocess.run(
+            [str(self.toolchain.go), *arguments],
+            cwd=folder,
+            env=self.toolchain.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if said.returncode:
+            raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(said.stderr.splitlines())}")
+        return said.stdout
+
+
+class Counted:
+    """Tells how far a build is: of ``total`` packages at most, for those that Go's cache has are not built again."""
+
+    def __init__(self, name: str, total: int, report: Report) -> None:
+        self._name = name
+        self._total = total
+        self._report = report
+        self._step = max(1, total // 10)
+        self._built = 0
+
+    def built(self) -> None:
+        """One more package is built."""
+        self._built += 1
+        if self._built % self._step == 0:
+            self._report(f"{self._name}: {self._built} packages of {self._total} at most")
+
+
+def run_counted(command: Sequence[str], folder: Path, environment: Mapping[str, str], counted: Counted) -> None:
+    """Runs ``go build -v``, which names a package on a line of its own when it begins to build it.
+
+    Raises ``BuildFailedError``.
+    """
+    lines: list[str] = []
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for line in process.stderr or ():
+            if _is_package(line):
+                counted.built()
+            else:
+                lines.append(line.rstrip())
+    if process.returncode:
+        raise BuildFailedError(f"`go build` failed in {folder}: {_end(lines)}")
+
+
+def _is_package(line: str) -> bool:
+    return " " not in line.strip() and not line.startswith("#")
+
+
+def _end(lines: Sequence[str]) -> str:
+    return "\n".join(lines[-_LAST_LINES:])

@@ -1,0 +1,67 @@
+"""Has the programs built by a process of its own, which ends with this one however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.local.process import end
+
+_APART: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+
+
+class NoProgramsError(Exception):
+    """The programs could not be built; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Where the programs of each module set are, by its name, and the images made of them."""
+
+    folders: Mapping[str, Path]
+    images: Path
+
+    @property
+    def kubernetes(self) -> Path:
+        """The folder with the programs of Kubernetes itself."""
+        return next(folder for name, folder in self.folders.items() if name.startswith("kubernetes-"))
+
+
+async def ensure_programs(minor: str, report: Callable[[str], None]) -> Programs:
+    """The programs for a minor version of Kubernetes, built where they are missing. Raises ``NoProgramsError``."""
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
+        *(sys.executable, "-m", "deploy.local.kubernetes.programs", minor),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            complaint = tasks.create_task(_text(process.stderr))
+            outcome = tasks.create_task(_outcome(process.stdout, report))
+        if await process.wait():
+            raise NoProgramsError(complaint.result().strip() or "the build ended without a word")
+    finally:
+        await asyncio.shield(end(process))
+    folders = {name: Path(folder) for name, folder in json.loads(outcome.result()).items()}
+    return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
+
+
+async def _outcome(said: asyncio.StreamReader | None, report: Callable[[str], None]) -> str:
+    """The line that is JSON; all others are reported as they come."""
+    while said is not None and (line := (await said.readline()).decode(errors="replace").strip()):
+        if line.startswith("{"):
+            return line
+        report(line)
+    return ""
+
+
+async def _text(said: asyncio.StreamReader | None) -> str:
+    return (await said.read()).decode(errors="replace") if said is not None else ""

@@ -1,0 +1,136 @@
+"""Which programs there are and from which Go module each is built (pure).
+
+- Versions stand in the ``go.mod`` of each module set and nowhere else; checksums stand in its ``go.sum``.
+- Each set is a folder under ``modules`` and is built, kept and used on its own.
+- ``python -m scripts.pin_kubernetes`` writes the files of a minor version of Kubernetes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+SUPPORTED: Final = ("1.36", "1.35")
+"""The minor versions of Kubernetes that can be run, the default first."""
+
+KUBERNETES: Final = "k8s.io/kubernetes"
+_KUBERNETES_PROGRAMS: Final = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+)
+_VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSet:
+    """One folder under ``modules``. ``packages`` are built; ``renamed`` is the program's name where Go's differs.
+
+    ``stamps`` are the variables that the version of ``module`` is linked into.
+    """
+
+    name: str
+    module: str
+    packages: tuple[str, ...] = (".",)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    stamps: tuple[str, ...] = ()
+
+    def link_flags(self, go_mod: str) -> str:
+        """What the linker is told: no debugging symbols, and the version that ``go_mod`` requires."""
+        if not self.stamps:
+            return "-s -w"
+        values = _stamp_values(required_version(go_mod, self.module))
+        stamped = [f"-X {stamp}={values[stamp.rpartition('.')[2]]}" for stamp in self.stamps]
+        return " ".join(("-s -w", *stamped))
+
+
+def kubernetes_set(minor: str) -> ModuleSet:
+    """The programs of Kubernetes itself. Raises ``KeyError`` for a minor version that is not supported."""
+    if minor not in SUPPORTED:
+        raise KeyError(minor)
+    stamps = [
+        f"{package}.{variable}"
+        for package in _VERSION_PACKAGES
+        for variable in ("gitVersion", "gitMajor", "gitMinor", "gitTreeState")
+    ]
+    packages = tuple(f"{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
+    return ModuleSet(f"kubernetes-{minor}", KUBERNETES, packages, stamps=tuple(stamps))
+
+
+_CONTAINERD: Final = "github.com/containerd/containerd/v2"
+CONTAINERD: Final = ModuleSet(
+    "containerd",
+    _CONTAINERD,
+    tuple(f"{_CONTAINERD}/cmd/{program}" for program in ("containerd", "containerd-shim-runc-v2", "ctr")),
+    stamps=(f"{_CONTAINERD}/version.Version",),
+)
+ETCD: Final = ModuleSet(
+    "etcd",
+    "go.etcd.io/etcd/server/v3",
+    ("go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/server/v3"),
+    {"server": "etcd"},
+)
+COREDNS: Final = ModuleSet("coredns", "github.com/coredns/coredns")
+METRICS_SERVER: Final = ModuleSet(
+    "metrics-server",
+    "sigs.k8s.io/metrics-server",
+    ("sigs.k8s.io/metrics-server/cmd/metrics-server",),
+    stamps=("k8s.io/client-go/pkg/version.gitVersion",),
+)
+PAUSE: Final = ModuleSet("pause", "")
+
+
+def module_sets(minor: str) -> tuple[ModuleSet, ...]:
+    """All that a cluster of this minor version needs, the smallest first, so that a fault in the tools shows soon."""
+    return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, kubernetes_set(minor))
+
+
+def required_version(go_mod: str, module: str) -> str:
+    """The version of ``module`` that the text of a ``go.mod`` requires. Raises ``LookupError``."""
+    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
+    if found is None:
+        raise LookupError(f"the go.mod requires no {module}")
+    return found[1]
+
+
+def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str:
+    """The ``go.mod`` with which ``go mod tidy`` begins.
+
+    ``staging`` are the modules that Kubernetes keeps in its own repository; outside of it they are to be replaced by
+    those published with the same release: v1.36.3 goes with v0.36.3.
+    """
+    tools = "\n".join(f"\t{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
+    beside = f"v0.{version.removeprefix('v1.')}"
+    replaced = "\n".join(f"\t{module} => {module} {beside}" for module in staging)
+    return (
+        f"module autoscale/kubernetes\n\ngo {go}\n\nrequire {KUBERNETES} {version}\n\n"
+        f"tool (\n{tools}\n)\n\nreplace (\n{replaced}\n)\n"
+    )
+
+
+def staging_of(go_mod: str) -> tuple[str, tuple[str, ...]]:
+    """The Go version that the ``go.mod`` of Kubernetes asks for, and the modules of its own repository.
+
+    Raises ``ValueError`` where the text is no such file.
+    """
+    go = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
+    staging = re.findall(r"^\s*(k8s\.io/\S+) => \./staging/", go_mod, re.MULTILINE)
+    if go is None or not staging:
+        raise ValueError("this is no go.mod of Kubernetes")
+    return go[1], tuple(staging)
+
+
+def _stamp_values(version: str) -> Mapping[str, str]:
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    return {
+        "gitVersion": version,
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+        "Version": version,
+    }

@@ -1,0 +1,1 @@
+"""A real Kubernetes on this machine: what is decided about it, without one."""

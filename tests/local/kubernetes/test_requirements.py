@@ -1,0 +1,61 @@
+"""What is said where a real Kubernetes cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploy.local.kubernetes.plan.requirements import PACKAGES, Machine, missing
+
+ABLE = Machine(
+    root=True,
+    programs=frozenset(PACKAGES),
+    without_go="",
+    without_overlay="",
+    without_namespaces="",
+    without_nftables="",
+    unified_cgroups=False,
+    controllers=("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids", "blkio"),
+)
+
+
+def test_a_machine_that_has_all_lacks_nothing_with_either_version_of_control_groups() -> None:
+    assert missing(ABLE) == []
+    assert missing(replace(ABLE, unified_cgroups=True, controllers=("cpu", "cpuset", "memory", "pids", "io"))) == []
+
+
+def test_without_root_nothing_else_is_asked_for() -> None:
+    clause = "it needs root, for namespaces, mounts and control groups"
+    assert missing(replace(ABLE, root=False, without_go="Go is missing")) == [clause]
+
+
+@pytest.mark.parametrize(
+    ("lack", "clause"),
+    [
+        ({"without_go": "Go is missing: install it"}, "Go is missing: install it"),
+        ({"without_overlay": "overlayfs cannot be used"}, "overlayfs cannot be used"),
+        ({"without_namespaces": "namespaces cannot be made"}, "namespaces cannot be made"),
+        ({"without_nftables": "nftables cannot translate"}, "nftables cannot translate"),
+        (
+            {"programs": frozenset(PACKAGES) - {"runc", "nft"}, "without_nftables": "not asked for without nft"},
+            "packages are missing: scripts/install-packages.sh kubernetes (for nftables, runc)",
+        ),
+        (
+            {"controllers": ("cpu", "cpuset", "memory", "pids")},
+            "control groups (version 1) lack cpuacct, devices, freezer",
+        ),
+        (
+            {"unified_cgroups": True, "controllers": ("memory", "pids")},
+            "control groups (version 2) lack cpu, cpuset",
+        ),
+        ({"kmsg": False}, "there is no /dev/kmsg, which kubelets read"),
+    ],
+)
+def test_what_is_missing_is_said_with_the_remedy(lack: dict[str, Any], clause: str) -> None:
+    assert missing(replace(ABLE, **lack)) == [clause]
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    assert missing(replace(ABLE, without_go="no Go", without_overlay="no overlayfs")) == ["no Go", "no overlayfs"]
