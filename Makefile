@@ -7,11 +7,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
-	tests/scheduler_plugin
+	tests/scheduler_plugin tests/deploy/images
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm explore lint format manifests bench bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes explore lint format manifests bench bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,25 +21,28 @@ demo: env ## A real postgres VM follows its load, on this machine
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" $(TEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root and not kubernetes" $(TEST_ARGS)
 
 coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
-	AUTOSCALE_THOROUGH=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root" \
+	AUTOSCALE_THOROUGH=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root and not kubernetes" \
 		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 explore: env ## The property tests of the quick suite with new random examples
-	AUTOSCALE_EXPLORE=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "hypothesis and not vm and not root" \
+	AUTOSCALE_EXPLORE=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "hypothesis and not vm and not root and not kubernetes" \
 		$(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
-	$(BIN)/pytest -m "root and not vm" $(TEST_ARGS)
+	$(BIN)/pytest -m "root and not vm and not kubernetes" $(TEST_ARGS)
 
 test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	@scripts/install-packages.sh guests pgbench
 	$(BIN)/pytest -m vm $(TEST_ARGS)
+
+test-kubernetes: env ## Images, and a real Kubernetes on this machine (as root)
+	$(BIN)/pytest -m kubernetes $(TEST_ARGS)
 
 lint: env ## Format, lint, types and the layers between packages
 	$(BIN)/ruff format --check .

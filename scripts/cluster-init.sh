@@ -22,13 +22,13 @@ Applies, in order, and waits for each to be ready:
   3. the scheduler (deploy/scheduler-deploy.yaml), with the kube-scheduler of the cluster's own version,
      and the agents (deploy/kubernetes/agent-daemonset.yaml)
 Every step can be repeated. Settings (our ConfigMaps) are made once and are yours from then on: a later run says where
-they differ from what this release ships and leaves them alone. The images of 3 are those that scripts/build-images.sh
+they differ from what this release ships and leaves them alone. The images of 3 are those that 'autoscale images push'
 pushes.
   --context NAME  the kubectl context to set up; never guessed, so that nothing lands in the wrong cluster
   --kind NAME     make a kind cluster of that name first, from deploy/kubernetes/kind.yaml, and give its nodes the
                   registry and the CNI plugins (scripts/download-cni.sh)
   --registry HOST:PORT, --tag TAG
-                  which images, as for scripts/build-images.sh (default $REGISTRY, $TAG)
+                  which images, as for 'autoscale images push' (default $REGISTRY, $TAG)
   --only-ours     leave out what is downloaded: resources, scheduler and agents only
   --reset-settings
                   replace the settings by what this release ships

@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from vm_image.build import base_layer, ensure_image, rebuild
+from vm_image.build import ensure_image, rebuild
 from vm_image.host import BuildError
-from vm_image.pack import busybox_of, pack, push
 
 _DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
 
 The result is kept under ${AUTOSCALE_CACHE:-~/.cache/autoscale}/images and used again until one of its inputs
-changes. Needs mmdebstrap, qemu-utils, qemu-system-x86 and e2fsprogs; as root it installs what is missing."""
+changes. Needs mmdebstrap, qemu-utils, qemu-system-x86 and e2fsprogs; as root it installs what is missing.
+`autoscale images build postgres-vm` makes a container image of it, as NeonVM takes it."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -37,10 +35,6 @@ def main() -> int:
     """Runs the build; returns the exit code."""
     parser = argparse.ArgumentParser(prog="vm_image/build.sh", description=_DESCRIPTION, formatter_class=_Help)
     parser.add_argument("--rebuild", action="store_true", help="build anew, with the newest packages")
-    parser.add_argument(
-        "--pack", action="store_true", help="also make a NeonVM root disk (a container image) and push it"
-    )
-    parser.add_argument("--registry", default="localhost:5001", metavar="HOST:PORT", help="where --pack pushes to")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
@@ -50,10 +44,6 @@ def main() -> int:
 
     try:
         image = rebuild(report) if options.rebuild else ensure_image(report)
-        if options.pack:
-            with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
-                config, layer = pack(image, busybox_of(base_layer()), Path(work), report)
-                report(f"pushed as {push(options.registry, config, layer, report)}")
     except BuildError as error:
         print(f"vm_image/build.sh: {error}", file=sys.stderr)
         return 1

@@ -58,6 +58,12 @@ def base_layer() -> Path:
     return _layers().path(recipe.base_key()) / _BASE
 
 
+def busybox_of(base: Path) -> bytes:
+    """The busybox of the base layer, a tar. Raises ``KeyError`` where it has none."""
+    with tarfile.open(base) as packed:
+        return archives.member(packed, "bin/busybox", "usr/bin/busybox")
+
+
 def rebuild(report: Report) -> GuestImage:
     """The image with the newest packages of the distribution, whatever is in the cache. Raises ``BuildError``."""
     _layers().drop(recipe.base_key(), report)

@@ -26,10 +26,11 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "replay": "scripts.autoscale.replay.command:replay",
         "simulate": "scripts.autoscale.simulate.command:simulate",
         "explain": "scripts.autoscale.explain:explain",
+        "images": "scripts.autoscale.images:images_app",
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
-_GROUPS: Final = frozenset({"local"})
+_GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
 

@@ -119,18 +119,6 @@ def test_the_deployments_that_would_be_fetched_are_listed() -> None:
     assert names == [f"{name}.yaml" for name in around + neonvm]
 
 
-def test_images_are_built_from_one_file_and_pushed_to_the_registry_named() -> None:
-    result = run("scripts/build-images.sh", "--dry-run", "--registry", "registry.test:5000", "--tag", "v1")
-    commands = [line.split(maxsplit=1)[1] for line in result.stdout.splitlines()]
-    scheduler, agent = "registry.test:5000/autoscale-scheduler:v1", "registry.test:5000/autoscaler-agent:v1"
-    assert commands == [
-        f"build -f deploy/images/Dockerfile --target scheduler -t {scheduler} .",
-        f"push {scheduler}",
-        f"build -f deploy/images/Dockerfile --target agent -t {agent} .",
-        f"push {agent}",
-    ]
-
-
 def test_no_cluster_is_set_up_unless_one_is_named() -> None:
     result = run("scripts/cluster-init.sh")
     assert result.returncode == 2

@@ -1,0 +1,1 @@
+"""Makes layers and images of the inputs."""

@@ -1,0 +1,78 @@
+"""Compiles the modules of a layer with the Python of the images, so that services start at once on a read-only root.
+
+- The compiled files name no times and no folder of this machine, and are never compared with their sources.
+- A fresh interpreter without random hashes compiles all files of a layer in one order: its state is part of the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from deploy.images.formats.elf import read_binary
+from deploy.images.formats.tree import File, Kind
+from vm_image.host import BuildError
+
+_TAG: Final = "cpython-311"
+_COMPILE: Final = """
+import json, py_compile, sys
+unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+for source, target, shown in json.load(sys.stdin):
+    py_compile.compile(source, target, shown, doraise=True, invalidation_mode=unchecked, optimize=0)
+"""
+
+
+class Interpreter:
+    """The Python of the images, unpacked into ``root``, run without being root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._program = root / "usr/bin/python3.11"
+
+    def compiled(self, files: Iterable[File]) -> list[File]:
+        """The compiled form of each module among ``files``. Raises ``BuildError``."""
+        modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
+        with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
+            jobs = []
+            for number, module in enumerate(modules):
+                source = Path(folder, f"{number}.py")
+                source.write_bytes(module.content)
+                jobs.append((str(source), f"{source}c", f"/{module.path}"))
+            self._run(jobs)
+            return [
+                File(compiled_path(each.path), Path(job[1]).read_bytes())
+                for each, job in zip(modules, jobs, strict=True)
+            ]
+
+    def _run(self, jobs: list[tuple[str, str, str]]) -> None:
+        binary = read_binary(self._program.read_bytes())
+        if binary is None:
+            raise BuildError(f"{self._program} is no program")
+        libraries = ":".join(str(folder) for folder in sorted((self._root / "usr/lib").glob("*-linux-gnu*")))
+        # The path in the program leads over a link that is only right within the image.
+        loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
+        command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
+        done = subprocess.run(
+            command, env=self._environment(), input=json.dumps(jobs), text=True, capture_output=True, check=False
+        )
+        if done.returncode:
+            raise BuildError(f"a module cannot be compiled: {done.stderr.strip()[-800:]}")
+
+    def _environment(self) -> Mapping[str, str]:
+        return {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+
+
+def is_module(file: File) -> bool:
+    """Whether it is a Python module."""
+    return file.kind is Kind.REGULAR and file.path.endswith(".py")
+
+
+def compiled_path(path: str) -> str:
+    """Where Python looks for the compiled form of the module at ``path``."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/__pycache__/{name.removesuffix('.py')}.{_TAG}.pyc"

@@ -1,0 +1,47 @@
+"""The guest image's root disk as the layer of a container image, as NeonVM takes it.
+
+NeonVM starts a VM by running the image's ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` as an init container, so
+beside the disk there is a busybox with those commands.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from deploy.images.formats.tree import File, symlink
+from deploy.images.rules.platforms import Platform
+from vm_image import host, recipe
+from vm_image.build import base_layer, busybox_of, ensure_image
+from vm_image.host import BuildError
+from vm_image.store import Report
+
+COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
+_BUILT_FOR: Final = "amd64"
+
+
+def disk_key(platform: Platform) -> str:
+    """The name of the disk's content. Raises ``BuildError`` for a platform that there is no guest for."""
+    if platform.debian != _BUILT_FOR:
+        raise BuildError(
+            f"the guest's disk is built for linux/{_BUILT_FOR} only: leave postgres-vm out for {platform.name}"
+        )
+    return f"guest-disk {recipe.image_key()}"
+
+
+def disk_files(report: Report) -> list[File]:
+    """The disk of the present recipe with its commands; the guest image is built where it is missing."""
+    image = ensure_image(report)
+    report("packing the root disk (qcow2)")
+    with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
+        disk = Path(work, "disk.qcow2")
+        convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
+        host.run(convert, Path(work, "convert.log"), report)
+        return with_commands(disk.read_bytes(), busybox_of(base_layer()))
+
+
+def with_commands(disk: bytes, busybox: bytes) -> list[File]:
+    """The files around a packed disk."""
+    links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
+    return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk)]

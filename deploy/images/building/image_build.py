@@ -1,0 +1,91 @@
+"""Builds images: layers, checks, documents, and an archive of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.images.building.layer_store import StoredLayer
+from deploy.images.building.layers import LayerMaker, merged
+from deploy.images.building.oci_archive import Contents, write_archive
+from deploy.images.catalogue import Image
+from deploy.images.formats import oci
+from deploy.images.formats.tree import Tree
+from deploy.images.rules import contents
+from deploy.images.rules.base_files import ENVIRONMENT
+from deploy.images.rules.platforms import Platform, platform_of
+from vm_image.host import BuildError
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A finished image: where its archive is, the digest of its manifest, and what a registry stores of it in bytes."""
+
+    image: Image
+    platform: Platform
+    path: Path
+    digest: str
+    size: int
+
+
+def native_platform() -> Platform:
+    """The platform of this machine. Raises ``BuildError`` where none of its kind is built for."""
+    machine = os.uname().machine
+    try:
+        return platform_of(machine)
+    except KeyError as error:
+        raise BuildError(f"images are built on amd64 and arm64, and this machine is {machine}") from error
+
+
+def build(image: Image, maker: LayerMaker, reference: str, folder: Path) -> Built:
+    """Builds ``image`` into an archive in ``folder``; ``reference`` is the name that nodes import it under.
+
+    Raises ``BuildError`` and ``LockError``.
+    """
+    layers = maker.layers_of(image)
+    check(image, maker.platform, merged(layers))
+    content = _content(image, maker, layers)
+    path = folder / archive_name(image.name, maker.platform)
+    write_archive(path, content, reference)
+    return Built(image, maker.platform, path, content.manifest_descriptor.digest, content.size)
+
+
+def archive_name(name: str, platform: Platform) -> str:
+    """The name of an image's archive."""
+    return f"{name}-{platform.debian}.tar"
+
+
+def check(image: Image, platform: Platform, files: Tree) -> None:
+    """Raises ``BuildError`` where an image has what it must not have, or lacks what its programs need."""
+    wrong = contents.unresolved(files, platform.debian)
+    if not image.is_guest:
+        wrong += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]
+        wrong += [f"{path} gives rights away" for path in contents.privileged(files)]
+    if wrong:
+        raise BuildError(f"the image {image.name} is not right: {'; '.join(wrong[:8])}")
+
+
+def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> Contents:
+    checkout = maker.checkout
+    labels = {
+        "org.opencontainers.image.title": image.name,
+        "org.opencontainers.image.description": image.title,
+        "org.opencontainers.image.version": checkout.version,
+        "org.opencontainers.image.revision": checkout.revision,
+        "org.opencontainers.image.licenses": "Apache-2.0",
+    }
+    run = oci.RunFacts(
+        architecture=maker.platform.debian,
+        entrypoint=[] if image.is_guest else [f"/usr/local/bin/{image.name}"],
+        user=image.user,
+        ports=image.ports,
+        environment={"PATH": "/bin"} if image.is_guest else ENVIRONMENT,
+        labels={name: value for name, value in labels.items() if value},
+        created=checkout.created,
+    )
+    configuration = oci.config(run, (layer.facts for layer in layers))
+    described = oci.Descriptor.of(oci.CONFIG, configuration)
+    document = oci.manifest(described, (layer.facts for layer in layers), run.labels)
+    return Contents(maker.platform.debian, configuration, document, tuple(layers))

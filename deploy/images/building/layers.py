@@ -1,0 +1,135 @@
+"""Makes the layers of an image, the lowest first, each from the cache where its inputs have not changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import assert_never
+
+from deploy.images.building.bytecode import Interpreter
+from deploy.images.building.guest_disk import disk_files, disk_key
+from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
+from deploy.images.building.rootfs import write_tree
+from deploy.images.catalogue import PYTHON, GuestDisk, Image, Layer, Packages, Sources, Wheels
+from deploy.images.formats.deb import Package, read_package
+from deploy.images.formats.tree import File, Tree, added, tree
+from deploy.images.formats.wheel import wheel_files
+from deploy.images.inputs import apt
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.inputs.wheelhouse import fetch_wheels, requirements_here
+from deploy.images.rules.base_files import described, program, system_files
+from deploy.images.rules.contents import kept, reached
+from deploy.images.rules.lock import Pin, closure
+from deploy.images.rules.platforms import Platform
+from vm_image.store import Report, Store, cache_root
+
+
+@dataclass(frozen=True)
+class LayerMaker:
+    """Makes layers for one platform. ``native`` is the platform of this machine, whose Python compiles modules."""
+
+    checkout: Checkout
+    platform: Platform
+    native: Platform
+    origin: apt.Origin
+    report: Report
+
+    def layers_of(self, image: Image) -> list[StoredLayer]:
+        """The layers of an image. Raises ``BuildError`` and ``LockError``."""
+        made: list[StoredLayer] = []
+        for number, layer in enumerate(image.layers):
+            self.report(f"{image.name}: {layer.name}")
+            made.append(self._layer(layer, image.layers[:number], made))
+        if image.starts:
+            entry = tree(self._with_bytecode([program(image.name, image.starts)]))
+            made.append(stored_layer(layer_key([b"program", *_contents(entry)]), lambda: entry, self.report))
+        return made
+
+    def _layer(self, layer: Layer, below: Sequence[Layer], made: Sequence[StoredLayer]) -> StoredLayer:
+        match layer:
+            case Packages():
+                return self._package_layer(layer, tuple(made))
+            case Wheels():
+                return self._wheel_layer(layer, [each for each in below if isinstance(each, Wheels)])
+            case Sources():
+                return self._source_layer(layer)
+            case GuestDisk():
+                key = layer_key([disk_key(self.platform).encode()])
+                return stored_layer(key, lambda: tree(disk_files(self.report)), self.report)
+            case _:
+                assert_never(layer)
+
+    def _package_layer(self, layer: Packages, made: Sequence[StoredLayer]) -> StoredLayer:
+        fetched = apt.fetch_packages(layer.packages, self.platform, self.origin, self.report)
+        below = (lower.facts.diff_id for lower in made)
+        key = layer_key([layer.name.encode(), *(each.encode() for each in (*(path.name for path in fetched), *below))])
+
+        def make() -> Tree:
+            lower = merged(made)
+            packages = _read(fetched)
+            files = added(lower, _files_of_packages(layer, packages, lower))
+            compiled = self._interpreter.compiled(files.values())
+            return {**files, **tree((*described(packages, files), *compiled))}
+
+        return stored_layer(key, make, self.report)
+
+    def _wheel_layer(self, layer: Wheels, below: Sequence[Wheels]) -> StoredLayer:
+        extras = [extra for each in below for extra in each.extras]
+        present = {pin.name for pin in self._closure(extras)} if below else set()
+        pins = [pin for pin in self._closure([*extras, *layer.extras]) if pin.name not in present]
+        fetched = fetch_wheels(pins, self.platform, self.report)
+
+        def make() -> Tree:
+            files = (file for path in fetched for file in wheel_files(path.read_bytes()))
+            return tree(self._with_bytecode(files))
+
+        key = layer_key([layer.name.encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
+        return stored_layer(key, make, self.report)
+
+    def _source_layer(self, layer: Sources) -> StoredLayer:
+        files = list(chain.from_iterable(self.checkout.package_files(package) for package in layer.packages))
+        key = layer_key([layer.name.encode(), *_contents(tree(files))])
+        return stored_layer(key, lambda: tree(self._with_bytecode(files)), self.report)
+
+    def _closure(self, extras: Iterable[str]) -> list[Pin]:
+        checkout = self.checkout
+        requirements = {**requirements_here(), checkout.name: checkout.requirements}
+        return closure(checkout.name, extras, requirements, checkout.lock, self.platform)
+
+    def _with_bytecode(self, files: Iterable[File]) -> list[File]:
+        given = list(files)
+        return [*given, *self._interpreter.compiled(given)]
+
+    @cached_property
+    def _interpreter(self) -> Interpreter:
+        """The Python of the images for this machine, unpacked."""
+        fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
+        key = layer_key([b"interpreter", *(path.name.encode() for path in fetched)])
+
+        def unpack(work: Path) -> None:
+            write_tree(_files_of_packages(PYTHON, _read(fetched), {}), work)
+
+        return Interpreter(Store(cache_root() / "image-python").get(key, unpack, self.report))
+
+
+def merged(layers: Iterable[StoredLayer]) -> dict[str, File]:
+    """The files of an image as a container sees them."""
+    return {path: file for layer in layers for path, file in files_of(layer).items()}
+
+
+def _read(paths: Iterable[Path]) -> list[Package]:
+    return [read_package(path.read_bytes()) for path in paths]
+
+
+def _files_of_packages(layer: Packages, packages: Sequence[Package], lower: Tree) -> dict[str, File]:
+    """What a layer keeps of its packages; the lowest layer has the files of the system as well."""
+    system = [] if lower else system_files(packages)
+    found = (file for package in packages for file in package.files if kept(file, layer.left_out))
+    return reached(tree((*found, *system)), lower)
+
+
+def _contents(files: Tree) -> list[bytes]:
+    return [part for path, file in sorted(files.items()) for part in (f"{path}:{file.mode:o}".encode(), file.content)]

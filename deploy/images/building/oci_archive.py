@@ -1,0 +1,75 @@
+"""Image archives: an OCI layout in a tar, as ``ctr image import``, ``docker load``, podman and skopeo read it."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from deploy.images.building.layer_store import StoredLayer
+from deploy.images.formats import oci
+
+_LAYOUT: Final = oci.encoded({"imageLayoutVersion": "1.0.0"})
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """An image for one platform: its documents, and its layers as files."""
+
+    architecture: str
+    config: bytes
+    manifest: bytes
+    layers: tuple[StoredLayer, ...]
+
+    @property
+    def manifest_descriptor(self) -> oci.Descriptor:
+        """What an index says of it."""
+        return oci.Descriptor.of(oci.MANIFEST, self.manifest)
+
+    @property
+    def size(self) -> int:
+        """What a registry stores of it, in bytes."""
+        return len(self.config) + len(self.manifest) + sum(layer.facts.descriptor.size for layer in self.layers)
+
+
+def write_archive(path: Path, image: Contents, reference: str) -> None:
+    """Writes the archive; it takes its name when it is whole. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".half")
+    try:
+        with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
+            for name, content in _documents(image, reference):
+                _add(archive, name, len(content), io.BytesIO(content))
+            for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
+                with layer.path.open("rb") as packed:
+                    _add(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
+        half.rename(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def blob_path(digest: str) -> str:
+    """Where an archive has the blob of that digest."""
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
+    config = blob_path(oci.digest_of(image.config))
+    annotations = {oci.REFERENCE_NAME: reference.rpartition(":")[2], oci.CONTAINERD_NAME: reference}
+    layers = [blob_path(layer.facts.descriptor.digest) for layer in image.layers]
+    yield "oci-layout", _LAYOUT
+    yield "index.json", oci.index({image.architecture: image.manifest_descriptor}, annotations)
+    # Docker without containerd's image store reads this one.
+    yield "manifest.json", json.dumps([{"Config": config, "Layers": layers, "RepoTags": [reference]}]).encode()
+    yield config, image.config
+    yield blob_path(image.manifest_descriptor.digest), image.manifest
+
+
+def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    archive.addfile(info, content)

@@ -1,0 +1,127 @@
+"""Which images there are, and what each is made of (pure).
+
+A layer is written once and shared: a node that has one service's image fetches only what another one adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+NON_ROOT: Final = "65532:65532"
+"""The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """A layer of Debian packages with what they depend on, without ``left_out`` and libraries that nothing needs."""
+
+    name: str
+    packages: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wheels:
+    """A layer of the locked wheels that the project needs with ``extras`` and the layers below lack."""
+
+    name: str
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """A layer of Python packages of this project."""
+
+    name: str
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GuestDisk:
+    """A layer with a VM's root disk at /disk.qcow2, and the busybox with which NeonVM copies it out."""
+
+    name: str
+
+
+Layer = Packages | Wheels | Sources | GuestDisk
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image. ``starts`` is ``module:function``, as in pyproject.toml; the program has the image's name.
+
+    ``allowed`` are names of programs that services do without and this image needs.
+    """
+
+    name: str
+    title: str
+    layers: tuple[Layer, ...]
+    starts: str = ""
+    ports: tuple[int, ...] = ()
+    user: str = NON_ROOT
+    allowed: tuple[str, ...] = ()
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it carries a VM's disk instead of a program."""
+        return not self.starts
+
+
+PYTHON: Final = Packages(
+    "python",
+    ("base-files", "ca-certificates", "libpython3.11-stdlib", "python3.11-minimal"),
+    left_out=(
+        *(f"usr/lib/python3.11/{name}/*" for name in ("lib2to3", "distutils", "ensurepip", "pydoc_data", "sqlite3")),
+        *(f"usr/lib/python3.11/{name}/*" for name in ("curses", "dbm")),
+        *(f"usr/lib/python3.11/lib-dynload/{name}.*" for name in ("_curses", "_curses_panel", "_dbm", "_sqlite3")),
+        *(f"usr/lib/python3.11/lib-dynload/{name}.*" for name in ("nis", "ossaudiodev", "readline", "_crypt")),
+        *("usr/lib/python3.11/lib-dynload/_test*", "usr/lib/python3.11/lib-dynload/_ctypes_test*"),
+        *("usr/share/base-files/*", "etc/update-motd.d/*", "usr/share/ca-certificates/*", "usr/sbin/*"),
+        *("usr/lib/*/krb5/*", "usr/share/readline/*", "etc/netconfig", "etc/inputrc", "etc/dpkg/*"),
+    ),
+)
+_WHEELS: Final = Wheels("wheels")
+_SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
+_PROTOCOL: Final = Sources("protocol", ("protocol",))
+_SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, Sources("services", ("scheduler_plugin",)))
+
+# The packages come last: of their libraries a layer keeps those that a layer below needs.
+_GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
+
+IMAGES: Final[Mapping[str, Image]] = {
+    image.name: image
+    for image in (
+        Image(
+            "autoscaler-agent",
+            "Resizes a VM, or the VMs of a node, to their load",
+            (PYTHON, _WHEELS, _PROTOCOL, Sources("agent", ("agent",))),
+            "agent.__main__:main",
+            (9101,),
+        ),
+        Image(
+            "autoscale-scheduler",
+            "Permits sizes, places VMs and moves them",
+            _SERVICES,
+            "scheduler_plugin.__main__:main",
+            (10297, 10298, 10299),
+        ),
+        Image(
+            "autoscale-groups",
+            "Scales groups: replicas and sizes together",
+            _SERVICES,
+            "scheduler_plugin.groups.__main__:main",
+            (10294,),
+        ),
+        Image(
+            "autoscale-expander",
+            "Tells the Cluster Autoscaler which node group to grow",
+            (*_SERVICES[:3], *_GRPC, *_SERVICES[3:]),
+            "scheduler_plugin.expander.__main__:main",
+            (10295, 10296),
+        ),
+        Image("postgres-vm", "The root disk of a postgres VM", (GuestDisk("guest-disk"),), user=""),
+    )
+}
+"""The images by name."""

@@ -1,0 +1,1 @@
+"""The formats that images are made of and travel in (pure)."""

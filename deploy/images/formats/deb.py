@@ -1,0 +1,83 @@
+"""Reads Debian packages (pure): an ar archive of two tars, one about the package and one with its files."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.images.formats.tree import File, Kind, merged_usr
+
+_MAGIC: Final = b"!<arch>\n"
+_HEADER: Final = 60
+_SIZE: Final = slice(48, 58)
+_KINDS: Final = {tarfile.DIRTYPE: Kind.DIRECTORY, tarfile.REGTYPE: Kind.REGULAR, tarfile.SYMTYPE: Kind.SYMLINK}
+
+
+class NotAPackageError(ValueError):
+    """These bytes are no Debian package that can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package: its paragraph of fields as Debian wrote it, and its files."""
+
+    control: str
+    files: tuple[File, ...]
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+        return self._field("Package")
+
+    @property
+    def version(self) -> str:
+        """The package's version."""
+        return self._field("Version")
+
+    def _field(self, wanted: str) -> str:
+        lines = (line.partition(": ") for line in self.control.splitlines())
+        return next(value for name, _, value in lines if name == wanted)
+
+
+def read_package(data: bytes) -> Package:
+    """The package in ``data``. Raises ``NotAPackageError``."""
+    parts = {name.partition(".")[0]: content for name, content in _members(data)}
+    try:
+        control = next(file for file in _files(parts["control"]) if file.path == "control")
+        return Package(control.content.decode(), tuple(merged_usr(file) for file in _files(parts["data"])))
+    except (KeyError, StopIteration, tarfile.TarError) as error:
+        raise NotAPackageError(f"no Debian package: {error!r}") from error
+
+
+def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The members of an ar archive; each begins at an even place."""
+    if not data.startswith(_MAGIC):
+        raise NotAPackageError("no Debian package: it does not begin as an ar archive")
+    place = len(_MAGIC)
+    while place + _HEADER <= len(data):
+        header = data[place : place + _HEADER]
+        size = int(header[_SIZE])
+        content = data[place + _HEADER : place + _HEADER + size]
+        if len(content) < size:
+            raise NotAPackageError("the package is cut off")
+        yield header[:16].decode().strip().rstrip("/"), content
+        place += _HEADER + size + size % 2
+
+
+def _files(packed: bytes) -> Iterator[File]:
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        for info in archive:
+            path = info.name.removeprefix("./").rstrip("/")
+            if path in {"", "."}:
+                continue
+            # A second name of a file is a file of its own: it may be left out of the image without the first.
+            content = archive.extractfile(info) if info.isreg() or info.islnk() else None
+            kind = Kind.REGULAR if info.islnk() else _KINDS.get(info.type)
+            if kind is None:
+                raise NotAPackageError(f"{path} is of a kind that an image cannot hold")
+            target = info.linkname if info.issym() else ""
+            mode = 0o777 if info.issym() else info.mode & 0o7777
+            yield File(path, content.read() if content else b"", mode, kind, target)

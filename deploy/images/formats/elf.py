@@ -1,0 +1,74 @@
+"""What a program or library needs of others, read from its ELF headers (pure).
+
+It finds missing libraries on every architecture, also on those whose programs cannot run here.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+_MAGIC: Final = b"\x7fELF\x02\x01"
+"""64 bits, little endian: all platforms that images are built for."""
+_HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQ")
+_DYNAMIC: Final = struct.Struct("<qQ")
+_LOAD, _DYNAMIC_SEGMENT, _INTERPRETER = 1, 2, 3
+_NEEDED, _STRINGS = 1, 5
+
+MACHINES: Final = {62: "amd64", 183: "arm64"}
+"""The number of a machine in an ELF header → its name in Debian and in images."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """One program or library: its machine, the libraries that it needs, and the program that loads it."""
+
+    machine: str
+    needed: tuple[str, ...]
+    loader: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    kind: int
+    offset: int
+    address: int
+    size: int
+
+
+def read_binary(data: bytes) -> Binary | None:
+    """The ELF file in ``data``; None for anything else."""
+    if not data.startswith(_MAGIC):
+        return None
+    _, machine, _, _, first, _, _, _, size, count = _HEADER.unpack_from(data)
+    segments = [_segment(data, first + number * size) for number in range(count)]
+    loader = next((_content(data, each) for each in segments if each.kind == _INTERPRETER), b"")
+    return Binary(MACHINES.get(machine, str(machine)), _needed(data, segments), loader.rstrip(b"\0").decode())
+
+
+def _segment(data: bytes, place: int) -> _Segment:
+    kind, _, offset, address, _, size = _SEGMENT.unpack_from(data, place)
+    return _Segment(kind, offset, address, size)
+
+
+def _content(data: bytes, segment: _Segment) -> bytes:
+    return data[segment.offset : segment.offset + segment.size]
+
+
+def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
+    dynamic = next((_content(data, each) for each in segments if each.kind == _DYNAMIC_SEGMENT), b"")
+    entries = [_DYNAMIC.unpack_from(dynamic, place) for place in range(0, len(dynamic), _DYNAMIC.size)]
+    address = next((value for tag, value in entries if tag == _STRINGS), 0)
+    home = next(
+        (each for each in segments if each.kind == _LOAD and each.address <= address < each.address + each.size), None
+    )
+    if home is None:
+        return ()
+    strings = home.offset + address - home.address
+    return tuple(_string(data, strings + value) for tag, value in entries if tag == _NEEDED)
+
+
+def _string(data: bytes, place: int) -> str:
+    return data[place : data.index(b"\0", place)].decode()

@@ -1,0 +1,121 @@
+"""The documents of container images by the Open Container Initiative's specifications (pure).
+
+Equal contents give equal bytes, and so equal digests: keys are sorted and nothing depends on the time of the build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+INDEX: Final = "application/vnd.oci.image.index.v1+json"
+CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+REFERENCE_NAME: Final = "org.opencontainers.image.ref.name"
+CONTAINERD_NAME: Final = "io.containerd.image.name"
+
+Document = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """How one document names another: type, digest and size in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+
+    @classmethod
+    def of(cls, media_type: str, content: bytes) -> Descriptor:
+        """The descriptor of ``content``."""
+        return cls(media_type, digest_of(content), len(content))
+
+    @property
+    def document(self) -> Document:
+        """It as a document."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFacts:
+    """What documents say of a layer: its descriptor, and the digest of its tar before compression."""
+
+    descriptor: Descriptor
+    diff_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """How a container of the image is run. ``created`` is an RFC 3339 time: that of the source, not of the build."""
+
+    architecture: str
+    entrypoint: Sequence[str] = ()
+    user: str = ""
+    ports: Sequence[int] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    created: str = "1970-01-01T00:00:00Z"
+
+
+def digest_of(content: bytes) -> str:
+    """The digest as documents have it."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def encoded(document: Document) -> bytes:
+    """A document in its one form."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def config(run: RunFacts, layers: Iterable[LayerFacts]) -> bytes:
+    """The image's configuration."""
+    process: Document = {"Env": [f"{name}={value}" for name, value in sorted(run.environment.items())]}
+    optional: Document = {
+        "Entrypoint": list(run.entrypoint),
+        "User": run.user,
+        "ExposedPorts": {f"{port}/tcp": {} for port in sorted(run.ports)},
+        "Labels": dict(run.labels),
+    }
+    process |= {name: value for name, value in optional.items() if value}
+    return encoded(
+        {
+            "architecture": run.architecture,
+            "os": "linux",
+            "created": run.created,
+            "config": process,
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        }
+    )
+
+
+def manifest(configuration: Descriptor, layers: Iterable[LayerFacts], annotations: Mapping[str, str]) -> bytes:
+    """The manifest of an image for one platform."""
+    return encoded(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": configuration.document,
+            "layers": [layer.descriptor.document for layer in layers],
+            "annotations": dict(annotations),
+        }
+    )
+
+
+def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
+    """The index over the manifests of an image by their architectures; ``annotations`` stand at each of them."""
+    return encoded(
+        {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "manifests": [
+                descriptor.document
+                | {"platform": {"architecture": architecture, "os": "linux"}}
+                | ({"annotations": dict(annotations)} if annotations else {})
+                for architecture, descriptor in sorted(manifests.items())
+            ],
+        }
+    )

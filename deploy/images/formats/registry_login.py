@@ -1,0 +1,88 @@
+"""How a client shows a registry who it is (pure): docker's file of logins, and the challenge of a refused request."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+_CHALLENGE: Final = re.compile(r"\s*(?P<scheme>\w+)\s+(?P<rest>.*)", re.DOTALL)
+_PARAMETER: Final = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,"]+))')
+
+
+class LoginError(ValueError):
+    """There is no way to log in; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user's name and password; both are empty for a registry that asks for none."""
+
+    user: str = ""
+    password: str = ""
+
+    @property
+    def header(self) -> str:
+        """It as an ``Authorization`` header; empty where there is none."""
+        pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return f"Basic {pair}" if self.user else ""
+
+    def __repr__(self) -> str:
+        return f"Login(user={self.user!r})"
+
+
+def login_for(registry: str, docker_config: str) -> Login:
+    """The login for ``registry`` in docker's ``config.json``. Raises ``LoginError``."""
+    try:
+        document = json.loads(docker_config or "{}")
+        entry = document.get("auths", {}).get(registry)
+        helped = registry in document.get("credHelpers", {})
+        if entry and (packed := entry.get("auth")):
+            user, _, password = base64.b64decode(packed, validate=True).decode().partition(":")
+            return Login(user, password)
+    except (AttributeError, binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise LoginError(f"docker's config.json cannot be read: {error}") from error
+    # Docker leaves an empty entry for a login that its helper keeps.
+    if helped or entry is not None:
+        raise LoginError(f"a credential helper keeps the login for {registry}: give a config.json with `auth` entries")
+    return Login()
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a registry asks for: ``basic`` or ``bearer``, and where a bearer's token is to be had."""
+
+    scheme: str
+    parameters: Mapping[str, str]
+
+    @property
+    def token_url(self) -> str:
+        """Where to ask for a token. Raises ``LoginError``."""
+        if self.scheme != "bearer" or not self.parameters.get("realm", "").startswith(("http://", "https://")):
+            raise LoginError(f"the registry asks for a login of an unknown kind: {self.scheme}")
+        asked = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}
+        return f"{self.parameters['realm']}?{urlencode(asked)}" if asked else self.parameters["realm"]
+
+
+def read_challenge(header: str) -> Challenge:
+    """The ``WWW-Authenticate`` header of a refused request."""
+    found = _CHALLENGE.match(header)
+    parameters = {name: quoted or plain for name, quoted, plain in _PARAMETER.findall(found["rest"] if found else "")}
+    return Challenge(found["scheme"].lower() if found else header.strip().lower(), parameters)
+
+
+def token_of(answer: str) -> str:
+    """The token in the answer of a token service. Raises ``LoginError``."""
+    try:
+        document = json.loads(answer)
+        token = document.get("token") or document.get("access_token")
+    except (AttributeError, json.JSONDecodeError):
+        token = None
+    if not isinstance(token, str):
+        raise LoginError("the registry's token service gave no token")
+    return token

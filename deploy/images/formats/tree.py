@@ -1,0 +1,103 @@
+"""The files of a layer, and the tar that they make (pure).
+
+- Equal files make equal bytes: sorted, owned by root, without times.
+- Paths are relative to the root, and what Debian puts into /bin, /sbin and /lib stands in /usr.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Final
+
+_MERGED: Final = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
+
+
+class Kind(Enum):
+    """What a path is."""
+
+    DIRECTORY = tarfile.DIRTYPE
+    REGULAR = tarfile.REGTYPE
+    SYMLINK = tarfile.SYMTYPE
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One path of a layer. ``target`` is where a symbolic link leads."""
+
+    path: str
+    content: bytes = b""
+    mode: int = 0o644
+    kind: Kind = Kind.REGULAR
+    target: str = ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+
+Tree = Mapping[str, File]
+"""Files by their paths."""
+
+
+def directory(path: str, mode: int = 0o755) -> File:
+    """A directory."""
+    return File(path, mode=mode, kind=Kind.DIRECTORY)
+
+
+def symlink(path: str, target: str) -> File:
+    """A symbolic link."""
+    return File(path, mode=0o777, kind=Kind.SYMLINK, target=target)
+
+
+def tree(files: Iterable[File]) -> dict[str, File]:
+    """The files by their paths; of two with one path the later counts."""
+    return {file.path: file for file in files}
+
+
+def merged_usr(file: File) -> File:
+    """The file where a system without a separate /bin, /sbin and /lib has it."""
+    first = file.path.partition("/")[0]
+    return replace(file, path=f"usr/{file.path}") if first in _MERGED else file
+
+
+def root_links(paths: Iterable[str]) -> list[File]:
+    """The links from the root that ``merged_usr`` makes necessary."""
+    found = {path.split("/")[1] for path in paths if path.startswith("usr/") and path.count("/") > 1}
+    return [symlink(name, f"usr/{name}") for name in _MERGED if name in found]
+
+
+def added(lower: Tree, upper: Tree) -> dict[str, File]:
+    """What a layer must hold so that ``upper`` stands over ``lower``: directories and files that are new or differ."""
+    return {path: file for path, file in upper.items() if lower.get(path) != file}
+
+
+def tar_of(files: Tree) -> bytes:
+    """An uncompressed tar. Missing parents become directories of mode 0755."""
+    whole = {**tree(directory(parent) for parent in _parents(files)), **files}
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(whole):
+            _add(archive, whole[path])
+    return packed.getvalue()
+
+
+def compressed(data: bytes) -> bytes:
+    """The bytes in gzip, the one compression that every registry and node reads."""
+    return gzip.compress(data, compresslevel=9, mtime=0)
+
+
+def _parents(paths: Iterable[str]) -> set[str]:
+    return {str(parent) for path in paths for parent in PurePosixPath(path).parents if parent.name}
+
+
+def _add(archive: tarfile.TarFile, file: File) -> None:
+    info = tarfile.TarInfo(file.path)
+    info.type, info.mode, info.linkname, info.size = file.kind.value, file.mode, file.target, len(file.content)
+    archive.addfile(info, io.BytesIO(file.content))

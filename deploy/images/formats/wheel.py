@@ -1,0 +1,41 @@
+"""The files of a wheel in an image (pure). Its hash was checked when it was fetched."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import Final
+
+from deploy.images.formats.tree import File
+
+SITE: Final = "usr/local/lib/python3.11/dist-packages"
+"""Where Debian's Python looks for what is not from Debian."""
+_INTO_SITE: Final = ("purelib", "platlib")
+_LEFT_OUT: Final = ("/tests/", "/testing/_private/", ".pyx", ".pxd", ".pyi", ".c", ".h")
+
+
+def wheel_files(data: bytes) -> list[File]:
+    """What of the wheel goes into an image: packages and metadata, but no tests, sources in C and scripts."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        placed = ((path, entry) for entry in entries if (path := _place(entry.filename)))
+        return [File(f"{SITE}/{path}", archive.read(entry), _mode(entry)) for path, entry in placed]
+
+
+def _place(name: str) -> str:
+    """The path below the site's folder; empty for what stays outside."""
+    if _is_left_out(name):
+        return ""
+    first, _, rest = name.partition("/")
+    if not first.endswith(".data"):
+        return name
+    scheme, _, inner = rest.partition("/")
+    return inner if scheme in _INTO_SITE else ""
+
+
+def _is_left_out(name: str) -> bool:
+    return any(part in name if part.startswith("/") else name.endswith(part) for part in _LEFT_OUT)
+
+
+def _mode(entry: zipfile.ZipInfo) -> int:
+    return 0o755 if entry.external_attr >> 16 & 0o100 else 0o644

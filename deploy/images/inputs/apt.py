@@ -1,0 +1,114 @@
+"""Fetches Debian packages for an image with an apt of its own: no root, no installation, any architecture.
+
+- Debian's archive keys verify every list, and the lists every package.
+- Packages that no image needs although others depend on them are declared as installed, so apt leaves them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.images.catalogue import Image, Packages
+from deploy.images.rules.platforms import Platform
+from vm_image import host
+from vm_image.store import Report, Store, cache_root
+
+SUITE: Final = "bookworm"
+KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
+TOOLS: Final = {"apt-get": "apt", KEYRING: "debian-archive-keyring"}
+_NEWEST: Final = "http://deb.debian.org"
+_SNAPSHOT: Final = "http://snapshot.debian.org/archive"
+STAND_INS: Final = (
+    *("adduser", "awk", "debconf", "dpkg", "openssl", "passwd", "perl-base", "tar"),
+    *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
+    *("libspice-server1", "libsndio7.0"),
+)
+"""Packages that others depend on and no image has: for their installation, or for sound and screens of QEMU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where packages come from: the newest of Debian 12, or its state at ``snapshot`` (``20260102T030405Z``)."""
+
+    snapshot: str = ""
+
+    @property
+    def sources(self) -> str:
+        """apt's list of sources."""
+        options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
+        parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
+        return "".join(f"deb [{options}] {self._address(archive)} {suite} main\n" for archive, suite in parts)
+
+    def _address(self, archive: str) -> str:
+        return f"{_SNAPSHOT}/{archive}/{self.snapshot}" if self.snapshot else f"{_NEWEST}/{archive}"
+
+
+def installed(architecture: str) -> str:
+    """dpkg's list of installed packages as apt is to see it."""
+    return "".join(
+        f"Package: {name}\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: foreign\n"
+        f"Version: 999\nMaintainer: none\nDescription: not in images\n\n"
+        for name in STAND_INS
+    )
+
+
+def packages_store() -> Store:
+    """Where fetched packages are kept."""
+    return Store(cache_root() / "packages")
+
+
+def packages_key(packages: Sequence[str], platform: Platform, origin: Origin) -> str:
+    """The name under which a set of packages is kept."""
+    parts = (*packages, platform.debian, origin.sources, installed(platform.debian))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def drop_packages(images: Iterable[Image], platform: Platform, origin: Origin, report: Report) -> None:
+    """Forgets the packages of ``images``, so that the next build fetches the newest."""
+    for layer in {layer for image in images for layer in image.layers if isinstance(layer, Packages)}:
+        packages_store().drop(packages_key(layer.packages, platform, origin), report)
+
+
+def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> list[Path]:
+    """The files of ``packages`` and all that they depend on, from the cache where they are. Raises ``BuildError``."""
+    key = packages_key(packages, platform, origin)
+    folder = packages_store().get(key, lambda work: _fetch(work, packages, platform, origin, report), report)
+    return sorted(folder.glob("*.deb"))
+
+
+def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> None:
+    report(f"fetching Debian packages for {platform.name}: {', '.join(packages)}")
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (work / folder).mkdir(parents=True)
+    (work / "status").write_text(installed(platform.debian))
+    (work / "sources.list").write_text(origin.sources)
+    apt = ["apt-get", "--quiet", *_options(work, platform)]
+    log = work / "apt.log"
+    host.run([*apt, "update", "--error-on=any"], log, report)
+    host.run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", *packages], log, report)
+    for package in (work / "cache/archives").glob("*.deb"):
+        package.rename(work / package.name)
+    for leftover in ("state", "cache"):
+        shutil.rmtree(work / leftover)
+
+
+def _options(work: Path, platform: Platform) -> list[str]:
+    settings = {
+        "APT::Architecture": platform.debian,
+        "APT::Architectures": platform.debian,
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Dir::State": f"{work}/state",
+        "Dir::State::status": f"{work}/status",
+        "Dir::Cache": f"{work}/cache",
+        "Dir::Etc::sourcelist": f"{work}/sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+    }
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]

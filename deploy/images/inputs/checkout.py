@@ -1,0 +1,98 @@
+"""What images take from a checkout of this project: its packages, its lock, and which commit it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.images.formats.tree import File
+from deploy.images.formats.wheel import SITE
+from deploy.images.rules.lock import Lock, read_lock
+from vm_image.host import BuildError
+
+HERE: Final = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """The checkout at ``root``."""
+
+    root: Path = HERE
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The locked distributions. Raises ``BuildError`` outside of a checkout, and ``LockError``."""
+        return read_lock(self._read("requirements.txt"))
+
+    @property
+    def name(self) -> str:
+        """The project's name."""
+        return str(self._project["project"]["name"])
+
+    @property
+    def version(self) -> str:
+        """The project's version."""
+        return str(self._project["project"]["version"])
+
+    @property
+    def requirements(self) -> list[str]:
+        """What the project requires, the extras' part with a marker."""
+        project = self._project["project"]
+        extras = project["optional-dependencies"]
+        marked = (f'{text} ; extra == "{extra}"' for extra, texts in extras.items() for text in texts)
+        return [*project["dependencies"], *marked]
+
+    @cached_property
+    def revision(self) -> str:
+        """The commit, with ``+changed`` where files differ from it; empty without git."""
+        changed = self._git("status", "--porcelain", "--untracked-files=no")
+        commit = self._git("rev-parse", "HEAD")
+        return f"{commit}+changed" if commit and changed else commit
+
+    @cached_property
+    def created(self) -> str:
+        """The time that images are given: ``SOURCE_DATE_EPOCH``, else that of the commit."""
+        seconds = os.environ.get("SOURCE_DATE_EPOCH") or self._git("log", "-1", "--format=%ct") or "0"
+        return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def package_files(self, package: str) -> list[File]:
+        """The files of a Python package, given by its dotted name, and what makes its parents packages."""
+        folder = self.root.joinpath(*package.split("."))
+        if not (folder / "__init__.py").is_file():
+            raise BuildError(f"there is no package {package} in {self.root}")
+        parents = (parent / "__init__.py" for parent in folder.parents if parent.is_relative_to(self.root))
+        paths = [*(path for path in parents if path.parent != self.root), *self._below(folder)]
+        return [
+            File(
+                f"{SITE}/{path.relative_to(self.root)}", path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644
+            )
+            for path in paths
+        ]
+
+    def _below(self, folder: Path) -> Iterator[Path]:
+        patterns = ("*.py", *self._project["tool"]["setuptools"]["package-data"]["*"])
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and any(fnmatchcase(path.name, pattern) for pattern in patterns):
+                yield path
+
+    @cached_property
+    def _project(self) -> dict[str, Any]:
+        return tomllib.loads(self._read("pyproject.toml"))
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.root / name).read_text()
+        except FileNotFoundError as error:
+            raise BuildError(f"images are built in a checkout of the project, and {self.root} has no {name}") from error
+
+    def _git(self, *words: str) -> str:
+        done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""

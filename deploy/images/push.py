@@ -1,0 +1,162 @@
+"""Pushes image archives to a registry by the OCI distribution API: blobs that it lacks, then the manifests."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import httpx
+
+from deploy.images.building.oci_archive import blob_path
+from deploy.images.formats import oci
+from deploy.images.formats.registry_login import Login, login_for, read_challenge, token_of
+from vm_image.store import Report
+
+_LOOPBACK: Final = ("localhost", "127.", "[::1]")
+_TIMEOUT: Final = httpx.Timeout(30, write=300, read=300)
+
+
+class PushError(Exception):
+    """The registry does not take the image; the message says which request and what it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an image goes: ``registry`` (``HOST[:PORT]``, with a path where the registry wants one), name and tag."""
+
+    registry: str
+    name: str
+    tag: str
+    plain_http: bool = False
+
+    @property
+    def host(self) -> str:
+        """The registry without its path."""
+        return self.registry.partition("/")[0]
+
+    @property
+    def reference(self) -> str:
+        """How the image is named in a pod."""
+        return f"{self.registry}/{self.name}:{self.tag}"
+
+    @property
+    def base(self) -> str:
+        """The address of the API for this image. Loopback registries speak plain HTTP."""
+        scheme = "http" if self.plain_http or self.host.startswith(_LOOPBACK) else "https"
+        path = self.registry.partition("/")[2]
+        return f"{scheme}://{self.host}/v2/{f'{path}/' if path else ''}{self.name}/"
+
+
+class _Auth(httpx.Auth):
+    """Answers the registry's first challenge, and gives the same answer with all later requests."""
+
+    requires_response_body = True
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._header = ""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        if self._header:
+            request.headers["Authorization"] = self._header
+        answer = yield request
+        if answer.status_code != httpx.codes.UNAUTHORIZED or self._header:
+            return
+        challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
+        self._header = self._login.header
+        if challenge.scheme != "basic":
+            asked = {"Authorization": self._login.header} if self._login.header else {}
+            granted = yield httpx.Request("GET", challenge.token_url, headers=asked)
+            if granted.is_error:
+                raise PushError(f"the token service refused: {granted.status_code} {granted.text[:300]}")
+            self._header = f"Bearer {token_of(granted.text)}"
+        if self._header:
+            request.headers["Authorization"] = self._header
+            yield request
+
+
+def push(
+    archives: Mapping[str, Path], target: Target, report: Report, transport: httpx.BaseTransport | None = None
+) -> str:
+    """Pushes the archives of one image by architecture; returns the digest that ``target`` then has.
+
+    One archive becomes an image, several become an index over images. Raises ``PushError`` and ``LoginError``.
+    """
+    auth = _Auth(login_for(target.host, _docker_config()))
+    with httpx.Client(auth=auth, timeout=_TIMEOUT, transport=transport, follow_redirects=True) as client:
+        pushed = {}
+        for architecture, path in sorted(archives.items()):
+            with tarfile.open(path) as archive:
+                report(f"pushing {target.name} for {architecture} to {target.registry}")
+                tag = target.tag if len(archives) == 1 else ""
+                pushed[architecture] = _push_one(client, archive, target, tag)
+        if len(pushed) == 1:
+            return next(iter(pushed.values())).digest
+        document = oci.index(pushed)
+        _put_manifest(client, target, target.tag, oci.INDEX, document)
+        return oci.digest_of(document)
+
+
+def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: Target, tag: str) -> oci.Descriptor:
+    index = json.loads(_content(archive, "index.json").read())
+    (entry,) = index["manifests"]
+    descriptor = _descriptor(entry)
+    document = _content(archive, blob_path(descriptor.digest)).read()
+    manifest = json.loads(document)
+    for part in (*manifest["layers"], manifest["config"]):
+        _push_blob(client, target, _descriptor(part), lambda digest: _content(archive, blob_path(digest)))
+    _put_manifest(client, target, tag or descriptor.digest, oci.MANIFEST, document)
+    return descriptor
+
+
+def _push_blob(client: httpx.Client, target: Target, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]) -> None:
+    if _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(404,)).is_success:
+        return
+    started = _send(client, "POST", f"{target.base}blobs/uploads/")
+    place = started.url.join(started.headers["Location"]).copy_merge_params({"digest": blob.digest})
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
+    _send(client, "PUT", str(place), content=content(blob.digest), headers=headers)
+
+
+def _put_manifest(client: httpx.Client, target: Target, reference: str, media_type: str, document: bytes) -> None:
+    url = f"{target.base}manifests/{reference}"
+    answer = _send(client, "PUT", url, content=document, headers={"Content-Type": media_type})
+    stored = answer.headers.get("Docker-Content-Digest", oci.digest_of(document))
+    if stored != oci.digest_of(document):
+        raise PushError(f"the registry stored {stored} instead of {oci.digest_of(document)}")
+
+
+def _send(client: httpx.Client, method: str, url: str, allowed: Sequence[int] = (), **rest: Any) -> httpx.Response:
+    try:
+        answer = client.request(method, url, **rest)
+    except httpx.HTTPError as error:
+        raise PushError(
+            f"no registry answers at {url}: {error!r}; a local one: vm_image/start-local-registry.sh"
+        ) from error
+    if answer.is_error and answer.status_code not in allowed:
+        raise PushError(f"the registry refused {method} {url}: {answer.status_code} {answer.text[:300]}")
+    return answer
+
+
+def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    if found is None:
+        raise PushError(f"this is no image archive: it has no {name}")
+    return found
+
+
+def _descriptor(document: Mapping[str, Any]) -> oci.Descriptor:
+    return oci.Descriptor(document["mediaType"], document["digest"], document["size"])
+
+
+def _docker_config() -> str:
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    try:
+        return (folder / "config.json").read_text()
+    except FileNotFoundError:
+        return ""

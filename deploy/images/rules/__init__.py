@@ -1,0 +1,1 @@
+"""What an image holds, and for which platform (pure)."""

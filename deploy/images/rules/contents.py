@@ -1,0 +1,106 @@
+"""Which files of the packages an image keeps, and what a finished image must not have (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from deploy.images.formats.elf import Binary, read_binary
+from deploy.images.formats.tree import File, Kind, Tree
+
+LEFT_OUT: Final = (
+    "usr/share/man/*",
+    "usr/share/locale/*",
+    "usr/share/info/*",
+    "usr/share/lintian/*",
+    "usr/share/bug/*",
+    "usr/share/bash-completion/*",
+    "usr/share/applications/*",
+    "usr/share/icons/*",
+    "usr/share/pixmaps/*",
+    "usr/share/binfmts/*",
+    "usr/lib/systemd/*",
+    "usr/lib/*/gconv/*",
+    "usr/lib/*/engines-3/*",
+    "etc/init.d/*",
+    "etc/default/*",
+)
+"""What no program of ours opens. The licences in usr/share/doc stay."""
+
+FORBIDDEN: Final = frozenset(
+    (
+        *("sh", "bash", "dash", "ash", "busybox", "zsh", "perl", "su", "sudo", "mount", "login"),
+        *("apt", "apt-get", "dpkg", "dpkg-deb", "pip", "pip3", "easy_install", "ensurepip", "curl", "wget", "nc"),
+    )
+)
+"""Names that an image of a service has nowhere: what an intruder would reach for first."""
+
+_EXPECTED: Final = (
+    *("libgcc_s.so.1", "libc.so.6", "libm.so.6"),
+    *("libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libresolv.so.2"),
+)
+"""Libraries of the C runtime that wheels and programs rely on, also without a header that names them."""
+
+
+def kept(file: File, left_out: Iterable[str] = ()) -> bool:
+    """Whether an image keeps this file of a package. Folders of packages are made by what is in them."""
+    if file.kind is Kind.DIRECTORY:
+        return False
+    if file.path.startswith("usr/share/doc/"):
+        return file.name == "copyright"
+    return not any(fnmatchcase(file.path, pattern) for pattern in (*LEFT_OUT, *left_out))
+
+
+def reached(files: Tree, lower: Tree) -> dict[str, File]:
+    """``files`` without the shared libraries that nothing needs, neither in ``files`` nor in the layers below."""
+    libraries = {file.name: path for path, file in files.items() if _is_shared(file)}
+    roots = [file for file in (*files.values(), *lower.values()) if not _is_shared(file)]
+    wanted, seen = [*_EXPECTED, *_all_needed(roots)], set[str]()
+    while wanted:
+        path = libraries.get(name := wanted.pop())
+        if path is None or name in seen:
+            continue
+        seen.add(name)
+        file = files[path]
+        wanted += [file.target.rpartition("/")[2]] if file.kind is Kind.SYMLINK else _all_needed([file])
+    return {path: file for path, file in files.items() if not _is_shared(file) or file.name in seen}
+
+
+def forbidden(files: Tree, allowed: Iterable[str] = ()) -> list[str]:
+    """The paths of what an image of a service must not have."""
+    names = FORBIDDEN.difference(allowed)
+    return sorted(path for path, file in files.items() if file.name in names and file.kind is not Kind.DIRECTORY)
+
+
+def privileged(files: Tree) -> list[str]:
+    """The paths of programs that give their caller another user's rights."""
+    return sorted(path for path, file in files.items() if file.kind is Kind.REGULAR and file.mode & 0o6000)
+
+
+def unresolved(files: Tree, machine: str) -> list[str]:
+    """What is wrong with the programs of an image: a missing library, a missing loader, another machine's code."""
+    names = {file.name for file in files.values()}
+    wrong = []
+    for path, binary in sorted(_binaries(files).items()):
+        if binary.machine != machine:
+            wrong.append(f"{path} is built for {binary.machine}")
+        wrong += [f"{path} needs {name}" for name in binary.needed if name not in names]
+        if binary.loader and binary.loader.rpartition("/")[2] not in names:
+            wrong.append(f"{path} needs {binary.loader}")
+    return wrong
+
+
+def _binaries(files: Tree) -> Mapping[str, Binary]:
+    found = ((path, read_binary(file.content)) for path, file in files.items() if file.content)
+    return {path: binary for path, binary in found if binary is not None}
+
+
+def _all_needed(files: Iterable[File]) -> list[str]:
+    return [name for file in files if (binary := read_binary(file.content)) for name in binary.needed]
+
+
+def _is_shared(file: File) -> bool:
+    """Whether it is a library where the loader looks by itself; those in folders below are opened by path."""
+    parts = file.path.split("/")
+    return len(parts) == 4 and parts[:2] == ["usr", "lib"] and ".so" in file.name and file.kind is not Kind.DIRECTORY

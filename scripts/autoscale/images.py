@@ -1,0 +1,163 @@
+"""``autoscale images``: container images without a container engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from deploy.images.building.image_build import Built, archive_name, build, check, native_platform
+from deploy.images.building.layers import LayerMaker, merged
+from deploy.images.building.rootfs import write_tree
+from deploy.images.catalogue import IMAGES
+from deploy.images.formats.registry_login import LoginError
+from deploy.images.inputs.apt import Origin, drop_packages
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.push import PushError, Target, push
+from deploy.images.rules.lock import LockError
+from deploy.images.rules.platforms import PLATFORMS, Platform
+from scripts.autoscale.running import INTERRUPTED
+from vm_image.host import BuildError
+from vm_image.store import Report
+
+DEFAULT_FOLDER: Final = Path("build/images")
+DEFAULT_REGISTRY: Final = "localhost:5001"
+
+
+def _known(names: list[str] | None) -> list[str]:
+    if unknown := [name for name in names or () if name not in IMAGES]:
+        raise typer.BadParameter(f"no image {', '.join(unknown)}; there are {', '.join(IMAGES)}")
+    return names or list(IMAGES)
+
+
+def _platforms(names: list[str] | None) -> list[str]:
+    if unknown := [name for name in names or () if name not in PLATFORMS]:
+        raise typer.BadParameter(f"no platform {', '.join(unknown)}; there are {', '.join(PLATFORMS)}")
+    return names or []
+
+
+Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Which images; all of them without names.")]
+OnPlatforms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--platform", callback=_platforms, help="linux/amd64 or linux/arm64, repeatable; this machine's without."
+    ),
+]
+Tag = Annotated[str, typer.Option(help="The images' tag.")]
+Folder = Annotated[Path, typer.Option("--output", help="The folder of the archives.")]
+Snapshot = Annotated[
+    str, typer.Option(help="Debian's packages as of a time, such as 20260102T030405Z; the newest without.")
+]
+
+
+def images_app() -> typer.Typer:
+    """The commands of ``autoscale images``."""
+    app = typer.Typer(help="Build container images without a container engine, and push them.", no_args_is_help=True)
+    for command in (list_images, build_images, push_images, unpack):
+        app.command({"list_images": "list", "build_images": "build", "push_images": "push"}.get(command.__name__))(
+            command
+        )
+    return app
+
+
+def list_images() -> None:
+    """List the images."""
+    table = Table("image", "what it does", "ports", "layers", box=None)
+    for image in IMAGES.values():
+        table.add_row(
+            image.name, image.title, " ".join(map(str, image.ports)), " ".join(each.name for each in image.layers)
+        )
+    Console().print(table)
+
+
+def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
+    names: Names = None,
+    platform: OnPlatforms = None,
+    output: Folder = DEFAULT_FOLDER,
+    registry: Annotated[
+        str, typer.Option(help="The registry in the images' names, as pods name them.")
+    ] = DEFAULT_REGISTRY,
+    tag: Tag = "dev",
+    snapshot: Snapshot = "",
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Fetch the newest packages first.")] = False,
+) -> None:
+    """Build images as archives that `ctr image import`, `docker load` and `autoscale images push` take."""
+    built: list[Built] = []
+    with _reporting() as report:
+        for where in _chosen(platform):
+            maker = _maker(where, snapshot, report)
+            if rebuild:
+                drop_packages([IMAGES[name] for name in names or ()], where, maker.origin, report)
+            built += [build(IMAGES[name], maker, f"{registry}/{name}:{tag}", output) for name in names or ()]
+    _show(built)
+
+
+def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
+    registry: Annotated[str, typer.Argument(help="HOST[:PORT][/PATH]")],
+    names: Names = None,
+    platform: OnPlatforms = None,
+    folder: Folder = DEFAULT_FOLDER,
+    tag: Tag = "dev",
+    plain_http: Annotated[bool, typer.Option(help="Speak HTTP, as to registries on this machine.")] = False,
+) -> None:
+    """Push built images to a registry; several platforms become one name. Logins are those of docker's config.json."""
+    with _reporting() as report:
+        for name in names or ():
+            archives = {where.debian: folder / archive_name(name, where) for where in _chosen(platform)}
+            if missing := [str(path) for path in archives.values() if not path.is_file()]:
+                raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {name}")
+            target = Target(registry, name, tag, plain_http)
+            print(f"{target.reference}@{push(archives, target, report)}")
+
+
+def unpack(
+    name: Annotated[str, typer.Argument(help="The image.")],
+    folder: Annotated[Path, typer.Argument(help="An empty folder, or one to be made.")],
+    platform: OnPlatforms = None,
+    snapshot: Snapshot = "",
+) -> None:
+    """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
+    (chosen,) = _known([name])
+    with _reporting() as report:
+        for where in _chosen(platform):
+            maker = _maker(where, snapshot, report)
+            files = merged(maker.layers_of(IMAGES[chosen]))
+            check(IMAGES[chosen], where, files)
+            write_tree(files, folder)
+
+
+def _chosen(names: Sequence[str] | None) -> list[Platform]:
+    return [PLATFORMS[name] for name in names] if names else [native_platform()]
+
+
+def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
+    return LayerMaker(Checkout(), platform, native_platform(), Origin(snapshot), report)
+
+
+@contextmanager
+def _reporting() -> Iterator[Report]:
+    """Gives a function that shows progress, and ends the command with a message where a build or a push fails."""
+    started = time.monotonic()
+
+    def report(line: str) -> None:
+        typer.echo(f"{time.monotonic() - started:6.1f} s  {line}", err=True)
+
+    try:
+        yield report
+    except (BuildError, LockError, PushError, LoginError) as error:
+        typer.echo(f"autoscale: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        typer.echo("autoscale: interrupted; what was finished is kept", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def _show(built: Sequence[Built]) -> None:
+    for each in built:
+        typer.echo(f"{each.path}  {each.platform.name}  {each.size / 1e6:.1f} MB  {each.digest}")

@@ -1,0 +1,104 @@
+"""The table of images agrees with the project: programs, packages, extras, and the file for docker."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from deploy.images.catalogue import IMAGES, NON_ROOT, Image, Packages, Sources, Wheels
+from deploy.images.inputs.apt import Origin, installed
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.inputs.wheelhouse import requirements_here
+from deploy.images.rules.base_files import ENVIRONMENT
+from deploy.images.rules.lock import closure
+from deploy.images.rules.platforms import PLATFORMS
+from tests.deploy.manifests import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SERVICES = [image for image in IMAGES.values() if not image.is_guest]
+WITH_DOCKER = [image for image in SERVICES if image.name.startswith("autoscale")]
+
+
+def by_name(image: Image) -> str:
+    return image.name
+
+
+def extras_of(image: Image) -> list[str]:
+    return [extra for layer in image.layers if isinstance(layer, Wheels) for extra in layer.extras]
+
+
+@pytest.mark.parametrize("image", SERVICES, ids=by_name)
+def test_an_image_starts_a_module_that_one_of_its_layers_has(image: Image) -> None:
+    module, _, function = image.starts.partition(":")
+    path = f"{module.replace('.', '/')}.py"
+    assert f"def {function}(" in (ROOT / path).read_text()
+    packages = [package for layer in image.layers if isinstance(layer, Sources) for package in layer.packages]
+    assert any(module.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("image", WITH_DOCKER, ids=by_name)
+def test_a_service_starts_as_pyproject_says_and_without_root(image: Image) -> None:
+    assert PROJECT["scripts"][image.name] == image.starts
+    assert image.user == NON_ROOT
+    assert image.allowed == ()
+
+
+@pytest.mark.parametrize("image", SERVICES, ids=by_name)
+def test_all_wheels_of_an_image_are_locked_for_every_platform(image: Image) -> None:
+    checkout = Checkout()
+    requirements = {**requirements_here(), checkout.name: checkout.requirements}
+    for platform in PLATFORMS.values():
+        names = {pin.name for pin in closure(checkout.name, extras_of(image), requirements, checkout.lock, platform)}
+        assert {"httpx", "msgspec", "prometheus-client", "pyyaml"} <= names
+        assert not names & {"pytest", "numpy", "typer"}
+
+
+def test_images_share_their_lowest_layers() -> None:
+    assert len({image.layers[:2] for image in SERVICES}) == 1
+
+
+def test_layers_with_one_name_are_equal() -> None:
+    layers = {layer for image in IMAGES.values() for layer in image.layers}
+    assert len({layer.name for layer in layers}) == len(layers)
+
+
+@pytest.mark.parametrize("image", WITH_DOCKER, ids=by_name)
+def test_the_file_for_docker_says_the_same(image: Image) -> None:
+    text = (ROOT / "deploy/images/Dockerfile").read_text()
+    ports = " ".join(map(str, image.ports))
+    assert f"autoscale images unpack {image.name} /image" in text
+    assert (
+        f"FROM empty AS {image.name}\nCOPY --from=files-{image.name} /image /\nEXPOSE {ports}\n"
+        f'ENTRYPOINT ["/usr/local/bin/{image.name}"]\n'
+    ) in text
+    assert f"USER {image.user}\n" in text
+    assert f"ENV {' '.join(f'{name}={value}' for name, value in ENVIRONMENT.items())}\n" in text
+    assert set(re.findall(r"^FROM empty AS (\S+)$", text, re.MULTILINE)) == {each.name for each in WITH_DOCKER}
+
+
+def test_packages_come_from_debian_alone_and_from_one_state_of_it_where_that_is_asked() -> None:
+    newest, then = Origin().sources, Origin("20260102T030405Z").sources
+    assert newest.count("http://deb.debian.org/") == newest.count("signed-by=") == 3
+    assert then.count("/20260102T030405Z bookworm") == then.count("check-valid-until=no") == 3
+    assert newest.count("-security main") == 1
+
+
+def test_what_only_an_installation_needs_is_not_fetched() -> None:
+    said = installed("arm64")
+    assert {"debconf", "dpkg", "perl-base"} <= set(re.findall(r"^Package: (\S+)$", said, re.MULTILINE))
+    wanted = {
+        name
+        for image in IMAGES.values()
+        for each in image.layers
+        if isinstance(each, Packages)
+        for name in each.packages
+    }
+    assert not wanted & set(re.findall(r"^Package: (\S+)$", said, re.MULTILINE))
+
+
+def test_a_package_comes_with_what_makes_its_parents_packages() -> None:
+    paths = [file.path.rpartition("dist-packages/")[2] for file in Checkout().package_files("deploy.kube")]
+    assert {"deploy/__init__.py", "deploy/kube/__init__.py", "deploy/kube/client.py"} <= set(paths)
+    assert not any("__pycache__" in path or path.startswith("deploy/local") for path in paths)

@@ -1,0 +1,74 @@
+"""Which locked wheels an image needs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from deploy.images.rules.lock import LockError, Pin, closure, read_lock
+from deploy.images.rules.platforms import PLATFORMS, platform_of
+
+AMD64, ARM64 = PLATFORMS["linux/amd64"], PLATFORMS["linux/arm64"]
+LOCK_TEXT = "\n".join(
+    f"{name}==1.{number} \\\n    --hash=sha256:{number:064x} \\\n    --hash=sha256:{number + 9:064x}"
+    for number, name in enumerate(("httpx", "h11", "Grpc_IO", "only-arm", "colorama"))
+)
+REQUIREMENTS = {
+    "ours": ["httpx~=1.0", 'grpc.io>=1 ; extra == "expander"', 'only-arm ; platform_machine == "aarch64"'],
+    "httpx": ["h11", 'colorama ; sys_platform == "win32"', 'gone ; extra == "cli"'],
+    "h11": [],
+    "grpc-io": ["httpx[http2]"],
+    "only-arm": [],
+}
+
+
+def names(*extras: str, platform: str = "linux/amd64") -> list[str]:
+    found = closure("ours", extras, REQUIREMENTS, read_lock(LOCK_TEXT), PLATFORMS[platform])
+    return [pin.name for pin in found]
+
+
+def test_an_entry_keeps_its_version_and_all_of_its_hashes() -> None:
+    lock = read_lock(LOCK_TEXT)
+    assert lock["grpc-io"] == Pin(
+        "grpc-io",
+        "1.2",
+        f"Grpc_IO==1.2 \\\n    --hash=sha256:{2:064x} \\\n    --hash=sha256:{11:064x}",
+    )
+    assert "\n".join(pin.lines for pin in lock.values()) == LOCK_TEXT
+
+
+@pytest.mark.parametrize("text", ["httpx==1.0", "httpx>=1 --hash=sha256:0", "-r other.txt"])
+def test_an_entry_without_version_or_hash_is_refused(text: str) -> None:
+    with pytest.raises(LockError, match=re.escape(repr(text))):
+        read_lock(text)
+
+
+def test_requirements_are_followed_for_the_platform_and_the_extras() -> None:
+    assert names() == ["h11", "httpx"]
+    assert names("expander") == ["grpc-io", "h11", "httpx"]
+    assert names(platform="linux/arm64") == ["h11", "httpx", "only-arm"]
+
+
+def test_what_is_not_installed_is_said_with_the_remedy() -> None:
+    with pytest.raises(LockError, match=r"h11 is not installed here.*make env"):
+        closure("ours", (), {"ours": ["h11"]}, {}, AMD64)
+
+
+def test_what_is_not_locked_is_named() -> None:
+    with pytest.raises(LockError, match=r"requirements\.txt has no h11, httpx"):
+        closure("ours", (), REQUIREMENTS, {}, AMD64)
+
+
+def test_wheels_for_every_older_c_library_will_do_and_none_for_a_newer() -> None:
+    tags = ARM64.wheel_tags
+    assert tags[0] == "manylinux_2_36_aarch64"
+    assert {"manylinux_2_17_aarch64", "manylinux2014_aarch64"} <= set(tags)
+    assert "manylinux_2_37_aarch64" not in tags
+
+
+def test_this_machines_platform_is_found_by_the_kernels_name() -> None:
+    assert platform_of("x86_64") is AMD64
+    assert platform_of("aarch64") is ARM64
+    with pytest.raises(KeyError):
+        platform_of("riscv64")

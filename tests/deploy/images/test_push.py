@@ -1,0 +1,163 @@
+"""Pushing archives: what a registry is asked, in which order, and what it is told about who asks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.images.building.layer_store import StoredLayer
+from deploy.images.building.oci_archive import Contents, write_archive
+from deploy.images.formats import oci
+from deploy.images.push import PushError, Target, push
+
+TARGET = Target("registry.test/team", "agent", "v1")
+API = "/v2/team/agent/"
+
+
+@dataclass
+class Registry:
+    """Keeps what is pushed to it, by the distribution API. With ``password`` it wants a token first."""
+
+    password: str = ""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    manifests: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "token.test":
+            return self._token(request)
+        if self.password and request.headers.get("Authorization") != f"Bearer for-{self.password}":
+            challenge = 'Bearer realm="https://token.test/t",service="r",scope="repository:team/agent:pull,push"'
+            return httpx.Response(401, headers={"WWW-Authenticate": challenge})
+        self.asked.append(f"{request.method} {request.url.path.removeprefix(API)[:13]}")
+        return self._answer(request)
+
+    def _token(self, request: httpx.Request) -> httpx.Response:
+        pair = base64.b64encode(f"me:{self.password}".encode()).decode()
+        if request.headers.get("Authorization") != f"Basic {pair}":
+            return httpx.Response(401, text="wrong password")
+        assert dict(request.url.params) == {"service": "r", "scope": "repository:team/agent:pull,push"}
+        return httpx.Response(200, json={"token": f"for-{self.password}"})
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        kind, _, name = request.url.path.removeprefix(API).partition("/")
+        match request.method, kind:
+            case "HEAD", "blobs":
+                return httpx.Response(200 if name in self.blobs else 404)
+            case "POST", "blobs":
+                return httpx.Response(202, headers={"Location": f"{API}uploads/1?state=x"})
+            case "PUT", "uploads":
+                return self._store(request)
+            case "PUT", "manifests":
+                self.manifests[name] = request.read()
+                return httpx.Response(201)
+        return httpx.Response(405)
+
+    def _store(self, request: httpx.Request) -> httpx.Response:
+        content, digest = request.read(), request.url.params["digest"]
+        assert request.url.params["state"] == "x"
+        if digest != f"sha256:{hashlib.sha256(content).hexdigest()}":
+            return httpx.Response(400, text="DIGEST_INVALID")
+        self.blobs[digest] = content
+        return httpx.Response(201)
+
+
+def archive(folder: Path, machine: str = "amd64", packed: bytes = b"packed") -> Path:
+    layer = oci.LayerFacts(oci.Descriptor.of(oci.LAYER, packed), oci.digest_of(b"plain"))
+    file = folder / f"{machine}.tar.gz"
+    file.write_bytes(packed)
+    config = oci.config(oci.RunFacts(machine), [layer])
+    manifest = oci.manifest(oci.Descriptor.of(oci.CONFIG, config), [layer], {})
+    path = folder / f"{machine}.tar"
+    write_archive(path, Contents(machine, config, manifest, (StoredLayer(layer, file),)), "x:v1")
+    return path
+
+
+def pushed(archives: dict[str, Path], registry: Registry) -> str:
+    return push(archives, TARGET, lambda _: None, httpx.MockTransport(registry))
+
+
+@pytest.fixture(autouse=True)
+def logins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Docker's folder of settings, without a login."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+    return folder
+
+
+def test_an_image_travels_whole_and_its_digest_is_that_of_the_archive(tmp_path: Path) -> None:
+    registry = Registry()
+    digest = pushed({"amd64": archive(tmp_path)}, registry)
+    assert digest == oci.digest_of(registry.manifests["v1"])
+    manifest = json.loads(registry.manifests["v1"])
+    assert [part["digest"] for part in (*manifest["layers"], manifest["config"])] == list(registry.blobs)
+    assert b"packed" in registry.blobs.values()
+
+
+def test_what_the_registry_has_is_not_sent_again(tmp_path: Path) -> None:
+    registry = Registry()
+    pushed({"amd64": archive(tmp_path)}, registry)
+    registry.asked.clear()
+    pushed({"amd64": archive(tmp_path)}, registry)
+    assert registry.asked == ["HEAD blobs/sha256:", "HEAD blobs/sha256:", "PUT manifests/v1"]
+
+
+def test_several_platforms_become_one_name(tmp_path: Path) -> None:
+    registry = Registry()
+    digest = pushed({name: archive(tmp_path, name) for name in ("arm64", "amd64")}, registry)
+    index = json.loads(registry.manifests["v1"])
+    assert digest == oci.digest_of(registry.manifests["v1"])
+    assert [each["platform"]["architecture"] for each in index["manifests"]] == ["amd64", "arm64"]
+    assert {each["digest"] for each in index["manifests"]} == registry.manifests.keys() - {"v1"}
+
+
+def test_a_token_is_fetched_once_with_the_login_of_docker(tmp_path: Path, logins: Path) -> None:
+    pair = base64.b64encode(b"me:secret").decode()
+    (logins / "config.json").write_text(json.dumps({"auths": {"registry.test": {"auth": pair}}}))
+    registry = Registry(password="secret")
+    pushed({"amd64": archive(tmp_path)}, registry)
+    assert registry.manifests.keys() == {"v1"}
+
+
+def test_a_refused_login_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PushError, match="token service refused: 401 wrong password"):
+        pushed({"amd64": archive(tmp_path)}, Registry(password="secret"))
+
+
+def test_a_registry_that_refuses_is_quoted(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"packed", b"broken"))
+    with pytest.raises(PushError, match=r"the registry refused PUT .*: 400 DIGEST_INVALID"):
+        pushed({"amd64": path}, Registry())
+
+
+def test_where_no_registry_answers_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(PushError, match=r"vm_image/start-local-registry\.sh"):
+        push({"amd64": archive(tmp_path)}, TARGET, lambda _: None, httpx.MockTransport(refuse))
+
+
+@pytest.mark.parametrize(
+    ("target", "base"),
+    [
+        (Target("localhost:5001", "agent", "dev"), "http://localhost:5001/v2/agent/"),
+        (Target("127.0.0.1:5001/a/b", "agent", "dev"), "http://127.0.0.1:5001/v2/a/b/agent/"),
+        (TARGET, "https://registry.test/v2/team/agent/"),
+        (Target("registry.test", "agent", "v1", plain_http=True), "http://registry.test/v2/agent/"),
+    ],
+)
+def test_only_registries_on_this_machine_are_spoken_to_in_the_clear(target: Target, base: str) -> None:
+    assert target.base == base
+
+
+def test_an_image_is_named_as_pods_name_it() -> None:
+    assert TARGET.reference == "registry.test/team/agent:v1"

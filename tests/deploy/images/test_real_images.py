@@ -1,0 +1,161 @@
+"""Real images: built twice, run, and carried through Debian's registry. `make test-kubernetes` runs these as root."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.images.building.image_build import Built, build, native_platform
+from deploy.images.building.layers import LayerMaker, merged
+from deploy.images.building.oci_archive import blob_path
+from deploy.images.building.rootfs import write_tree
+from deploy.images.catalogue import IMAGES
+from deploy.images.formats import oci
+from deploy.images.formats.deb import read_package
+from deploy.images.inputs.apt import Origin, fetch_packages
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.push import Target, push
+from deploy.images.rules.platforms import PLATFORMS
+from vm_image.store import cache_root
+
+pytestmark = pytest.mark.kubernetes
+
+AGENT = IMAGES["autoscaler-agent"]
+REFERENCE = "localhost:5001/autoscaler-agent:dev"
+FETCHED = ("packages", "wheels")
+
+
+def maker(platform: str = "") -> LayerMaker:
+    native = native_platform()
+    return LayerMaker(Checkout(), PLATFORMS[platform] if platform else native, native, Origin(), print)
+
+
+def fresh_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache in which everything is built anew of what has been fetched before."""
+    shared = cache_root()
+    folder.mkdir()
+    for name in FETCHED:
+        (shared / name).mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(shared / name)
+    monkeypatch.setenv("AUTOSCALE_CACHE", str(folder))
+
+
+def test_two_builds_of_the_agent_are_equal_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    for name in ("first", "second"):
+        with monkeypatch.context() as patch:
+            fresh_cache(tmp_path / f"cache-{name}", patch)
+            built.append(build(AGENT, maker(), REFERENCE, tmp_path / name))
+    first, second = built
+    assert first.digest == second.digest
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert first.size < 60e6
+
+
+@pytest.mark.parametrize("name", [name for name, image in IMAGES.items() if not image.is_guest])
+def test_a_program_runs_without_root_and_finds_neither_shell_nor_installer(name: str, tmp_path: Path) -> None:
+    write_tree(merged(maker().layers_of(IMAGES[name])), tmp_path)
+    tmp_path.chmod(0o755)
+    user = f"--userspec={IMAGES[name].user}" if IMAGES[name].user else "--userspec=0:0"
+    command = ["chroot", user, str(tmp_path), f"/usr/local/bin/{name}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage:" in done.stdout
+    for shell in ("sh", "bash", "pip", "apt-get", "dpkg"):
+        found = subprocess.run(["chroot", str(tmp_path), shell, "--version"], capture_output=True, check=False)
+        assert found.returncode == 127 or shell in IMAGES[name].allowed
+
+
+def test_the_agent_is_built_for_another_machine_too(tmp_path: Path) -> None:
+    built = build(AGENT, maker("linux/arm64"), REFERENCE, tmp_path)
+    with tarfile.open(built.path) as archive:
+        (entry,) = json.loads(read(archive, "index.json"))["manifests"]
+        manifest = json.loads(read(archive, blob_path(entry["digest"])))
+        config = json.loads(read(archive, blob_path(manifest["config"]["digest"])))
+    assert entry["platform"] == {"architecture": "arm64", "os": "linux"}
+    assert (config["architecture"], config["config"]["User"]) == ("arm64", "65532:65532")
+
+
+def read(archive: tarfile.TarFile, name: str) -> bytes:
+    found = archive.extractfile(name)
+    assert found is not None
+    return found.read()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's registry on a free port of this machine."""
+    (package,) = (
+        found
+        for path in fetch_packages(("docker-registry",), native_platform(), Origin(), print)
+        if (found := read_package(path.read_bytes())).name == "docker-registry"
+    )
+    program = tmp_path / "docker-registry"
+    program.write_bytes(next(file.content for file in package.files if file.path == "usr/bin/docker-registry"))
+    program.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = {"version": "0.1", "storage": {"filesystem": {"rootdirectory": str(tmp_path / "data")}}}
+    (tmp_path / "config.yml").write_text(json.dumps(settings | {"http": {"addr": address}, "log": {"level": "warn"}}))
+    command = [str(program), "serve", str(tmp_path / "config.yml")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_for(f"http://{address}/v2/")
+            yield address
+        finally:
+            process.terminate()
+
+
+def wait_for(url: str) -> None:
+    for _ in range(100):
+        try:
+            if httpx.get(url).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError(f"nothing answers at {url}")
+
+
+def test_an_image_comes_out_of_a_registry_as_it_went_in(tmp_path: Path, registry: str) -> None:
+    built = build(AGENT, maker(), REFERENCE, tmp_path)
+    digest = push({built.platform.debian: built.path}, Target(registry, AGENT.name, "v1"), print)
+    assert digest == built.digest
+    assert pulled(registry, "v1") == blobs_of(built)
+
+
+def test_two_platforms_come_out_of_a_registry_under_one_name(tmp_path: Path, registry: str) -> None:
+    built = [build(AGENT, maker(name), REFERENCE, tmp_path) for name in PLATFORMS]
+    digest = push({each.platform.debian: each.path for each in built}, Target(registry, AGENT.name, "v1"), print)
+    answer = httpx.get(f"http://{registry}/v2/{AGENT.name}/manifests/v1", headers={"Accept": oci.INDEX})
+    assert oci.digest_of(answer.content) == digest
+    assert [each["digest"] for each in answer.json()["manifests"]] == [each.digest for each in built]
+    for each in built:
+        assert pulled(registry, each.digest) == blobs_of(each)
+
+
+def pulled(registry: str, reference: str) -> dict[str, str]:
+    """The digests of all that an image in the registry consists of, by their names there."""
+    base = f"http://{registry}/v2/{AGENT.name}"
+    manifest = httpx.get(f"{base}/manifests/{reference}", headers={"Accept": oci.MANIFEST}).raise_for_status()
+    document = manifest.json()
+    names = [part["digest"] for part in (document["config"], *document["layers"])]
+    blobs = {
+        name: httpx.get(f"{base}/blobs/{name}", follow_redirects=True).raise_for_status().content for name in names
+    }
+    found = {**blobs, manifest.headers["Docker-Content-Digest"]: manifest.content}
+    return {name: oci.digest_of(content) for name, content in found.items()}
+
+
+def blobs_of(built: Built) -> dict[str, str]:
+    """The same of an archive."""
+    with tarfile.open(built.path) as archive:
+        names = [name for name in archive.getnames() if name.startswith("blobs/")]
+        return {name.removeprefix("blobs/").replace("/", ":"): oci.digest_of(read(archive, name)) for name in names}

@@ -1,0 +1,90 @@
+"""Layers as tar: equal files make equal bytes, whoever made them and when."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.images.formats.tree import (
+    File,
+    Kind,
+    added,
+    compressed,
+    directory,
+    merged_usr,
+    root_links,
+    symlink,
+    tar_of,
+    tree,
+)
+
+PATHS = ("a-b", "a/b", "a/b-c", "a.b/c/d", "z" * 120, "usr/lib/x")
+FILES = st.builds(File, st.sampled_from(PATHS), st.binary(max_size=9), st.sampled_from((0o644, 0o755)))
+SETS = st.lists(FILES, max_size=5, unique_by=lambda file: file.path)
+
+
+def unpacked(data: bytes) -> dict[str, File]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {
+            info.name: File(
+                info.name,
+                found.read() if (found := archive.extractfile(info)) else b"",
+                info.mode,
+                Kind(info.type),
+                info.linkname,
+            )
+            for info in archive
+        }
+
+
+@given(SETS, st.integers(0, 4))
+def test_the_order_of_the_files_does_not_change_a_byte(files: list[File], turn: int) -> None:
+    turned = [*reversed(files[turn:]), *files[:turn]]
+    assert compressed(tar_of(tree(files))) == compressed(tar_of(tree(turned)))
+
+
+@given(SETS)
+def test_what_goes_in_comes_out_with_its_parents_before_it(files: list[File]) -> None:
+    given_files = tree(files)
+    found = unpacked(tar_of(given_files))
+    assert {path: found[path] for path in given_files} == given_files
+    assert list(found) == sorted(found)
+    assert {path for path in found if path not in given_files} <= {
+        parent for path in given_files for parent in parents(path)
+    }
+
+
+def parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def test_every_entry_belongs_to_root_and_has_no_time() -> None:
+    packed = tar_of(tree([File("a/b", b"x"), symlink("c", "a/b"), directory("tmp", 0o1777), File("d" * 150)]))
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert {(info.uid, info.gid, info.uname, info.mtime) for info in archive} == {(0, 0, "", 0)}
+        assert [(info.name[:4], info.mode) for info in archive] == [
+            ("a", 0o755),
+            ("a/b", 0o644),
+            ("c", 0o777),
+            ("dddd", 0o644),
+            ("tmp", 0o1777),
+        ]
+    assert gzip.decompress(compressed(packed)) == packed
+
+
+def test_a_system_has_one_place_for_programs_and_libraries() -> None:
+    given_paths = ("bin/ip", "lib/x/libc.so.6", "usr/bin/python3", "etc/passwd", "libs/x")
+    paths = [merged_usr(File(path)).path for path in given_paths]
+    assert paths == ["usr/bin/ip", "usr/lib/x/libc.so.6", "usr/bin/python3", "etc/passwd", "libs/x"]
+    assert root_links(paths) == [symlink("bin", "usr/bin"), symlink("lib", "usr/lib")]
+
+
+def test_a_layer_holds_only_what_the_layers_below_lack() -> None:
+    lower = tree([File("same", b"1"), File("changed", b"1")])
+    upper = tree([File("same", b"1"), File("changed", b"2"), File("new", b"3")])
+    assert added(lower, upper) == tree([File("changed", b"2"), File("new", b"3")])
