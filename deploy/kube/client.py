@@ -177,7 +177,7 @@ def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
     return ApiClient(
         httpx.AsyncClient(
             base_url=credentials.server,
-            auth=_Bearer(credentials),
+            auth=BearerAuth(credentials),
             verify=credentials.tls,
             timeout=_TIMEOUT,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
@@ -186,7 +186,7 @@ def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
     )
 
 
-class _Bearer(httpx.Auth):
+class BearerAuth(httpx.Auth):
     """Shows the token as it is now: tokens in files are replaced."""
 
     def __init__(self, credentials: Credentials) -> None:

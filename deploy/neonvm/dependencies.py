@@ -9,10 +9,19 @@ from typing import Protocol
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.neonvm.ports import PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.ports import Acceleration, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+
+PodForm = Callable[[Json, Json], Json]
+"""Makes the pod that the cluster needs of a VM and the plain pod of its plan."""
+
+
+def as_planned(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
+    """The plain pod: a kubelet of ours knows what to do with it."""
+    return pod
 
 
 class GuestHost(Protocol):
@@ -29,8 +38,14 @@ class GuestHost(Protocol):
     ) -> TransferInfo:
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
 
-    async def vm_address(self, vm: ObjectName) -> str:
-        """The VM's address on the flat network."""
+    def is_known(self, pod: ObjectName, uid: str) -> bool:
+        """Whether that pod's guest has been looked at here; until then nothing can be said of it."""
+
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
+        """How fast that pod's guest runs; None where that is not known."""
+
+    async def vm_address(self, vm: Json) -> str:
+        """The VM's address on the flat network; empty where it is not on it. Raises ``ApiError`` and the like."""
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """The VM is gone for good: its address and its disk are given back."""
@@ -49,3 +64,4 @@ class ControllerDependencies:
     clock: Clock
     suffix: Callable[[], str]
     sidecars: bool
+    form: PodForm = as_planned

@@ -47,6 +47,14 @@ class GuestState:
 
 
 @dataclass(frozen=True, slots=True)
+class Acceleration:
+    """Whether a guest runs on the host's own CPU or is emulated, and why, in one line for people."""
+
+    is_on: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodNetwork:
     """A pod's place in the network.
 

@@ -80,6 +80,7 @@ TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "
 VIRTUAL_MACHINES: Final = Resource(VM_GROUP, VM_VERSION, VM_PLURAL, "VirtualMachine")
 MIGRATIONS: Final = Resource(VM_GROUP, VM_VERSION, MIGRATION_PLURAL, "VirtualMachineMigration")
 VM_GROUPS: Final = Resource(GROUP_GROUP, GROUP_VERSION, GROUP_PLURAL, GROUP_KIND)
+IP_ADDRESSES: Final = Resource("networking.k8s.io", "v1", "ipaddresses", "IPAddress", namespaced=False)
 SERVICES: Final = Resource("", "v1", "services", "Service")
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(

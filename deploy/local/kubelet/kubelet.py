@@ -20,7 +20,15 @@ from deploy.kube.informer import Change, Informer
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
-from deploy.neonvm.ports import PodRole, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
+from deploy.neonvm.ports import (
+    Acceleration,
+    PodRole,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -83,9 +91,17 @@ class Kubelet:
             if node_of(pod) == node:
                 self._queue.add(name)
 
-    async def vm_address(self, vm: ObjectName) -> str:
+    def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - a part of the port
+        """Guests run in this process, so all there is to know of them is known."""
+        return True
+
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - a part of the port
+        """All guests of a local cluster run alike, as it says when it starts."""
+        return None
+
+    async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network."""
-        return await self._deps.network.vm_address(vm)
+        return await self._deps.network.vm_address(name_of(vm))
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """Gives the VM's address back and removes its disk."""

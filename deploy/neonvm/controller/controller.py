@@ -19,7 +19,7 @@ from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.phases import RUNNING, is_under_way
 from deploy.neonvm.objects.pods import runner_pod, usage_annotation
 from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
-from deploy.neonvm.ports import GuestPhase
+from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import stamped
@@ -112,12 +112,21 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
-            vm_address=await self._deps.guest_host.vm_address(name_of(vm)),
+            vm_address=await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
             under_way=under_way,
+            is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
+            acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
         )
+
+    async def _address(self, vm: Json) -> str:
+        try:
+            return await self._deps.guest_host.vm_address(vm)
+        except GuestError as error:
+            await self._deps.events.record(vm, "NoAddress", str(error), WARNING)
+            raise ApiUnavailableError(str(error)) from error
 
     def _pod_of(self, vm: Json) -> Json | None:
         name = text(vm, "status", "podName")
@@ -202,7 +211,7 @@ class NeonVmController:
             await self._deps.client.merge_patch(PODS, name_of(pod), body)
 
     async def _create_pod(self, vm: Json, machine: VirtualMachine) -> None:
-        pod = runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars)
+        pod = self._deps.form(vm, runner_pod(vm, text(vm, "status", "podName"), machine.use, self._deps.sidecars))
         if not await self._is_current(vm):
             return
         try:

@@ -2,7 +2,8 @@
 
 - The plan depends on the object, its pod and its guest alone, never on what happened before.
 - ``status`` says what the guest has, as the guest reports it; never what the spec asks for.
-- The pod's name is in ``status`` before the pod is created, so a restarted controller does not create a second one.
+- The pod's name and the VM's address are in ``status`` before the pod is created, so a restarted controller does not
+  create a second one. Of a guest that has not been looked at yet nothing is said.
 - A pod that vanished without ending (its node went, it was deleted) counts as failed. So does one whose guest has moved
   away while the VM still names it: the guest was lost at its target.
 - During a migration the VM is held: no resize is ordered, and the end of the source pod decides nothing, because only
@@ -18,9 +19,9 @@ from typing import Final
 
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
-from deploy.neonvm.objects.pods import MOVED
+from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
-from deploy.neonvm.ports import GuestPhase, GuestState
+from deploy.neonvm.ports import Acceleration, GuestPhase, GuestState
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
@@ -49,6 +50,7 @@ class Facts:
 
     ``guest`` is what the guest has (None where none is known here); ``guest_fault`` the guest's last refusal.
     ``restart_due`` says that the pause before a restart is over. ``new_pod_name`` draws a name that was never used.
+    ``is_known``: the guest has been looked at, whatever there was to see. ``acceleration`` is how fast it runs there.
     ``others`` are the VM's pods beside ``pod``; ``under_way`` the migration that has begun, if any.
     """
 
@@ -63,6 +65,8 @@ class Facts:
     new_pod_name: Callable[[], str]
     others: tuple[Json, ...] = ()
     under_way: UnderWay | None = None
+    is_known: bool = True
+    acceleration: Acceleration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,18 @@ def _stay(facts: Facts) -> Plan:
     if facts.machine is None:
         return Plan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
     if not text(facts.vm, "status", "podName"):
-        return Plan({"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST})
+        return Plan(_named(facts))
     if facts.pod is None:
         return _without_pod(facts)
     return _ended(facts, facts.pod) if is_over(facts.pod) else _with_pod(facts, facts.machine, facts.pod)
 
 
 _NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize": None}
+
+
+def _named(facts: Facts) -> Json:
+    """A new pod has a name, and the VM an address, before there is one."""
+    return {"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST, "extraNetIP": facts.vm_address or None}
 
 
 def _leave(facts: Facts) -> Plan:
@@ -134,11 +143,11 @@ def _without_pod(facts: Facts) -> Plan:
     if not facts.restart_due:
         return Plan({}, wait_for_restart=True)
     count = whole(facts.vm, "status", "restartCount") + 1
-    return Plan({"phase": PENDING, "podName": facts.new_pod_name(), "restartCount": count, **_NO_GUEST})
+    return Plan({**_named(facts), "restartCount": count})
 
 
 def _ended(facts: Facts, pod: Json) -> Plan:
-    phase, reason, story = pod_phase(pod), text(pod, "status", "reason") or "PodEnded", text(pod, "status", "message")
+    phase, reason, story = pod_phase(pod), *pod_end(pod)
     if reason == MOVED:
         phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
     ended = _available(facts.vm, False, reason, story)
@@ -147,7 +156,7 @@ def _ended(facts: Facts, pod: Json) -> Plan:
 
 
 def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
-    if is_leaving(pod):
+    if is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
         return Plan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
@@ -155,7 +164,8 @@ def _with_pod(facts: Facts, machine: VirtualMachine, pod: Json) -> Plan:
     guest = facts.guest
     scaling = guest.phase is GuestPhase.RUNNING and Resources(guest.cpu, guest.mem) != machine.use
     place = _in_place(facts, pod, guest)
-    status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": [_serves(facts, guest)]}
+    said = [_serves(facts, guest), *_accelerated(facts)]
+    status: Json = {"phase": SCALING if scaling else RUNNING, **place, "conditions": said}
     return Plan(status, want=machine.use)
 
 
@@ -176,7 +186,7 @@ def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
     return {
         "node": node_of(pod),
         "podIP": text(pod, "status", "podIP"),
-        "extraNetIP": facts.vm_address,
+        "extraNetIP": facts.vm_address or None,
         "cpus": guest.cpu.quantity(),
         "memorySize": guest.mem.quantity(),
     }
@@ -187,6 +197,15 @@ def _serves(facts: Facts, guest: GuestState) -> Json:
         return _available(facts.vm, False, "Booting", "the guest boots")
     reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
     return _available(facts.vm, True, reason, facts.guest_fault)
+
+
+def _accelerated(facts: Facts) -> list[Json]:
+    """Whether the guest runs on the host's own CPU, where that is known."""
+    found = facts.acceleration
+    if found is None:
+        return []
+    reason = "Accelerated" if found.is_on else "Emulated"
+    return [condition(facts.vm, "Accelerated", str(found.is_on), reason, found.reason)]
 
 
 def _available(vm: Json, value: bool, reason: str, message: str) -> Json:

@@ -21,7 +21,7 @@ from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
-from protocol.kubernetes.objects import Json, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -32,6 +32,7 @@ from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
 _NEXT: Final = Seconds(0.1)
+_LATER: Final = Seconds(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,9 @@ class MigrationController:
         fresh = [each for each in known.migrations if not text(each, "status", "phase")]
         for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
             facts = self._facts(each, known)
+            if self._is_in_the_dark(facts):
+                self._queue.add(vm, _LATER)
+                continue
             await self._executor.carry_out(plan_migration(facts), facts, self._remaining(each))
         if len(fresh) > 1:
             self._queue.add(vm, _NEXT)  # judged by what has become of the first
@@ -128,6 +132,13 @@ class MigrationController:
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
         )
+
+    def _is_in_the_dark(self, facts: MigrationFacts) -> bool:
+        """Whether one of the guests has not been looked at by this process, and there is still time to do so."""
+        ends = [each for each in (facts.source, facts.target) if each is not None and pod_phase(each) == "Running"]
+        if facts.is_overdue or any(is_leaving(each) for each in (facts.migration, *ends)):
+            return False
+        return not all(self._deps.guest_host.is_known(name_of(each), uid_of(each)) for each in ends)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None

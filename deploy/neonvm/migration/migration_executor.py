@@ -94,7 +94,7 @@ class MigrationExecutor:
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body, "status")
 
     async def _create_target(self, migration: Json, vm: Json) -> None:
-        pod = target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars)
+        pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except ApiError as error:

@@ -23,6 +23,9 @@ AGENT: Final = "autoscaler-agent"
 MOVED: Final = "Migrated"
 """The reason in the status of a pod whose guest has moved into another one."""
 
+MOVED_AWAY: Final = "the guest has moved to another pod"
+"""The last words of a runner whose guest was given away."""
+
 _COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
 _GRACE_SECONDS: Final = 30
 
@@ -30,6 +33,22 @@ _GRACE_SECONDS: Final = 30
 def usage_annotation(size: Resources) -> str:
     """The text of the usage annotation for a VM that has ``size``."""
     return json.dumps({"cpu": size.cpu.quantity(), "memory": size.mem.quantity()})
+
+
+def pod_end(pod: Json) -> tuple[str, str]:
+    """The reason and the story of a pod that has ended: its status has them, or the last words of its runner."""
+    if text(pod, "status", "reason"):
+        return text(pod, "status", "reason"), text(pod, "status", "message")
+    runners = [each for each in items(pod, "status", "containerStatuses") if is_runner(each)]
+    ends = [child(each, "state", "terminated") for each in runners]
+    said = next((text(each, "message") or text(each, "reason") for each in ends), "")
+    story = said or text(pod, "status", "message")
+    return MOVED if story == MOVED_AWAY else "PodEnded", story
+
+
+def is_runner(container: Json) -> bool:
+    """Whether a container, or the status of one, is that of the guest."""
+    return text(container, "name") == RUNNER_CONTAINER
 
 
 def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:

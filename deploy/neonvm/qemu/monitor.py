@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from qemu.qmp import EventListener, QMPClient, QMPError
+from qemu.qmp import EventListener, QMPClient, QMPError, Runstate
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failure_in_run_state
@@ -64,6 +64,11 @@ class Monitor:
         except (QMPError, OSError) as error:
             raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
         await self.call("getfd", {"fdname": name})
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connection still holds."""
+        return self._client.runstate is Runstate.RUNNING
 
     async def wait_for_event(self, seconds: float) -> None:
         """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""

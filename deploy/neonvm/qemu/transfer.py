@@ -86,20 +86,25 @@ class Transfer:
         self._released: Instant | None = None
         self._is_called_off = False
         self._refusals = 0
+        self._is_left = False
 
     def call_off(self) -> None:
         """Cancels the move, as far as the target was not yet told to run."""
         self._is_called_off = True
 
+    def leave(self) -> None:
+        """Ends this process's part: both ends go on, and another process may take the move up."""
+        self._is_left = True
+
     async def run(self) -> TransferInfo:
-        """Moves the guest. Raises ``TransferError``."""
+        """Moves the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
         try:
             if not await self._taken_up():
                 await self._begin()
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
-        while True:
+        while not self._is_left:
             self._lead_away()
             view = await self._look()
             match next_step(view):
@@ -119,6 +124,7 @@ class Transfer:
                     await self._endpoints.source.wait_for_event(_LOOK)
                 case Step.GIVE_UP:
                     raise await self._given_up(view)
+        raise asyncio.CancelledError
 
     async def _begin(self) -> None:
         """Prepares both ends and tells them to start. Raises ``GuestError`` where one will not."""

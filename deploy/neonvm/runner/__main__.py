@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 
+from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.program import end, lived
-from deploy.neonvm.runner.runner_arguments import ArgumentsError, parse_arguments
+from deploy.neonvm.runner.runner_arguments import parse_arguments
 from protocol.runtime.json_log import log_as_json
 
 

@@ -17,9 +17,10 @@ from deploy.neonvm.addressing import (
     QMP_PORT,
     RUNNER_PORT,
 )
+from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestSpec, PodNetwork
-from deploy.neonvm.runner.runner_arguments import ArgumentsError, RunnerArguments
+from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from protocol.kubernetes.objects import Json, items, text, whole
 from protocol.virtual_machine import InvalidObjectError
 

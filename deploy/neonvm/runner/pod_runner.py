@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import Answer
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
@@ -24,7 +25,6 @@ from protocol.units import MilliCpu, Seconds
 CREDENTIALS: Final = "migration-tls"
 """QEMU's name for the certificate of the present migration."""
 
-MOVED: Final = "the guest has moved to another pod"
 _SHUTDOWN_SECONDS: Final = 3.0
 
 
@@ -75,9 +75,9 @@ class PodRunner:
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._shut_down(ended, grace)
-                return Ending(0, MOVED if self.decisions.is_given else "the pod was told to end")
+                return Ending(0, MOVED_AWAY if self.decisions.is_given else "the pod was told to end")
             if self.decisions.is_given:
-                return Ending(0, MOVED)
+                return Ending(0, MOVED_AWAY)
             return Ending(1, f"the guest has ended: {ended.result()}")
         finally:
             for task in (ended, stopped):
@@ -130,7 +130,7 @@ class PodRunner:
     async def set_cpu(self, use: MilliCpu) -> MilliCpu:
         """Gives the guest so much CPU; returns what it has. Raises ``GuestError``."""
         if self.decisions.is_given:
-            raise GuestError(MOVED)
+            raise GuestError(MOVED_AWAY)
         await self._guest.set_cpu(use)
         return (await self.state()).cpu
 

@@ -16,6 +16,7 @@ from typing import Final
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.network.serving import Serve, Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
@@ -26,7 +27,7 @@ from deploy.neonvm.runner.gate_server import GateServer
 from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
-from deploy.neonvm.runner.runner_arguments import ArgumentsError, RunnerArguments
+from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock

@@ -52,6 +52,7 @@ class Resizer:
         self._clock = clock
         self._on_change = on_change
         self._wanted = starting
+        self.every = _POLL  # how often a guest that runs is asked what it has
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
         self._turns = 0  # how often the state was told; an answer asked for before that is old
@@ -112,7 +113,7 @@ class Resizer:
     async def _poll(self) -> None:
         while True:
             await self._look()
-            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else _POLL)
+            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else self.every)
 
     async def _look(self) -> None:
         turns = self._turns

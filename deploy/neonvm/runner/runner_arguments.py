@@ -7,28 +7,16 @@ adds the names: the VM's own ones are ours, NeonVM's controller gives the pod's 
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
+from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
 from protocol.kubernetes.objects import Json, flag, text, whole
 from protocol.messages import ObjectName
 
-MOST_BYTES: Final = 4 * 1024**2
-"""A specification is never larger than an object of the API may be."""
-
-_GZIP: Final = 31
 _DEFAULT_GRACE: Final = 30
 _KERNEL: Final = "/vm/kernel/vmlinuz"
-
-
-class ArgumentsError(Exception):
-    """The pod was told something that makes no sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +48,6 @@ class RunnerArguments:
         """The VM's address on the flat network; empty where it is not on it."""
         enabled = flag(self.spec, "extraNetwork", "enable")
         return text(self.status, "extraNetIP") if enabled else ""
-
-
-def encode_dump(found: Mapping[str, object]) -> str:
-    """JSON, compressed, in base64; equal objects give equal texts.
-
-    >>> decode_dump(encode_dump({"guest": {"cpus": {"min": 1}}}))
-    {'guest': {'cpus': {'min': 1}}}
-    """
-    packing = zlib.compressobj(wbits=_GZIP)
-    packed = packing.compress(msgspec.json.encode(found, order="sorted")) + packing.flush()
-    return base64.b64encode(packed).decode()
-
-
-def decode_dump(dump: str) -> Json:
-    """The object in ``dump``. Raises ``ArgumentsError``."""
-    try:
-        unpacking = zlib.decompressobj(wbits=_GZIP)
-        plain = unpacking.decompress(base64.b64decode(dump, validate=True), MOST_BYTES)
-        if unpacking.unconsumed_tail:
-            raise ArgumentsError(f"a specification of more than {MOST_BYTES} bytes")
-        if not unpacking.eof:
-            raise ArgumentsError("a specification that cannot be read: its end is missing")
-        return msgspec.json.decode(plain, type=dict[str, object])
-    except (binascii.Error, zlib.error, msgspec.DecodeError, ValueError) as error:
-        raise ArgumentsError(f"a specification that cannot be read: {error}") from error
 
 
 def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> RunnerArguments:

@@ -14,7 +14,7 @@ from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
-from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -55,7 +55,13 @@ class FakeGuestHost:
     ) -> TransferInfo:
         raise GuestError("nothing is moved here")
 
-    async def vm_address(self, vm: ObjectName) -> str:
+    def is_known(self, pod: ObjectName, uid: str) -> bool:
+        return True
+
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
+        return None
+
+    async def vm_address(self, vm: Json) -> str:
         return "10.1.0.1"
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:

@@ -28,7 +28,7 @@ def test_a_new_vm_is_held_before_anything_is_made_for_it() -> None:
 
 
 def test_a_pods_name_is_written_down_before_the_pod_is_made() -> None:
-    expected = Plan({"phase": "Pending", "podName": "db-new", **NO_GUEST})
+    expected = Plan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", **NO_GUEST})
     assert plan(facts(virtual_machine())) == expected
 
 
@@ -94,7 +94,7 @@ def test_a_vm_whose_pod_has_ended_says_so_and_obeys_its_restart_policy(policy: s
     assert bare(made) == {"phase": phase, **NO_GUEST}
     assert (conditions(made), made.delete_pod) == ([("False", "GuestEnded", "QEMU died")], again)
     after = plan(facts(virtual_machine({"phase": phase, "podName": "db-x", "restartCount": 2}, policy)))
-    fresh = Plan({"phase": "Pending", "podName": "db-new", "restartCount": 3, **NO_GUEST})
+    fresh = Plan({"phase": "Pending", "podName": "db-new", "extraNetIP": "10.1.0.1", "restartCount": 3, **NO_GUEST})
     assert after == (fresh if again else Plan({}))
 
 

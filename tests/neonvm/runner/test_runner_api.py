@@ -15,12 +15,13 @@ from cryptography import x509
 from deploy.neonvm.network.plain_http import Reply
 from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
-from deploy.neonvm.runner.pod_runner import MOVED, Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.tls_identity import TlsIdentity
 from protocol.units import Seconds
@@ -170,7 +171,7 @@ async def test_a_pod_whose_guest_was_given_away_has_done_its_work(tmp_path: Path
     life = await pod.begin()
     pod.runner.decide("m1", Decided.GIVEN)
     pod.hypervisor.machine.fail("QEMU ended with exit code 0")
-    assert await life == Ending(0, MOVED)
+    assert await life == Ending(0, MOVED_AWAY)
 
 
 async def test_a_pod_that_is_told_to_end_lets_its_guest_shut_down(tmp_path: Path, daemon: FakeGuestDaemon) -> None:

@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.objects.dump import MOST_BYTES, ArgumentsError, encode_dump
 from deploy.neonvm.ports import GuestSpec
 from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
-from deploy.neonvm.runner.runner_arguments import (
-    MOST_BYTES,
-    ArgumentsError,
-    RunnerArguments,
-    encode_dump,
-    parse_arguments,
-)
+from deploy.neonvm.runner.runner_arguments import RunnerArguments, parse_arguments
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu

@@ -94,6 +94,7 @@ _AUTOSCALER: Final = (
     _AGE,
 )
 _LEASE: Final = (Column("Holder", ".spec.holderIdentity"), _AGE)
+_IP: Final = (Column("ParentRef", ".spec.parentRef.name"), _AGE)
 _CONFIG: Final = (Column("Data", "computed:data-count", "integer"), _AGE)
 _SECRET: Final = (Column("Type", ".type"), *_CONFIG)
 
@@ -250,6 +251,7 @@ BUILTINS: Final[tuple[Resource, ...]] = (
         generation=True,
     ),
     _R("batch", "v1", "jobs", "Job", categories=_ALL, subresources=("status",), generation=True),
+    _R("networking.k8s.io", "v1", "ipaddresses", "IPAddress", namespaced=False, short_names=("ip",), columns=_IP),
     _R("coordination.k8s.io", "v1", "leases", "Lease", columns=_LEASE),
     _R("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     _R("events.k8s.io", "v1", "events", "Event", short_names=("ev",)),

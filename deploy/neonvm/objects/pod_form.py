@@ -1,0 +1,202 @@
+"""The runner pod as a real cluster needs it: what the plain pod of a VM gets beside its place and its owners (pure).
+
+- The VM's own image copies its disk into a volume of the pod; the runner's image has QEMU and the guest's kernel.
+- Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
+  where a guest boots on it, and the node's network program hands over the tap, through a folder of this pod alone.
+- A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.neonvm.addressing import METRICS_PORT, QMP_PORT, RUNNER_PORT
+from deploy.neonvm.objects.dump import encode_dump
+from deploy.neonvm.objects.owners import migration_of
+from deploy.neonvm.objects.pods import is_runner
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
+from protocol.names import LABEL_ENABLED
+
+USER: Final = 65532
+FLAT_FOLDER: Final = "/run/autoscale/flat"
+"""On the node: a folder for each pod, by its uid, in which it is handed its tap."""
+
+_LOST: Final = 30
+_IMAGES: Final = "virtualmachineimages"
+_FIRST_LOOK: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerForm:
+    """``image`` is the runner's. ``guest_resource`` is what pods ask of the node's device plugin, empty for nothing.
+
+    ``sidecar`` is the part of a pod (``containers``, ``volumes``) with which a VM that lets itself be resized runs its
+    agent. It becomes a native sidecar, which does not keep the pod running once the guest has ended.
+    """
+
+    image: str
+    guest_resource: str = ""
+    sidecar: Json | None = None
+
+    def __call__(self, vm: Json, pod: Json) -> Json:
+        """The pod of ``vm``, made from the plain one."""
+        spec = child(pod, "spec")
+        agents = self._agents(vm)
+        made: Json = {
+            **spec,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
+            "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
+            "securityContext": _POD_SECURITY,
+            "initContainers": [_disk_copier(vm), *items(vm, "spec", "extraInitContainers"), *agents],
+            "containers": [
+                self._runner(vm, pod, each) if is_runner(each) else each for each in items(spec, "containers")
+            ],
+            "volumes": [*_volumes(vm), *(self._agent_volumes() if agents else [])],
+        }
+        account = text(self.sidecar or {}, "serviceAccountName") if agents else ""
+        if name := text(vm, "spec", "serviceAccountName") or account:
+            made["serviceAccountName"] = name
+        if secrets := items(vm, "spec", "imagePullSecrets"):
+            made["imagePullSecrets"] = secrets
+        return {**pod, "spec": made}
+
+    def _agents(self, vm: Json) -> list[Json]:
+        if self.sidecar is None or labels_of(vm).get(LABEL_ENABLED) != "true":
+            return []
+        return [_agent(each) for each in items(self.sidecar, "containers")]
+
+    def _agent_volumes(self) -> list[Json]:
+        """What the sidecar brings, and its identity for the API server: the runner beside it is given none."""
+        return [*items(self.sidecar or {}, "volumes"), {"name": _IDENTITY, "projected": {"sources": _API_ACCESS}}]
+
+    def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
+        spec = child(vm, "spec")
+        api, qmp = whole(spec, "runnerPort") or RUNNER_PORT, whole(spec, "qmp") or QMP_PORT
+        own = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
+        return {
+            **plain,
+            "image": text(spec, "runnerImage") or self.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["neonvm-runner"],
+            "args": _arguments(vm),
+            "env": _environment(vm, pod),
+            "ports": [*own, *items(plain, "ports")],
+            "resources": self._resources(spec),
+            "readinessProbe": {
+                "httpGet": {"path": "/ready", "port": api},
+                "initialDelaySeconds": _FIRST_LOOK,
+                "periodSeconds": 5,
+                "timeoutSeconds": 5,
+            },
+            "securityContext": _CONTAINER_SECURITY,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [
+                {"name": _IMAGES, "mountPath": "/vm/images"},
+                {"name": "run", "mountPath": "/run/neonvm"},
+                {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
+                *(_FLAT_MOUNTS if is_on_flat_network(vm) else []),
+            ],
+        }
+
+    def _resources(self, spec: Json) -> Json:
+        wanted = child(spec, "podResources")
+        if not self.guest_resource or spec.get("enableAcceleration") is False:
+            return wanted
+        return {**wanted, "limits": {**child(wanted, "limits"), self.guest_resource: "1"}}
+
+
+def is_on_flat_network(vm: Json) -> bool:
+    """Whether the VM has an address of its own, which stays with it when it moves."""
+    return flag(vm, "spec", "extraNetwork", "enable")
+
+
+_TOLERATIONS: Final[list[Json]] = [
+    {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _LOST}
+    for what in ("not-ready", "unreachable")
+]
+_POD_SECURITY: Final[Json] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_CONTAINER_SECURITY: Final[Json] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+_FLAT_MOUNTS: Final[list[Json]] = [{"name": "flat", "mountPath": "/run/flat", "subPathExpr": "$(POD_UID)"}]
+
+
+_IDENTITY: Final = "kube-api-access"
+_API_ACCESS: Final[list[Json]] = [
+    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+]
+_GUEST_AT: Final = {
+    "METRICS_URL": f"http://127.0.0.1:{METRICS_PORT}/metrics",
+    "DATABASE_URL": f"http://127.0.0.1:{RUNNER_PORT}/database",
+}
+
+
+def _agent(plain: Json) -> Json:
+    """A sidecar that finds the guest at the pod's own ports, and has an identity for the API server."""
+    kept = [each for each in items(plain, "env") if text(each, "name") not in _GUEST_AT]
+    mount: Json = {"name": _IDENTITY, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+    return {
+        **plain,
+        "restartPolicy": "Always",
+        "env": [*kept, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
+        "volumeMounts": [*items(plain, "volumeMounts"), mount],
+    }
+
+
+def _grace(vm: Json) -> int:
+    return whole(vm, "spec", "terminationGracePeriodSeconds")
+
+
+def _disk_copier(vm: Json) -> Json:
+    disk = child(vm, "spec", "guest", "rootDisk")
+    return {
+        "name": "init",
+        "image": text(disk, "image"),
+        "imagePullPolicy": text(disk, "imagePullPolicy") or "IfNotPresent",
+        "command": ["sh", "-c", "cp /disk.qcow2 /vm/images/rootdisk.qcow2"],
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [{"name": _IMAGES, "mountPath": "/vm/images"}],
+    }
+
+
+def _arguments(vm: Json) -> list[str]:
+    status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
+    return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
+
+
+def _environment(vm: Json, pod: Json) -> list[Json]:
+    fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
+    plain = {
+        "VM_NAMESPACE": name_of(vm).namespace,
+        "VM_NAME": name_of(vm).name,
+        "AUTOSCALE_CACHE": "/run/neonvm/cache",
+        **({"RECEIVE_MIGRATION": "true"} if migration_of(pod) else {}),
+    }
+    from_fields: list[Json] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()
+    ]
+    from_values: list[Json] = [{"name": name, "value": value} for name, value in plain.items()]
+    return [*from_fields, *from_values]
+
+
+def _volumes(vm: Json) -> list[Json]:
+    flat: Json = {"name": "flat", "hostPath": {"path": FLAT_FOLDER, "type": "DirectoryOrCreate"}}
+    return [
+        {"name": _IMAGES, "emptyDir": {}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        *([flat] if is_on_flat_network(vm) else []),
+    ]

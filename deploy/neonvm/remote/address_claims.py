@@ -1,0 +1,118 @@
+"""Claims of addresses on the flat network, kept as IPAddress objects.
+
+They survive every restart, and a VM's are deleted before its finalizer goes. What a VM that vanished without that has
+left is swept after a look at the API itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, Never
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.kube.informer import Informer
+from deploy.neonvm.objects.pod_form import is_on_flat_network
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addresses, own_address, owner_of
+from protocol.kubernetes.objects import Json, name_of, uid_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+
+_SWEEP: Final = Seconds(600.0)
+
+
+class AddressClaims:
+    """The claims of one cluster. ``claims`` and ``vms`` are its caches."""
+
+    def __init__(self, client: ApiClient, claims: Informer, vms: Informer, within: AddressRange) -> None:
+        self._client = client
+        self._claims = claims
+        self._vms = vms
+        self._within = within
+        self._made: dict[str, str] = {}  # by the VM's uid: claims that the cache may not have yet
+
+    async def take(self, vm: Json) -> str:
+        """The VM's address, the same for all its life; empty where it is not on the flat network.
+
+        Raises ``ApiError``, ``ApiUnavailableError``, and ``GuestError`` where all are taken.
+        """
+        if not is_on_flat_network(vm):
+            return ""
+        await self._claims.synced.wait()
+        known = own_address(vm, self._claims.objects.values()) or self._made.get(uid_of(vm), "")
+        return known or await self._claimed(vm)
+
+    async def _claimed(self, vm: Json) -> str:
+        taken = {name.name for name in self._claims.objects} | set(self._made.values())
+        for address in free_addresses(vm, self._within, taken):
+            try:
+                await self._client.create(IP_ADDRESSES, "", claim(vm, address))
+            except ApiError as error:
+                if error.kind is not RefusalKind.ALREADY_EXISTS:
+                    raise
+                if not await self._is_of(vm, address):
+                    continue
+            self._made[uid_of(vm)] = address
+            return address
+        raise GuestError(f"all {self._within.size} addresses of the flat network are taken")
+
+    async def _is_of(self, vm: Json, address: str) -> bool:
+        """Whether the claim is this VM's: one whose creation was not answered."""
+        try:
+            found = await self._client.get(IP_ADDRESSES, ObjectName("", address))
+        except ApiError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return False
+            raise
+        return owner_of(found)[1] == uid_of(vm)
+
+    async def release(self, vm: ObjectName, uid: str) -> None:
+        """Gives back all that the VM has. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        await self._claims.synced.wait()
+        own = {name.name for name, each in self._claims.objects.items() if owner_of(each) == (vm, uid)}
+        if uid in self._made:
+            own.add(self._made[uid])
+        for address in sorted(own):
+            await self._delete(address, uid)
+        self._made.pop(uid, None)
+
+    async def _delete(self, address: str, uid: str) -> None:
+        name = ObjectName("", address)
+        try:
+            found = await self._client.get(IP_ADDRESSES, name)
+            if owner_of(found)[1] == uid:
+                await self._client.delete(IP_ADDRESSES, name, uid_of(found))
+        except ApiError as error:
+            if error.kind is not RefusalKind.NOT_FOUND:
+                raise
+
+    async def run(self, clock: Clock) -> Never:
+        """Sweeps now and then, until cancelled."""
+        await self._claims.synced.wait()
+        await self._vms.synced.wait()
+        while True:
+            with suppress(ApiError, ApiUnavailableError):  # tried again with the next sweep
+                await self.sweep()
+            await clock.sleep(_SWEEP)
+
+    async def sweep(self) -> None:
+        """Gives back what VMs have left that are gone. Raises ``ApiError`` and ``ApiUnavailableError``."""
+        for each in list(self._claims.objects.values()):
+            vm, uid = owner_of(each)
+            if uid and not self._has(vm, uid) and await self._is_gone(vm, uid):
+                await self._delete(name_of(each).name, uid)
+
+    def _has(self, vm: ObjectName, uid: str) -> bool:
+        found = self._vms.get(vm)
+        return found is not None and uid_of(found) == uid
+
+    async def _is_gone(self, vm: ObjectName, uid: str) -> bool:
+        try:
+            return uid_of(await self._client.get(VIRTUAL_MACHINES, vm)) != uid
+        except ApiError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return True
+            raise

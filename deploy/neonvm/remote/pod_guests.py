@@ -1,0 +1,254 @@
+"""The guests of a real cluster, by their runner pods: the ``GuestHost`` of the controllers there.
+
+- A guest is followed from the moment that its pod runs until the pod has ended, as the API server says; nothing else is
+  concluded from a runner that does not answer.
+- A move outlives this process: the QEMUs go on, and another leader takes it up where it is. So a process that ends does
+  not call its moves off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from deploy.kube.client import ApiError, ApiUnavailableError
+from deploy.kube.informer import Change, Informer
+from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
+from deploy.neonvm.network.sockets import connected, tcp_socket
+from deploy.neonvm.objects.owners import migration_of
+from deploy.neonvm.objects.vm_spec import machine_of
+from deploy.neonvm.ports import (
+    Acceleration,
+    GuestError,
+    GuestPhase,
+    GuestState,
+    PodRole,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
+from deploy.neonvm.qemu.accelerator import EMULATED_DOWNTIME
+from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
+from deploy.neonvm.remote.address_claims import AddressClaims
+from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
+from deploy.neonvm.remote.remote_guest import RemoteGuest
+from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
+from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.objects import Json, child, is_over, labels_of, pod_phase, text, uid_of, whole
+from protocol.messages import ObjectName
+from protocol.names import LABEL_VM_NAME
+from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
+from protocol.units import Seconds
+from protocol.virtual_machine import InvalidObjectError
+
+_WORKERS: Final = 4
+_EVERY: Final = Seconds(5.0)
+_ROLES: Final = {
+    GuestPhase.BOOTING: PodRole.BOOTING,
+    GuestPhase.RECEIVING: PodRole.RECEIVING,
+    GuestPhase.RUNNING: PodRole.RUNNING,
+    GuestPhase.STOPPED: PodRole.EMPTY,
+}
+
+
+async def connect_to_pod(host: str, port: int) -> socket.socket:
+    """A connection over the pods' network. Raises ``OSError``."""
+    return await connected(tcp_socket(), host, port)
+
+
+@dataclass(frozen=True, slots=True)
+class PodGuestsDependencies:
+    """What guests are followed with. ``changed`` hears the name of each VM whose guest has changed."""
+
+    pods: Informer
+    vms: Informer
+    http: httpx.AsyncClient
+    connect: Connect
+    claims: AddressClaims
+    clock: Clock
+    changed: Callable[[ObjectName], None]
+
+
+@dataclass(slots=True)
+class _Followed:
+    uid: str
+    guest: RemoteGuest
+    resizer: Resizer
+    task: asyncio.Task[str] | None = None
+
+
+class PodGuests:
+    """Every runner pod's guest. ``run`` works until cancelled."""
+
+    def __init__(self, deps: PodGuestsDependencies) -> None:
+        self._deps = deps
+        self._queue = WorkQueue(deps.clock)
+        self._followed: dict[ObjectName, _Followed] = {}
+        self._led: set[asyncio.Task[None]] = set()
+        self.is_ending = False
+        deps.pods.listen(self._pod_changed)
+
+    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
+        """The guest of that very pod; None where it is not known, or only receives."""
+        found = self._of(pod, uid)
+        if found is None or not found.guest.is_known or found.resizer.state.phase is GuestPhase.RECEIVING:
+            return None
+        return found.resizer
+
+    def is_known(self, pod: ObjectName, uid: str) -> bool:
+        """Whether that pod's guest has been looked at."""
+        found = self._of(pod, uid)
+        return found is not None and found.guest.is_known
+
+    def role(self, pod: ObjectName, uid: str) -> PodRole:
+        """What the guest of that very pod does; nothing that is known where it was not looked at."""
+        found = self._of(pod, uid)
+        return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.EMPTY
+
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
+        """How fast that pod's guest runs."""
+        found = self._of(pod, uid)
+        return found.guest.acceleration if found is not None else None
+
+    async def vm_address(self, vm: Json) -> str:
+        """The VM's address on the flat network; empty where it is not on it. Raises as ``AddressClaims.take``."""
+        return await self._deps.claims.take(vm)
+
+    async def release_vm(self, vm: ObjectName, uid: str) -> None:
+        """Gives the VM's address back; its disk went with its pod."""
+        await self._deps.claims.release(vm, uid)
+
+    async def send(
+        self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
+    ) -> TransferInfo:
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
+        ends = self._followed.get(source), self._followed.get(target)
+        if ends[0] is None or ends[1] is None:
+            raise _refused("the guest of one of the pods is not known")
+        here, there = ends[0], ends[1]
+        limits = limits.with_downtime(_least_downtime(here.guest.acceleration, there.guest.acceleration))
+        async with AsyncExitStack() as held:
+            machines = [await held.enter_async_context(each.guest.machine()) for each in (here, there)]
+            transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
+            info = await carried_through(transfer.run(), lambda: self._stop(transfer))
+        had = here.resizer.state
+        here.resizer.leave()
+        there.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
+        return info
+
+    def _stop(self, transfer: Transfer) -> None:
+        if self.is_ending:
+            transfer.leave()
+        else:
+            transfer.call_off()
+
+    def _endpoints(
+        self, here: _Followed, there: _Followed, source: RemoteMachine, target: RemoteMachine
+    ) -> TransferEndpoints:
+        move, clock = there.uid, self._deps.clock
+        ends = here.guest.runner, there.guest.runner
+        return TransferEndpoints(
+            vm=here.guest.runner.who,
+            source=source,
+            target=target,
+            clock=clock,
+            lead_to_source=functools.partial(self._lead_to, ends[0]),
+            lead_to_target=functools.partial(self._lead_to, ends[1]),
+            wire=TlsWire(*ends, move, clock.wall()),
+            arbiter=SourceDecides(ends[0], move),
+        )
+
+    def _lead_to(self, runner: RunnerClient) -> None:
+        """Has the pod announce itself; QEMU announces the guest once more when it runs."""
+        task = asyncio.ensure_future(_announced(runner))
+        self._led.add(task)
+        task.add_done_callback(self._led.discard)
+
+    async def run(self) -> None:
+        """Follows guests until cancelled; they run on."""
+        await self._deps.pods.synced.wait()
+        await self._deps.vms.synced.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_WORKERS):
+                looks = self._queue.serve(lambda name: self._sync(name, tasks), (ApiError, ApiUnavailableError))
+                tasks.create_task(looks)
+
+    async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
+        pod, found = self._deps.pods.get(name), self._followed.get(name)
+        if found is not None and (pod is None or uid_of(pod) != found.uid or is_over(pod)):
+            del self._followed[name]
+            found.resizer.leave()
+            if found.task is not None:
+                found.task.cancel()
+            found = None
+        if pod is not None and found is None and _has_guest(pod):
+            self._follow(name, pod, tasks)
+
+    def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
+        vm_name = ObjectName(name.namespace, labels_of(pod)[LABEL_VM_NAME])
+        vm = self._deps.vms.get(vm_name)
+        try:
+            machine = machine_of(vm or {})
+        except InvalidObjectError:
+            return  # looked at again when the pod changes; without a VM nothing is asked of the guest
+        spec, address, uid = child(vm or {}, "spec"), text(pod, "status", "podIP"), uid_of(pod)
+        place = (address, whole(spec, "qmp") or QMP_PORT)
+        runner = RunnerClient(self._deps.http, str(name), address, whole(spec, "runnerPort") or RUNNER_PORT)
+
+        def opened() -> RemoteMachine:
+            return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
+
+        def changed() -> None:
+            self._deps.changed(vm_name)
+
+        guest = RemoteGuest(runner, opened, machine.bounds, self._deps.clock, changed)
+        phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
+        resizer = Resizer(guest, machine.bounds.min, self._deps.clock, changed, phase)
+        resizer.every = _EVERY
+        self._followed[name] = found = _Followed(uid, guest, resizer)
+        found.task = tasks.create_task(resizer.run())
+
+    def _lives(self, name: ObjectName, uid: str) -> bool:
+        pod = self._deps.pods.get(name)
+        return pod is not None and uid_of(pod) == uid and not is_over(pod)
+
+    def _of(self, pod: ObjectName, uid: str) -> _Followed | None:
+        found = self._followed.get(pod)
+        return found if found is not None and found.uid == uid else None
+
+    def _pod_changed(self, change: Change) -> None:
+        if any(each is not None and LABEL_VM_NAME in labels_of(each) for each in (change.old, change.new)):
+            self._queue.add(change.name)
+
+
+def _has_guest(pod: Json) -> bool:
+    return pod_phase(pod) == "Running" and not is_over(pod) and bool(text(pod, "status", "podIP"))
+
+
+def _least_downtime(*ends: Acceleration | None) -> Seconds:
+    """Raises ``TransferError`` where the two ends cannot exchange a guest."""
+    if len({each.is_on for each in ends if each is not None}) > 1:
+        raise _refused("one of the nodes has an accelerator that works and the other emulates its guests")
+    return Seconds(0.0) if all(each is not None and each.is_on for each in ends) else EMULATED_DOWNTIME
+
+
+def _refused(why: str) -> TransferError:
+    return TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
+
+
+async def _announced(runner: RunnerClient) -> None:
+    try:
+        await runner.announce()
+    except GuestError:
+        return

@@ -1,0 +1,58 @@
+"""What is between the QEMUs of two pods: TLS over the pods' network, and the decision that the source's pod keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deploy.neonvm.addressing import MIGRATION_PORT
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.wire import Decided, Route
+from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.tls_authority import MigrationAuthority
+from deploy.neonvm.runner.pod_runner import CREDENTIALS
+
+_TARGET_NAME = "target.migration.local"
+_SOURCE_NAME = "source.migration.local"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsWire:
+    """The way of the bytes of one move. Each end trusts certificates of this move alone."""
+
+    source: RunnerClient
+    target: RunnerClient
+    move: str
+    wall: float
+
+    async def open(self, source: Machine, target: Machine) -> Route:
+        """Gives both ends their certificates. What the disk has beyond its image goes along. Raises ``GuestError``."""
+        authority = MigrationAuthority(self.move, self.wall)
+        for client, name in ((self.target, _TARGET_NAME), (self.source, _SOURCE_NAME)):
+            signed = authority.signed(await client.signing_request(self.move), name)
+            await client.use_certificate(self.move, signed, authority.certificate)
+        await target.call("migrate-set-parameters", {"tls-creds": CREDENTIALS})
+        await source.call("migrate-set-parameters", {"tls-creds": CREDENTIALS, "tls-hostname": _TARGET_NAME})
+        address = self.target.address
+        host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
+        uri = f"tcp:{host}:{MIGRATION_PORT}"
+        return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDecides:
+    """The ``Arbiter`` of a move between pods: the pod that the guest leaves keeps what was decided."""
+
+    source: RunnerClient
+    move: str
+
+    async def decided(self) -> Decided:
+        """What was decided. Raises ``GuestError``."""
+        return await self.source.decide(self.move, Decided.OPEN)
+
+    async def give(self) -> Decided:
+        """Decides for the target. Raises ``GuestError``."""
+        return await self.source.decide(self.move, Decided.GIVEN)
+
+    async def keep(self) -> Decided:
+        """Decides for the source. Raises ``GuestError``."""
+        return await self.source.decide(self.move, Decided.KEPT)

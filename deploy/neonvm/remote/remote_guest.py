@@ -1,0 +1,118 @@
+"""A guest in a runner pod behind the guest port: its size is asked and ordered through its runner.
+
+A runner of NeonVM's is understood as well: it says its CPU, and QEMU the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from deploy.neonvm.ports import (
+    Acceleration,
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestState,
+    Survivor,
+    TransferError,
+    TransferFault,
+    TransferInfo,
+    TransferLimits,
+)
+from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
+from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.runner.pod_runner import RunnerStatus
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Instant, MilliCpu, Seconds
+from protocol.virtual_machine import Bounds
+
+_MEMORY_SECONDS: Final = Seconds(3.0)
+_MEMORY_PAUSE: Final = Seconds(0.1)
+_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
+
+
+class RemoteGuest:
+    """One guest. ``machine`` opens its QEMU's monitor; ``looked`` is called when it has been looked at first."""
+
+    def __init__(
+        self,
+        runner: RunnerClient,
+        machine: Callable[[], RemoteMachine],
+        bounds: Bounds,
+        clock: Clock,
+        looked: Callable[[], None],
+    ) -> None:
+        self.runner = runner
+        self.machine = machine
+        self._bounds = bounds
+        self._clock = clock
+        self._looked = looked
+        self.is_known = False
+        self.acceleration: Acceleration | None = None
+
+    async def start(self) -> None:
+        """Its pod has done it."""
+
+    async def receive(self) -> None:
+        """Its pod has done it."""
+
+    async def send(
+        self,
+        target: Guest,  # noqa: ARG002 - a part of the port
+        limits: TransferLimits,  # noqa: ARG002
+        progress: Callable[[TransferInfo], None],  # noqa: ARG002
+    ) -> TransferInfo:
+        """Guests in pods are moved by ``PodGuests``, which knows both pods. Raises ``TransferError``."""
+        raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "a guest in a pod does not move by itself")
+
+    async def state(self) -> GuestState:
+        """What the guest has now. Raises ``GuestError``."""
+        status = await self.runner.status()
+        state = await self._of_neonvms_runner() if status is None else self._read(status)
+        if not self.is_known:
+            self.is_known = True
+            self._looked()
+        return state
+
+    def _read(self, status: RunnerStatus) -> GuestState:
+        self.acceleration = Acceleration(status.accelerator == "kvm", status.reason)
+        try:
+            return GuestState(GuestPhase(status.phase), MilliCpu(status.cpu), Bytes(status.memory))
+        except ValueError as error:
+            raise GuestError(f"{self.runner.who}: its runner says {status.phase!r}") from error
+
+    async def _of_neonvms_runner(self) -> GuestState:
+        phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
+        async with self.machine() as machine:
+            said = await machine.call("query-memory-size-summary")
+        if not isinstance(said, dict):
+            raise GuestError(f"{self.runner.who}: its QEMU cannot say its memory")
+        sizes = [said.get(f"{kind}-memory") for kind in ("base", "plugged")]
+        return GuestState(phase, await self.runner.cpu(), Bytes(sum(each for each in sizes if isinstance(each, int))))
+
+    async def set_cpu(self, use: MilliCpu) -> None:
+        """Gives the guest this much CPU. Raises ``GuestError``."""
+        await self.runner.set_cpu(use)
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
+        low, high = self._bounds.min.mem, self._bounds.max.mem
+        if not low <= use <= high:
+            raise GuestError(f"{self.runner.who}: memory must be between {low} and {high}, not {use}")
+        wanted = (use - low).down_to(MEMORY_BLOCK).value
+        async with self.machine() as machine:
+            await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted})
+            deadline = Instant(self._clock.now() + _MEMORY_SECONDS)
+            while await machine.call("qom-get", _SIZE) != wanted and self._clock.now() < deadline:
+                await self._clock.sleep(_MEMORY_PAUSE)
+
+    async def ended(self) -> str:
+        """Never returns: the pod's end is what the API server says."""
+        await asyncio.Event().wait()
+        return ""
+
+    async def stop(self) -> None:
+        """The pod's deletion does it."""

@@ -1,0 +1,108 @@
+"""The QEMU of a runner pod as a ``Machine``, through the monitor that its pod offers.
+
+- A connection that broke is made again with the next call: what was asked may have been done.
+- Whether the machine lives is what the API server says of its pod; one that does not answer may well live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.monitor import Monitor
+
+Connect = Callable[[str, int], Awaitable[socket.socket]]
+"""Opens a non-blocking connection to host and port; raises ``OSError``."""
+
+_CONNECT_SECONDS: Final = 3.0
+_QUIT_SECONDS: Final = 3.0
+
+
+class RemoteMachine:
+    """One QEMU. ``lives`` says whether its pod has not ended; close it when done (``async with``)."""
+
+    def __init__(self, who: str, place: tuple[str, int], connect: Connect, lives: Callable[[], bool]) -> None:
+        self._who = who
+        self._place = place
+        self._connect = connect
+        self._lives = lives
+        self._monitor: Monitor | None = None
+        self._times: dict[str, float] = {}
+        self._has_quit = False
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> RemoteMachine:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._monitor is not None:
+            monitor, self._monitor = self._monitor, None
+            await monitor.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its pod may still have it."""
+        return not self._has_quit and self._lives()
+
+    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
+        """One command of the monitor. Raises ``GuestError``."""
+        return await (await self._connected()).call(command, arguments)
+
+    async def _connected(self) -> Monitor:
+        async with self._connecting:
+            if self._monitor is not None and self._monitor.is_up:
+                return self._monitor
+            if self._monitor is not None:
+                broken, self._monitor = self._monitor, None
+                await broken.close()
+            monitor = Monitor(self._who)
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    end = await self._connect(*self._place)
+            except (OSError, TimeoutError) as error:
+                raise GuestError(f"{self._who}: its QEMU cannot be reached: {error!r}") from error
+            await monitor.connect(end)
+            self._monitor = monitor
+            return monitor
+
+    async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
+        """A socket cannot be passed to another node. Raises ``GuestError``."""
+        raise GuestError(f"{self._who}: the socket {name} cannot leave this node")
+
+    async def wait_for_event(self, seconds: float) -> None:
+        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+        if self._monitor is not None and self._monitor.is_up:
+            await self._monitor.wait_for_event(seconds)
+        else:
+            await asyncio.sleep(seconds)
+
+    def event_time(self, event: str) -> float | None:
+        """When QEMU last said ``event`` on any connection, in seconds since 1970; None where it never did."""
+        heard = self._monitor.event_time(event) if self._monitor is not None else None
+        if heard is not None:
+            self._times[event] = heard
+        return self._times.get(event)
+
+    async def failed(self) -> str:
+        """The pod's end is seen in the API, and not waited for here. Raises ``GuestError``."""
+        raise GuestError(f"{self._who}: whether it has failed is what its pod says")
+
+    def last_words(self) -> str:
+        """Its pod has them."""
+        return "its pod says why"
+
+    async def kill(self) -> None:
+        """Tells QEMU to quit. A machine that does not answer is not waited for: it takes no part in what follows."""
+        try:
+            async with asyncio.timeout(_QUIT_SECONDS):
+                await self.call("quit")
+        except (GuestError, TimeoutError):
+            return
+        self._has_quit = True
+
+    async def end(self) -> None:
+        """The same."""
+        await self.kill()

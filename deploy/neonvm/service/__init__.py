@@ -1,0 +1,1 @@
+"""``neonvm-controller``: the program that runs VirtualMachines on a real cluster."""

@@ -1,0 +1,87 @@
+"""``neonvm-controller``: runs VirtualMachines on a real cluster. Run with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import httpx
+import yaml
+
+from deploy.kube.client import ApiClient, BearerAuth
+from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.remote.address_choice import AddressRange
+from deploy.neonvm.remote.pod_guests import connect_to_pod
+from deploy.neonvm.service.app import LeadershipLostError, Service, ServiceDependencies
+from deploy.neonvm.service.fenced_transport import FencedTransport
+from deploy.neonvm.service.options import parser
+from deploy.neonvm.service.web import probes_app
+from protocol.kubernetes.objects import child
+from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
+from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.groups.lease import Leadership, LeaseTerms
+from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
+from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.serving import Listener, serve
+
+CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
+LIMITS: Final = Limits(connections=256, per_peer=64)
+_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
+_API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+LOST: Final = 3
+"""The exit status of a leader that lost its Lease; it is started again and stands by."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start, 3 where the Lease was lost."""
+    options = parser().parse_args(arguments)
+    prepare(options.log_level)
+    status = 0
+    try:
+        status = run("neonvm-controller", _run(options))
+    except* LeadershipLostError:
+        status = LOST
+    return status
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock, stop = SystemClock(), stop_on_signals()
+    found = credentials(options.kubeconfig, clock)
+    namespace, _, name = options.lease.partition("/")
+    identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    async with (
+        http_client(found, CONNECTIONS) as for_lease,
+        httpx.AsyncClient(limits=CONNECTIONS, timeout=_TIMEOUT, trust_env=False) as runners,
+    ):
+        leadership = Leadership(
+            HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity
+        )
+        inner = httpx.AsyncHTTPTransport(verify=found.tls, limits=CONNECTIONS, trust_env=False)
+        fenced = httpx.AsyncClient(
+            base_url=found.server,
+            auth=BearerAuth(found),
+            timeout=_API_TIMEOUT,
+            transport=FencedTransport(inner, lambda: leadership.remaining),
+        )
+        async with ApiClient(fenced) as client:
+            form, addresses = _form(options), AddressRange.parse(options.addresses)
+            service = Service(ServiceDependencies(client, leadership, runners, connect_to_pod, clock, form, addresses))
+            async with asyncio.TaskGroup() as tasks:
+                background = tasks.create_task(service.run())
+                await serve([Listener("metrics", probes_app(service), options.listen, limits=LIMITS)], clock, stop)
+                background.cancel()
+
+
+def _form(options: argparse.Namespace) -> RunnerForm:
+    part = yaml.safe_load(options.sidecar.read_text()) if options.sidecar is not None else None
+    return RunnerForm(options.runner_image, options.guest_resource, child(part, "spec") if part else None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The one place where a ``neonvm-controller`` is put together. Nothing is made at import.
+
+- Every replica keeps its caches; the one that holds the Lease acts. One that loses it ends, and comes back as a
+  standby: so nothing of an old term is carried into a new one.
+- Writes are refused from the instant at which the Lease may have passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from deploy.kube.client import ApiClient
+from deploy.kube.events import EventRecorder
+from deploy.kube.informer import Informer
+from deploy.neonvm.controller.controller import NeonVmController
+from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.migration.migration_controller import MigrationController
+from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.remote.address_choice import AddressRange
+from deploy.neonvm.remote.address_claims import AddressClaims
+from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
+from deploy.neonvm.remote.remote_machine import Connect
+from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES, Resource
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from scheduler_plugin.groups.lease import Leadership
+
+_LETTERS: Final = string.ascii_lowercase + string.digits
+_KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
+
+
+class LeadershipLostError(Exception):
+    """Another replica may act by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDependencies:
+    """What the program works with. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs."""
+
+    client: ApiClient
+    leadership: Leadership
+    runners: httpx.AsyncClient
+    connect: Connect
+    clock: Clock
+    form: RunnerForm
+    addresses: AddressRange
+
+
+class Service:
+    """One ``neonvm-controller``. ``run`` works until cancelled, or until the Lease is lost."""
+
+    def __init__(self, deps: ServiceDependencies) -> None:
+        self.deps = deps
+        self._leads = asyncio.Event()
+        self._lost = asyncio.Event()
+        self.caches: Mapping[Resource, Informer] = {kind: Informer(deps.client, kind, deps.clock) for kind in _KINDS}
+        pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
+        self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
+        self.guests = PodGuests(
+            PodGuestsDependencies(pods, vms, deps.runners, deps.connect, self._claims, deps.clock, self._changed)
+        )
+        controllers = ControllerDependencies(
+            client=deps.client,
+            vms=vms,
+            pods=pods,
+            migrations=self.caches[MIGRATIONS],
+            guest_host=self.guests,
+            events=EventRecorder(deps.client, "neonvm-controller", deps.clock),
+            clock=deps.clock,
+            suffix=lambda: "".join(random.choices(_LETTERS, k=5)),
+            sidecars=False,
+            form=deps.form,
+        )
+        self._vms = NeonVmController(controllers)
+        self._migrations = MigrationController(controllers)
+        deps.leadership.on_change = self._led
+
+    @property
+    def missing(self) -> list[str]:
+        """The kinds that have not been listed yet."""
+        return [kind.plural for kind, cache in self.caches.items() if not cache.synced.is_set()]
+
+    async def run(self) -> None:
+        """Works until cancelled. Raises ``LeadershipLostError``."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.deps.leadership.run())
+                for cache in self.caches.values():
+                    tasks.create_task(cache.run())
+                tasks.create_task(self._act())
+        finally:
+            await self.deps.leadership.release()
+
+    async def _act(self) -> None:
+        await self._leads.wait()
+        lost = asyncio.ensure_future(self._lost.wait())
+        acting = asyncio.ensure_future(self._controllers())
+        try:
+            await asyncio.wait((lost, acting), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.guests.is_ending = True
+            for task in (lost, acting):
+                task.cancel()
+            await asyncio.gather(lost, acting, return_exceptions=True)
+        if acting.done() and not acting.cancelled() and (error := acting.exception()) is not None:
+            raise error
+        raise LeadershipLostError
+
+    async def _controllers(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.guests, self._vms, self._migrations):
+                tasks.create_task(part.run())
+            tasks.create_task(self._claims.run(self.deps.clock))
+
+    def _led(self, leads: bool) -> None:
+        if leads:
+            self._leads.set()
+        elif self._leads.is_set():
+            self._lost.set()
+
+    def _changed(self, vm: ObjectName) -> None:
+        self._vms.look_at(vm)
+        self._migrations.look_at(vm)

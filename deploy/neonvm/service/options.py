@@ -1,0 +1,41 @@
+"""The command line of ``neonvm-controller``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(prog="neonvm-controller", description=DESCRIPTION)
+    for flag, default, metavar, what in (
+        ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
+        ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
+        ("--addresses", "10.100.128.0-10.100.255.254", "FIRST-LAST", "the addresses of VMs on the flat network"),
+        ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
+        ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
+    ):
+        found.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
+    found.add_argument(
+        "--sidecar",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="a pod's part: the agent beside each VM",
+    )
+    found.add_argument(
+        "--kubeconfig",
+        type=Path,
+        default=os.environ.get("KUBECONFIG"),
+        metavar="FILE",
+        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
+    )
+    levels = ["debug", "info", "warning", "error"]
+    least = "least level to log to stderr (default: %(default)s)"
+    found.add_argument("--log-level", default="info", choices=levels, help=least)
+    return found

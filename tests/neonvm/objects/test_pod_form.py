@@ -1,0 +1,145 @@
+"""The runner pod of a real cluster: what is in it, and what it may not do."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from kubernetes.client import models
+
+from deploy.neonvm.objects.dump import decode_dump
+from deploy.neonvm.objects.owners import owner_reference
+from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.objects.pods import MOVED, MOVED_AWAY, pod_end, runner_pod
+from deploy.neonvm.objects.target_pod import target_pod
+from deploy.neonvm.objects.vm_spec import machine_of
+from protocol.kubernetes.objects import Json, child
+from protocol.kubernetes.resources import MIGRATIONS
+from tests.neonvm.sample_objects import virtual_machine
+
+STATUS: Json = {"targetPodName": "db-y", "sourceNode": "n1"}
+FORM = RunnerForm("runner:1", "autoscaling.neon.tech/guest")
+
+
+def vm(**spec: object) -> Json:
+    found = virtual_machine({"extraNetIP": "10.100.128.7", "phase": "Pending"})
+    return {**found, "spec": {**child(found, "spec"), **spec}}
+
+
+def pod(of: Json, form: RunnerForm = FORM) -> dict[str, Any]:
+    return cast("dict[str, Any]", form(of, runner_pod(of, "db-x", machine_of(of).use, sidecar=False)))
+
+
+def test_kubernetes_knows_every_field() -> None:
+    models.V1Pod.model_validate(pod(vm(extraNetwork={"enable": True})))
+
+
+def test_nothing_in_the_pod_has_a_privilege_or_an_identity() -> None:
+    spec = pod(vm(extraNetwork={"enable": True}))["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert (spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["seccompProfile"]) == (
+        True,
+        {"type": "RuntimeDefault"},
+    )
+    for each in (*spec["initContainers"], *spec["containers"]):
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+    assert [each["name"] for each in spec["volumes"] if "hostPath" in each] == ["flat"]
+
+
+def test_the_disk_is_copied_from_the_vms_own_image() -> None:
+    spec = pod(vm())["spec"]
+    (init,) = spec["initContainers"]
+    assert (init["image"], init["command"][-1]) == ("postgres:15", "cp /disk.qcow2 /vm/images/rootdisk.qcow2")
+    assert [each["name"] for each in spec["volumes"]] == ["virtualmachineimages", "run", "tmp"]
+
+
+def test_the_runner_is_told_the_vm_and_its_address() -> None:
+    (runner,) = pod(vm())["spec"]["containers"]
+    assert (runner["image"], runner["command"]) == ("runner:1", ["neonvm-runner"])
+    assert decode_dump(runner["args"][1]) == child(vm(), "spec")
+    assert decode_dump(runner["args"][3]) == {"extraNetIP": "10.100.128.7"}
+    values = {each["name"]: each.get("value") for each in runner["env"]}
+    assert (values["VM_NAME"], values["VM_NAMESPACE"], "RECEIVE_MIGRATION" in values) == ("db", "default", False)
+    assert [(each["name"], each["containerPort"]) for each in runner["ports"]] == [("runner", 25183), ("qmp", 20183)]
+
+
+def test_the_guests_devices_are_asked_of_the_node_where_the_vm_wants_them() -> None:
+    resources: Json = {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}}
+    asked = pod(vm(podResources=resources))["spec"]["containers"][0]["resources"]
+    assert asked == {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi", "autoscaling.neon.tech/guest": "1"}}
+    assert pod(vm(enableAcceleration=False))["spec"]["containers"][0]["resources"] == {}
+    assert pod(vm(), RunnerForm("runner:1"))["spec"]["containers"][0]["resources"] == {}
+
+
+def test_what_the_vm_says_of_its_pod_holds() -> None:
+    said = {
+        "runnerImage": "mine:2",
+        "terminationGracePeriodSeconds": 5,
+        "serviceAccountName": "db",
+        "imagePullSecrets": [{"name": "s"}],
+        "tolerations": [{"key": "a"}],
+    }
+    spec = pod(vm(**said))["spec"]
+    assert spec["containers"][0]["image"] == "mine:2"
+    assert (spec["terminationGracePeriodSeconds"], spec["serviceAccountName"]) == (5, "db")
+    assert (spec["imagePullSecrets"], spec["tolerations"][0]) == ([{"name": "s"}], {"key": "a"})
+    assert {each["tolerationSeconds"] for each in spec["tolerations"][1:]} == {30}
+
+
+def test_the_target_of_a_migration_is_told_to_receive() -> None:
+    migration: Json = {
+        "metadata": {"name": "m", "uid": "m1"},
+        "spec": {},
+        "status": {"targetPodName": "db-y", "sourceNode": "n1"},
+    }
+    made = FORM(vm(), target_pod(migration, vm(), machine_of(vm()).use, sidecar=False))
+    (runner,) = cast("list[Any]", child(made, "spec")["containers"])
+    assert {"name": "RECEIVE_MIGRATION", "value": "true"} in runner["env"]
+    assert cast("Any", made)["metadata"]["ownerReferences"] == [owner_reference(MIGRATIONS, migration)]
+
+
+def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -> None:
+    part: Json = {
+        "serviceAccountName": "vm-agent",
+        "containers": [{"name": "autoscaler-agent", "env": [{"name": "METRICS_URL", "value": "elsewhere"}]}],
+        "volumes": [{"name": "autoscale-identity"}],
+    }
+    spec = pod(vm(), RunnerForm("runner:1", sidecar=part))["spec"]
+    agent = spec["initContainers"][-1]
+    assert (agent["restartPolicy"], spec["serviceAccountName"]) == ("Always", "vm-agent")
+    assert {each["name"]: each["value"] for each in agent["env"]} == {
+        "METRICS_URL": "http://127.0.0.1:9100/metrics",
+        "DATABASE_URL": "http://127.0.0.1:25183/database",
+    }
+    assert [each["name"] for each in agent["volumeMounts"]] == ["kube-api-access"]
+    assert "kube-api-access" not in {each["name"] for each in spec["containers"][0]["volumeMounts"]}
+    disabled = {**vm(), "metadata": {**child(vm(), "metadata"), "labels": {}}}
+    assert len(pod(disabled, RunnerForm("runner:1", sidecar=part))["spec"]["initContainers"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"reason": "GuestEnded", "message": "it died"}, ("GuestEnded", "it died")),
+        ({"message": "evicted"}, ("PodEnded", "evicted")),
+        (
+            {"containerStatuses": [{"name": "neonvm-runner", "state": {"terminated": {"message": MOVED_AWAY}}}]},
+            (MOVED, MOVED_AWAY),
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "x"},
+                    {"name": "neonvm-runner", "state": {"terminated": {"reason": "OOMKilled"}}},
+                ]
+            },
+            ("PodEnded", "OOMKilled"),
+        ),
+    ],
+)
+def test_why_a_pod_has_ended_is_read_where_it_is_said(status: Json, expected: tuple[str, str]) -> None:
+    assert pod_end({"status": status}) == expected

@@ -1,0 +1,305 @@
+"""A cluster in one process: the embedded API server, a kubelet that runs runner pods over fake QEMUs, and controllers.
+
+Controllers are killed as ``kill -9`` does: from one instant on nothing of theirs arrives anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from deploy.kube.client import ApiClient, ApiError
+from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
+from deploy.neonvm.remote.address_choice import AddressRange
+from deploy.neonvm.runner.pod_guest import guest_spec
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.runner_api import RunnerApi
+from deploy.neonvm.runner.runner_arguments import parse_arguments
+from deploy.neonvm.runner.tls_identity import TlsIdentity
+from deploy.neonvm.service.app import Service, ServiceDependencies
+from deploy.neonvm.service.fenced_transport import FencedTransport
+from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
+from protocol.kubernetes.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    IP_ADDRESSES,
+    MIGRATIONS,
+    PODS,
+    VIRTUAL_MACHINES,
+)
+from protocol.messages import ObjectName
+from protocol.runtime.clock import SystemClock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.groups.lease import Leadership, LeaseTerms
+from tests.neonvm.in_process import InProcess
+from tests.neonvm.qemu.fakes import FakeGuestDaemon
+from tests.neonvm.remote.fake_qemu import FakeQemu, FakeQemus
+from tests.neonvm.runtime_fixture import definition
+from tests.neonvm.sample_objects import virtual_machine
+from tests.plain_http import DirectClient
+from vm_image.build import GuestImage
+
+DB = ObjectName("default", "db")
+LEASE = ObjectName("kube-system", "neonvm-controller")
+PATIENCE = 1500
+IMAGE = GuestImage(Path("/vm/kernel/vmlinuz"), Path("/vm/kernel/initrd"), Path("/vm/images/rootdisk.qcow2"))
+
+
+class Daemon(FakeGuestDaemon):
+    """The daemon in a guest that follows every order at once; no sockets are between it and its runner."""
+
+
+@dataclass
+class RunningPod:
+    """A runner pod on its node."""
+
+    uid: str
+    qemu: FakeQemu
+    api: RunnerApi
+    life: asyncio.Task[Ending]
+    stop: asyncio.Event
+
+
+class ObedientQemuGuest(QemuGuest):
+    """A guest whose daemon answers without a socket."""
+
+    cpu = 0
+
+    async def _ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
+        from deploy.neonvm.qemu.daemon import Answer  # noqa: PLC0415
+
+        if body:
+            self.cpu = int(body)
+        return Answer(200, str(self.cpu or self._spec.cpu_use.value)) if path != "/shutdown" else Answer(404, "")
+
+
+@dataclass
+class Killable(httpx.AsyncBaseTransport):
+    """A controller's only way out. ``writes`` counts; after ``dies_after`` of them nothing arrives any more."""
+
+    inner: httpx.AsyncBaseTransport
+    writes: int = 0
+    dies_after: int | None = None
+    is_dead: bool = False
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_dead:
+            raise httpx.ConnectError("this process is dead")
+        answer = await self.inner.handle_async_request(request)
+        if request.method not in {"GET", "HEAD"} and "leases" not in request.url.path:
+            self.writes += 1
+            if self.writes == self.dies_after:
+                self.is_dead = True
+        if self.is_dead:
+            raise httpx.ReadError("this process has died")
+        return answer
+
+
+@dataclass
+class World:
+    """Two nodes and one VM."""
+
+    folder: Path
+    api: InProcess = field(default_factory=InProcess)
+    pods: dict[str, RunningPod] = field(default_factory=dict)
+    doubled: list[list[str]] = field(default_factory=list)
+    ways: list[Killable] = field(default_factory=list)
+    services: list[asyncio.Task[None]] = field(default_factory=list)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.client: ApiClient = self.api.client()
+
+    @property
+    def running(self) -> list[str]:
+        """The pods in which a guest runs."""
+        return [name for name, each in self.pods.items() if each.qemu.runs]
+
+    def note(self) -> None:
+        if len(self.running) > 1:
+            self.doubled.append(self.running)
+
+    # --- controllers
+    def start(self, dies_after: int | None = None) -> Killable:
+        """Another replica."""
+        clock = SystemClock()
+        way = Killable(self.api, dies_after=dies_after)
+        headers = {"Authorization": "Bearer secret"}
+        plain = httpx.AsyncClient(transport=way, base_url="http://api", headers=headers)
+        terms = LeaseTerms(LEASE, Seconds(1.6), Seconds(0.1))
+        leadership = Leadership(HttpApi(plain, lambda: "secret"), clock, terms, f"replica-{len(self.services)}")
+        fenced = FencedTransport(way, lambda: leadership.remaining)
+        client = ApiClient(DirectClient(fenced, "http://api", headers))
+        runners = httpx.AsyncClient(transport=Killable(httpx.MockTransport(self._to_runner)))
+        assert isinstance(runners._transport, Killable)
+        own = runners._transport
+
+        async def connect(host: str, port: int) -> object:
+            found = self.at(host)
+            if way.is_dead or found is None:
+                raise ConnectionRefusedError(host)
+            return await found.qemu.connection()
+
+        async def answered(request: httpx.Request) -> httpx.Response:
+            if way.is_dead:
+                raise httpx.ConnectError("this process is dead")
+            return await self._to_runner(request)
+
+        own.inner = httpx.MockTransport(answered)
+        addresses = AddressRange.parse("10.100.128.0-10.100.128.7")
+        deps = ServiceDependencies(client, leadership, runners, connect, clock, RunnerForm("runner:1"), addresses)  # type: ignore[arg-type]
+        self.ways.append(way)
+        self.services.append(asyncio.create_task(Service(deps).run()))
+        return way
+
+    async def kill(self, number: int = -1) -> None:
+        """``kill -9`` of a replica."""
+        self.ways[number].is_dead = True
+        task = self.services[number]
+        task.cancel()
+        await asyncio.wait((task,))
+
+    async def _to_runner(self, request: httpx.Request) -> httpx.Response:
+        found = self.at(request.url.host)
+        if found is None or not found.qemu.alive or found.qemu.is_deaf:
+            raise httpx.ConnectError("no route to the pod")
+        reply = await found.api.answer(request.method, request.url.path, request.content)
+        return httpx.Response(int(reply.status[:3]), text=reply.text)
+
+    def at(self, address: str) -> RunningPod | None:
+        return next((each for each in self.pods.values() if each.qemu.address == address), None)
+
+    # --- the kubelet and the scheduler
+    async def attend(self) -> None:
+        """What the cluster does with its pods, until cancelled."""
+        while True:
+            found = self.api.objects("pods")
+            for pod in found:
+                await self._sync(pod)
+            for gone in self.pods.keys() - {name_of(each).name for each in found}:
+                if self.pods[gone].life.done():
+                    del self.pods[gone]
+            await asyncio.sleep(0.005)
+
+    async def _sync(self, pod: Json) -> None:
+        name, found = name_of(pod).name, self.pods.get(name_of(pod).name)
+        if found is None and not is_over(pod) and not is_leaving(pod):
+            await self._begin(name, pod)
+        elif is_leaving(pod) and (found is None or found.life.done()):
+            self.pods.pop(name, None)
+            await self._ignore_gone(self.client.delete(PODS, name_of(pod), uid_of(pod), grace=0))
+        elif is_leaving(pod) and found is not None:
+            found.stop.set()
+        elif found is not None and found.life.done() and not is_over(pod):
+            ending = found.life.result()
+            terminated: Json = {"state": {"terminated": {"exitCode": ending.code, "message": ending.story}}}
+            status: Json = {
+                "phase": "Failed" if ending.code else "Succeeded",
+                "containerStatuses": [{"name": "neonvm-runner", **terminated}],
+            }
+            await self._ignore_gone(self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status"))
+
+    async def _ignore_gone(self, doing: object) -> None:
+        try:
+            await doing  # type: ignore[misc]
+        except ApiError:
+            return
+
+    async def _begin(self, name: str, pod: Json) -> None:
+        self._count += 1
+        number = self._count
+        address = f"10.1.0.{number}"
+        node = {"apiVersion": "v1", "kind": "Node", "name": f"n{number}"}
+        binding: Json = {"metadata": {"name": name, "namespace": "default"}, "target": node}
+        await self.client.post_subresource(PODS, name_of(pod), "binding", binding)
+        (container,) = items(pod, "spec", "containers")
+        arguments = [str(each) for each in container["args"]]  # type: ignore[attr-defined]
+        environment = {text(each, "name"): text(each, "value") for each in items(container, "env")}
+        told = parse_arguments(arguments, {**environment, "K8S_POD_NAME": name, "POD_UID": uid_of(pod)})
+        qemu = FakeQemu(address, lambda to: getattr(self.at(to), "qemu", None), self.note)
+        made_by = QemuGuests(IMAGE, Accelerator("tcg", (), "", "a test"), Daemon(), SystemClock(), FakeQemus(qemu))
+        tap = 9 if told.address else None
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        guest = ObedientQemuGuest(guest_spec(told, folder, folder, tap, 1400), made_by)
+        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), lambda: None, told.receives)
+        qemu.is_given = lambda: runner.decisions.is_given
+        stop = asyncio.Event()
+        life = asyncio.create_task(runner.run(stop, Seconds(0.05)))
+        self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), life, stop)
+        status: Json = {"phase": "Running", "podIP": address}
+        await self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status")
+
+    # --- people
+    async def create_vm(self, **spec: object) -> None:
+        made = virtual_machine()
+        body = {**made, "metadata": {"name": "db"}, "spec": {**child(made, "spec"), **spec}}
+        await self.client.create(VIRTUAL_MACHINES, "default", body)
+
+    async def move(self) -> None:
+        body: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
+        body |= {"metadata": {"name": "move"}, "spec": {"vmName": "db", "completionTimeout": 60}}
+        await self.client.create(MIGRATIONS, "default", body)
+
+    @property
+    def status(self) -> Json:
+        found = self.api.objects("virtualmachines", "vm.neon.tech")
+        return child(found[0], "status") if found else {}
+
+    @property
+    def migration(self) -> Json:
+        found = self.api.objects("virtualmachinemigrations", "vm.neon.tech")
+        return child(found[0], "status") if found else {}
+
+    @property
+    def claims(self) -> list[str]:
+        return [name_of(each).name for each in self.api.objects("ipaddresses", "networking.k8s.io")]
+
+    @property
+    def sending(self) -> FakeQemu | None:
+        return next((each.qemu for each in self.pods.values() if each.qemu.migration == "active"), None)
+
+    def runs_well(self) -> bool:
+        """One guest, in the pod that the VM names."""
+        return self.status.get("phase") == "Running" and self.running == [self.status.get("podName")]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        for _ in range(PATIENCE):
+            if holds():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"never: {self.status} {self.migration} {self.running} {list(self.pods)}")
+
+    async def vm_annotations(self) -> dict[str, str]:
+        return texts(await self.client.get(VIRTUAL_MACHINES, DB), "metadata", "annotations")
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    """A cluster that is open, and closed afterwards."""
+    made = World(folder)
+    for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
+        await made.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
+    kubelet = asyncio.create_task(made.attend())
+    try:
+        yield made
+    finally:
+        for number in range(len(made.services)):
+            await made.kill(number)
+        kubelet.cancel()
+        for each in made.pods.values():
+            each.qemu.end_with("the test is over")
+            await asyncio.wait((each.life,))
+        await asyncio.wait((kubelet,))
+        await made.client.__aexit__()
+        made.api.server.close()
+
+
+__all__ = ["DB", "IP_ADDRESSES", "World", "world"]

@@ -1,0 +1,124 @@
+"""Addresses on the flat network: one for each VM, never the same twice, whatever is interrupted."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.kube.client import ApiUnavailableError
+from deploy.kube.informer import Informer
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addresses, own_address, owner_of
+from deploy.neonvm.remote.address_claims import AddressClaims
+from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from tests.fake_clock import FakeClock
+from tests.neonvm.in_process import InProcess
+
+FOUR = AddressRange.parse("10.100.128.0-10.100.128.3")
+
+
+def vm(name: str, status: Json | None = None) -> Json:
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}"}
+    return {"metadata": metadata, "spec": {"extraNetwork": {"enable": True}}, "status": status or {}}
+
+
+def made(address: str, owner: str, at: str) -> Json:
+    found = claim(vm(owner), address)
+    return {**found, "metadata": {**found["metadata"], "creationTimestamp": at}}  # type: ignore[dict-item]
+
+
+@given(st.sets(st.integers(0, 3)), st.text("abc", min_size=1))
+def test_every_free_address_is_tried_once_and_no_other(taken: set[int], name: str) -> None:
+    every = {str(IPv4Address("10.100.128.0") + each) for each in range(4)}
+    used = {str(IPv4Address("10.100.128.0") + each) for each in taken}
+    found = list(free_addresses(vm(name), FOUR, used))
+    assert (len(found), set(found)) == (4 - len(taken), every - used)
+
+
+def test_of_two_claims_the_one_in_the_status_holds_and_else_the_oldest() -> None:
+    claims = [
+        made("10.100.128.2", "db", "2026-01-02"),
+        made("10.100.128.3", "db", "2026-01-01"),
+        made("10.100.128.1", "x", ""),
+    ]
+    assert own_address(vm("db"), claims) == "10.100.128.3"
+    assert own_address(vm("db", {"extraNetIP": "10.100.128.2"}), claims) == "10.100.128.2"
+    assert own_address(vm("db", {"extraNetIP": "10.100.128.1"}), claims) == "10.100.128.3"
+    assert own_address(vm("other"), claims) == ""
+    assert owner_of(claims[0]) == (ObjectName("default", "db"), "uid-db")
+
+
+@pytest.mark.parametrize("written", ["", "10.0.0.1", "10.0.0.2-10.0.0.1", "a-b"])
+def test_a_range_that_is_none_is_refused(written: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever the library says
+        AddressRange.parse(written)
+
+
+class Cluster:
+    """Claims of one process over the embedded API server, whose watches the test does not run."""
+
+    def __init__(self, api: InProcess | None = None) -> None:
+        self.api = api or InProcess()
+        self.client = self.api.client()
+        clock = FakeClock()
+        self.cache = Informer(self.client, IP_ADDRESSES, clock)
+        self.vms = Informer(self.client, VIRTUAL_MACHINES, clock)
+        self.claims = AddressClaims(self.client, self.cache, self.vms, FOUR)
+
+    async def listed(self) -> AddressClaims:
+        await self.cache.refresh()
+        return self.claims
+
+    @property
+    def objects(self) -> list[str]:
+        return sorted(name_of(each).name for each in self.api.objects("ipaddresses", "networking.k8s.io"))
+
+
+async def test_each_vm_has_its_own_until_all_are_taken_and_one_is_given_back() -> None:
+    cluster = Cluster()
+    claims = await cluster.listed()
+    addresses = [await claims.take(vm(name)) for name in "abcd"]
+    assert (len(set(addresses)), [await claims.take(vm(name)) for name in "abcd"]) == (4, addresses)
+    with pytest.raises(GuestError, match="all 4 addresses"):
+        await claims.take(vm("e"))
+    await claims.release(ObjectName("default", "b"), "uid-b")
+    await cluster.listed()
+    assert await claims.take(vm("e")) == addresses[1]
+
+
+async def test_two_processes_that_know_nothing_of_each_other_never_give_one_address_twice() -> None:
+    one = Cluster()
+    other = Cluster(one.api)
+    mine, theirs = await one.listed(), await other.listed()
+    found = [await (mine if number % 2 else theirs).take(vm(name)) for number, name in enumerate("abcd")]
+    assert sorted(found) == one.objects
+
+
+async def test_a_restart_finds_the_same_address_and_one_whose_answer_was_lost() -> None:
+    cluster = Cluster()
+    claims = await cluster.listed()
+    cluster.api.unanswered = "POST /apis/networking.k8s.io/v1/ipaddresses"
+    with pytest.raises(ApiUnavailableError):
+        await claims.take(vm("a"))
+    address = await claims.take(vm("a"))
+    again = await Cluster(cluster.api).listed()
+    assert (await again.take(vm("a")), cluster.objects) == (address, [address])
+
+
+async def test_a_vm_that_is_not_on_the_network_takes_none() -> None:
+    claims = await Cluster().listed()
+    assert await claims.take({"metadata": {"uid": "u"}, "spec": {}}) == ""
+
+
+async def test_what_a_vanished_vm_has_left_is_swept() -> None:
+    cluster = Cluster()
+    claims = await cluster.listed()
+    await claims.take(vm("a"))
+    await cluster.listed()
+    await claims.sweep()
+    assert cluster.objects == []
