@@ -45,7 +45,14 @@ class GuestDisk:
     name: str
 
 
-Layer = Packages | Wheels | Sources | GuestDisk
+@dataclass(frozen=True, slots=True)
+class GuestKernel:
+    """A layer with the kernel and the initrd of guests in /vm/kernel, where NeonVM's runner has them."""
+
+    name: str
+
+
+Layer = Packages | Wheels | Sources | GuestDisk | GuestKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,23 @@ _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
 _PROTOCOL: Final = Sources("protocol", ("protocol",))
 _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, Sources("services", ("scheduler_plugin",)))
 
+_QEMU: Final = Packages(
+    "qemu",
+    ("qemu-system-x86", "qemu-utils"),
+    left_out=(
+        *("usr/libexec/*", "usr/lib/qemu/*", "usr/lib/ipxe/*", "usr/share/ipxe/*", "usr/sbin/*"),
+        *(f"usr/bin/{name}" for name in ("kvm", "qemu-io", "qemu-nbd", "qemu-pr-helper", "qemu-storage-daemon")),
+        *(f"usr/bin/{name}" for name in ("qemu-system-i386", "qemu-system-x86_64-microvm")),
+        *(f"usr/lib/*/qemu/{kind}-*" for kind in ("accel-qtest", "audio", "chardev", "hw", "ui")),
+        *("etc/qemu-if*", "etc/libnl-3/*", "usr/share/alsa/*", "usr/share/libdrm/*", "usr/share/pmdk/*"),
+        *(f"usr/lib/*/{name}/*" for name in ("glib-2.0", "rsocket", "sasl2", "vdeplug")),
+        *("usr/share/qemu/keymaps/*", "usr/share/qemu/trace-events-all", "usr/share/seabios/vgabios*"),
+        *(f"usr/share/qemu/{name}*" for name in ("QEMU,", "bamboo", "canyonlands", "hppa", "npcm7xx", "openbios")),
+        *(f"usr/share/qemu/{name}*" for name in ("opensbi", "palcode", "s390", "sgabios", "skiboot", "slof", "vof")),
+    ),
+)
+_VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "vm_image"))
+
 # The packages come last: of their libraries a layer keeps those that a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
@@ -120,6 +144,13 @@ IMAGES: Final[Mapping[str, Image]] = {
             (*_SERVICES[:3], *_GRPC, *_SERVICES[3:]),
             "scheduler_plugin.expander.__main__:main",
             (10295, 10296),
+        ),
+        Image(
+            "neonvm-runner",
+            "Runs a VM's guest in its pod",
+            (PYTHON, _WHEELS, Wheels("vm-wheels", ("neonvm",)), _QEMU, GuestKernel("guest-kernel"), _PROTOCOL, _VMS),
+            "deploy.neonvm.runner.__main__:main",
+            (20183, 25183),
         ),
         Image("postgres-vm", "The root disk of a postgres VM", (GuestDisk("guest-disk"),), user=""),
     )

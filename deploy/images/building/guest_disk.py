@@ -1,4 +1,4 @@
-"""The guest image's root disk as the layer of a container image, as NeonVM takes it.
+"""The guest image as layers of container images: its root disk as NeonVM takes it, and its kernel for the runner.
 
 NeonVM starts a VM by running the image's ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` as an init container, so
 beside the disk there is a busybox with those commands.
@@ -28,6 +28,12 @@ def disk_key(platform: Platform) -> str:
             f"the guest's disk is built for linux/{_BUILT_FOR} only: leave postgres-vm out for {platform.name}"
         )
     return f"guest-disk {recipe.image_key()}"
+
+
+def kernel_files(report: Report) -> list[File]:
+    """The kernel and the initrd of the present recipe; a guest is an amd64 machine wherever it runs."""
+    image = ensure_image(report)
+    return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
 
 
 def disk_files(report: Report) -> list[File]:

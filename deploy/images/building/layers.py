@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import assert_never
 
 from deploy.images.building.bytecode import Interpreter
-from deploy.images.building.guest_disk import disk_files, disk_key
+from deploy.images.building.guest_disk import disk_files, disk_key, kernel_files
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
 from deploy.images.building.rootfs import write_tree
-from deploy.images.catalogue import PYTHON, GuestDisk, Image, Layer, Packages, Sources, Wheels
+from deploy.images.catalogue import PYTHON, GuestDisk, GuestKernel, Image, Layer, Packages, Sources, Wheels
 from deploy.images.formats.deb import Package, read_package
 from deploy.images.formats.tree import File, Tree, added, tree
 from deploy.images.formats.wheel import wheel_files
@@ -24,6 +24,7 @@ from deploy.images.rules.base_files import described, program, system_files
 from deploy.images.rules.contents import kept, reached
 from deploy.images.rules.lock import Pin, closure
 from deploy.images.rules.platforms import Platform
+from vm_image import recipe
 from vm_image.store import Report, Store, cache_root
 
 
@@ -59,6 +60,9 @@ class LayerMaker:
             case GuestDisk():
                 key = layer_key([disk_key(self.platform).encode()])
                 return stored_layer(key, lambda: tree(disk_files(self.report)), self.report)
+            case GuestKernel():
+                key = layer_key([f"guest-kernel {recipe.image_key()}".encode()])
+                return stored_layer(key, lambda: tree(kernel_files(self.report)), self.report)
             case _:
                 assert_never(layer)
 

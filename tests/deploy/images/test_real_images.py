@@ -17,13 +17,15 @@ from deploy.images.building.image_build import Built, build, native_platform
 from deploy.images.building.layers import LayerMaker, merged
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.building.rootfs import write_tree
-from deploy.images.catalogue import IMAGES
+from deploy.images.catalogue import IMAGES, NON_ROOT
 from deploy.images.formats import oci
 from deploy.images.formats.deb import read_package
 from deploy.images.inputs.apt import Origin, fetch_packages
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import Target, push
 from deploy.images.rules.platforms import PLATFORMS
+from deploy.neonvm.qemu.accelerator import MACHINE
+from vm_image.build import FIRST_LINE
 from vm_image.store import cache_root
 
 pytestmark = pytest.mark.kubernetes
@@ -159,3 +161,13 @@ def blobs_of(built: Built) -> dict[str, str]:
     with tarfile.open(built.path) as archive:
         names = [name for name in archive.getnames() if name.startswith("blobs/")]
         return {name.removeprefix("blobs/").replace("/", ":"): oci.digest_of(read(archive, name)) for name in names}
+
+
+def test_the_runners_image_boots_a_guest_without_root(tmp_path: Path) -> None:
+    write_tree(merged(maker().layers_of(IMAGES["neonvm-runner"])), tmp_path)
+    tmp_path.chmod(0o755)
+    qemu = ["chroot", f"--userspec={NON_ROOT}", str(tmp_path), "/usr/bin/qemu-system-x86_64", "-machine", MACHINE]
+    boot = ["-kernel", "/vm/kernel/vmlinuz", "-initrd", "/vm/kernel/initrd", "-append", "console=ttyS0 panic=-1"]
+    rest = ["-accel", "tcg", "-m", "256", "-display", "none", "-nodefaults", "-serial", "stdio", "-no-reboot"]
+    done = subprocess.run([*qemu, *rest, *boot], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert FIRST_LINE in done.stdout
