@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +44,12 @@ def _platforms(names: list[str] | None) -> list[str]:
     return names or []
 
 
+def _time(snapshot: str) -> str:
+    if snapshot and not re.fullmatch(r"\d{8}T\d{6}Z", snapshot):
+        raise typer.BadParameter(f"expected a time such as 20260102T030405Z, got {snapshot!r}")
+    return snapshot
+
+
 Names = Annotated[list[str] | None, typer.Argument(callback=_known, help="Which images; all of them without names.")]
 OnPlatforms = Annotated[
     list[str] | None,
@@ -52,17 +60,18 @@ OnPlatforms = Annotated[
 Tag = Annotated[str, typer.Option(help="The images' tag.")]
 Folder = Annotated[Path, typer.Option("--output", help="The folder of the archives.")]
 Snapshot = Annotated[
-    str, typer.Option(help="Debian's packages as of a time, such as 20260102T030405Z; the newest without.")
+    str,
+    typer.Option(callback=_time, help="Debian's packages of a time, such as 20260102T030405Z."),
 ]
 
 
 def images_app() -> typer.Typer:
     """The commands of ``autoscale images``."""
     app = typer.Typer(help="Build container images without a container engine, and push them.", no_args_is_help=True)
-    for command in (list_images, build_images, push_images, unpack):
-        app.command({"list_images": "list", "build_images": "build", "push_images": "push"}.get(command.__name__))(
-            command
-        )
+    app.command("list")(list_images)
+    app.command("build")(build_images)
+    app.command("push")(push_images)
+    app.command("unpack")(unpack)
     return app
 
 
@@ -119,17 +128,18 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
 def unpack(
     name: Annotated[str, typer.Argument(help="The image.")],
     folder: Annotated[Path, typer.Argument(help="An empty folder, or one to be made.")],
-    platform: OnPlatforms = None,
+    platform: Annotated[str, typer.Option(help="linux/amd64 or linux/arm64; this machine's without.")] = "",
     snapshot: Snapshot = "",
 ) -> None:
     """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
-    (chosen,) = _known([name])
+    (image,) = (IMAGES[known] for known in _known([name]))
+    (where,) = _chosen(_platforms([platform] if platform else None))
     with _reporting() as report:
-        for where in _chosen(platform):
-            maker = _maker(where, snapshot, report)
-            files = merged(maker.layers_of(IMAGES[chosen]))
-            check(IMAGES[chosen], where, files)
-            write_tree(files, folder)
+        if folder.is_dir() and any(folder.iterdir()):
+            raise BuildError(f"{folder} is not empty")
+        files = merged(_maker(where, snapshot, report).layers_of(image))
+        check(image, where, files)
+        write_tree(files, folder)
 
 
 def _chosen(names: Sequence[str] | None) -> list[Platform]:
@@ -144,6 +154,7 @@ def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
 def _reporting() -> Iterator[Report]:
     """Gives a function that shows progress, and ends the command with a message where a build or a push fails."""
     started = time.monotonic()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def report(line: str) -> None:
         typer.echo(f"{time.monotonic() - started:6.1f} s  {line}", err=True)
@@ -156,6 +167,8 @@ def _reporting() -> Iterator[Report]:
     except KeyboardInterrupt as error:
         typer.echo("autoscale: interrupted; what was finished is kept", err=True)
         raise typer.Exit(INTERRUPTED) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(built: Sequence[Built]) -> None:

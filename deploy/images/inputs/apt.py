@@ -16,11 +16,11 @@ from typing import Final
 from deploy.images.catalogue import Image, Packages
 from deploy.images.rules.platforms import Platform
 from vm_image import host
+from vm_image.host import BuildError
 from vm_image.store import Report, Store, cache_root
 
 SUITE: Final = "bookworm"
 KEYRING: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
-TOOLS: Final = {"apt-get": "apt", KEYRING: "debian-archive-keyring"}
 _NEWEST: Final = "http://deb.debian.org"
 _SNAPSHOT: Final = "http://snapshot.debian.org/archive"
 STAND_INS: Final = (
@@ -81,7 +81,15 @@ def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, 
     return sorted(folder.glob("*.deb"))
 
 
+def check_tools(has_apt: bool, has_keys: bool) -> None:
+    """Raises ``BuildError`` where packages cannot be fetched here."""
+    missing = [name for has, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not has]
+    if missing:
+        raise BuildError(f"packages cannot be fetched without {' and '.join(missing)}: install it, or use docker")
+
+
 def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> None:
+    check_tools(shutil.which("apt-get") is not None, Path(KEYRING).exists())
     report(f"fetching Debian packages for {platform.name}: {', '.join(packages)}")
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (work / folder).mkdir(parents=True)

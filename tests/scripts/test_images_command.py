@@ -1,0 +1,69 @@
+"""`autoscale images`: what it says before anything is built or sent."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import check_tools
+from scripts.autoscale.main import app
+from vm_image.host import BuildError
+
+
+def said(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app(["images"]), ["images", *words], env={"COLUMNS": "300"})
+    return result.exit_code, re.sub(r"[│╭╮╰╯─\s]+", " ", result.output)
+
+
+def test_every_image_is_listed_with_its_layers() -> None:
+    code, output = said("list")
+    assert code == 0
+    for image in IMAGES.values():
+        assert image.name in output
+        assert " ".join(layer.name for layer in image.layers) in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("build", "agent"), "no image agent; there are autoscaler-agent,"),
+        (("build", "--platform", "linux/riscv64"), "no platform linux/riscv64; there are linux/amd64, linux/arm64"),
+        (("build", "--snapshot", "yesterday"), "expected a time such as 20260102T030405Z, got 'yesterday'"),
+        (("push", "registry.test", "agent"), "no image agent"),
+        (("unpack", "agent", "x"), "no image agent"),
+    ],
+)
+def test_a_name_that_is_unknown_is_said_with_those_that_are(words: tuple[str, ...], message: str) -> None:
+    code, output = said(*words)
+    assert code == 2
+    assert message in output
+
+
+def test_an_image_is_built_before_it_is_pushed(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    code, output = said("push", "registry.test", "autoscaler-agent", "--output", str(tmp_path))
+    assert code == 1
+    assert "build it: autoscale images build autoscaler-agent" in output
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_files_are_never_mixed_with_others(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    code, output = said("unpack", "autoscaler-agent", str(tmp_path))
+    assert code == 1
+    assert "is not empty" in output
+
+
+@pytest.mark.parametrize(
+    ("has_apt", "has_keys", "missing"),
+    [(False, False, "apt and debian-archive-keyring"), (False, True, "apt"), (True, False, "debian-archive-keyring")],
+)
+def test_a_machine_without_debians_tools_is_told_what_it_lacks(has_apt: bool, has_keys: bool, missing: str) -> None:
+    with pytest.raises(BuildError, match=f"cannot be fetched without {missing}: "):
+        check_tools(has_apt, has_keys)
+    check_tools(has_apt=True, has_keys=True)
