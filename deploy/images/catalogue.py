@@ -75,6 +75,11 @@ class Image:
         """Whether it carries a VM's disk instead of a program."""
         return not self.starts
 
+    @property
+    def needs_guest_image(self) -> bool:
+        """Whether a part of the guest image is in it, which is not built in a container."""
+        return any(isinstance(layer, GuestDisk | GuestKernel) for layer in self.layers)
+
 
 PYTHON: Final = Packages(
     "python",
@@ -109,6 +114,7 @@ _QEMU: Final = Packages(
         *(f"usr/share/qemu/{name}*" for name in ("opensbi", "palcode", "s390", "sgabios", "skiboot", "slof", "vof")),
     ),
 )
+_VM_WHEELS: Final = Wheels("vm-wheels", ("neonvm",))
 _VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "vm_image"))
 
 # The packages come last: of their libraries a layer keeps those that a layer below needs.
@@ -146,9 +152,16 @@ IMAGES: Final[Mapping[str, Image]] = {
             (10295, 10296),
         ),
         Image(
+            "neonvm-controller",
+            "Makes pods of VMs, resizes and moves them",
+            (*_SERVICES[:3], _VM_WHEELS, *_SERVICES[3:], _VMS),
+            "deploy.neonvm.service.__main__:main",
+            (10293,),
+        ),
+        Image(
             "neonvm-runner",
             "Runs a VM's guest in its pod",
-            (PYTHON, _WHEELS, Wheels("vm-wheels", ("neonvm",)), _QEMU, GuestKernel("guest-kernel"), _PROTOCOL, _VMS),
+            (PYTHON, _WHEELS, _VM_WHEELS, _QEMU, GuestKernel("guest-kernel"), _PROTOCOL, _VMS),
             "deploy.neonvm.runner.__main__:main",
             (20183, 25183),
         ),

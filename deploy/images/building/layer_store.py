@@ -16,7 +16,8 @@ from vm_image.store import Report, Store, cache_root
 
 _CONTENT: Final = "layer.tar.gz"
 _FACTS: Final = "layer.json"
-_RULES: Final = Path(__file__).parents[1]
+_RULES: Final = ("formats", "rules", "building")
+"""The packages whose code decides what a layer holds. What the catalogue says of a layer is among its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class StoredLayer:
 def layer_key(parts: Iterable[bytes]) -> str:
     """The name of a layer made of ``parts`` by the present rules."""
     digest = hashlib.sha256()
-    rules = (path.read_bytes() for path in sorted(_RULES.rglob("*.py")))
+    folder = Path(__file__).parents[1]
+    rules = (path.read_bytes() for package in _RULES for path in sorted((folder / package).glob("*.py")))
     for part in (*rules, *parts):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]

@@ -69,7 +69,7 @@ class LayerMaker:
     def _package_layer(self, layer: Packages, made: Sequence[StoredLayer]) -> StoredLayer:
         fetched = apt.fetch_packages(layer.packages, self.platform, self.origin, self.report)
         below = (lower.facts.diff_id for lower in made)
-        key = layer_key([layer.name.encode(), *(each.encode() for each in (*(path.name for path in fetched), *below))])
+        key = layer_key([repr(layer).encode(), *(each.encode() for each in (*(path.name for path in fetched), *below))])
 
         def make() -> Tree:
             lower = merged(made)
@@ -90,12 +90,12 @@ class LayerMaker:
             files = (file for path in fetched for file in wheel_files(path.read_bytes()))
             return tree(self._with_bytecode(files))
 
-        key = layer_key([layer.name.encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
+        key = layer_key([repr(layer).encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
         return stored_layer(key, make, self.report)
 
     def _source_layer(self, layer: Sources) -> StoredLayer:
         files = list(chain.from_iterable(self.checkout.package_files(package) for package in layer.packages))
-        key = layer_key([layer.name.encode(), *_contents(tree(files))])
+        key = layer_key([repr(layer).encode(), *_contents(tree(files))])
         return stored_layer(key, lambda: tree(self._with_bytecode(files)), self.report)
 
     def _closure(self, extras: Iterable[str]) -> list[Pin]:
@@ -111,7 +111,7 @@ class LayerMaker:
     def _interpreter(self) -> Interpreter:
         """The Python of the images for this machine, unpacked."""
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
-        key = layer_key([b"interpreter", *(path.name.encode() for path in fetched)])
+        key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])
 
         def unpack(work: Path) -> None:
             write_tree(_files_of_packages(PYTHON, _read(fetched), {}), work)

@@ -18,7 +18,7 @@ from tests.deploy.manifests import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
-WITH_DOCKER = [image for image in SERVICES if image.name.startswith("autoscale")]
+WITH_DOCKER = [image for image in SERVICES if not image.needs_guest_image]
 
 
 def by_name(image: Image) -> str:
