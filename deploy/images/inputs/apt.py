@@ -49,10 +49,10 @@ class Origin:
 
 
 def installed(architecture: str) -> str:
-    """dpkg's list of installed packages as apt is to see it."""
+    """dpkg's list of installed packages as apt is to see it, newer than any: some real versions begin with `1:`."""
     return "".join(
         f"Package: {name}\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: foreign\n"
-        f"Version: 999\nMaintainer: none\nDescription: not in images\n\n"
+        f"Version: 99:999\nMaintainer: none\nDescription: not in images\n\n"
         for name in STAND_INS
     )
 
