@@ -41,8 +41,9 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	@scripts/install-packages.sh guests pgbench
 	$(BIN)/pytest -m vm $(TEST_ARGS)
 
-test-kubernetes: env ## Images, and a real Kubernetes on this machine (as root)
-	$(BIN)/pytest -m kubernetes $(TEST_ARGS)
+test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes
+	$(BIN)/pytest -m kubernetes -rs $(TEST_ARGS)
 
 lint: env ## Format, lint, types and the layers between packages
 	$(BIN)/ruff format --check .

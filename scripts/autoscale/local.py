@@ -124,7 +124,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
     try:
         with StepView(console) as view:
             await cluster.follow(view.show)
-        _say_ready(console, folder)
+        _say_ready(console, folder, spec)
         keep = detach
         if detach:
             return 0
@@ -139,10 +139,13 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, *, detach: bool) -> int:
     return 1
 
 
-def _say_ready(console: Console, folder: ClusterFolder) -> None:
+def _say_ready(console: Console, folder: ClusterFolder, spec: ClusterSpec) -> None:
     name = "" if folder.name == "local" else f" --name {folder.name}"
     console.print(f"[bold green]The cluster {folder.name!r} is up.[/bold green]")
     console.print(f"  export KUBECONFIG={folder.kubeconfig}", soft_wrap=True)
+    if spec.kubernetes:
+        console.print("  kubectl get nodes,pods --all-namespaces --output wide")
+        return
     console.print("  kubectl apply -f vm-deploy.yaml && kubectl get neonvm -w")
     console.print(f"  autoscale top{name}")
 

@@ -96,7 +96,7 @@ class RealCluster:
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
-        await asyncio.to_thread(shutil.rmtree, self._folder.real, ignore_errors=True)
+        await asyncio.to_thread(self._forget)
         await stack.enter_async_context(self._place())
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
         nodes = [self._node(node, programs, pki) for node in self._plan.nodes]
@@ -108,6 +108,13 @@ class RealCluster:
         await self._add_ons(client, programs)
         await self._answer_questions(stack, client, nodes)
         self._progress.ready()
+
+    def _forget(self) -> None:
+        """Removes what an earlier run wrote."""
+        shutil.rmtree(self._folder.real, ignore_errors=True)
+        for log in self._folder.logs.glob("*.log"):
+            if log != self._folder.log("cluster"):
+                log.unlink()
 
     async def _programs(self) -> Programs:
         self._progress.begin("programs")
@@ -215,7 +222,6 @@ class RealCluster:
     async def _keep(self, stack: AsyncExitStack, programs: dict[str, Program]) -> None:
         """Keeps programs running; they end together."""
         for name, program in programs.items():
-            program.log.unlink(missing_ok=True)
             self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
         await stack.enter_async_context(background(*(self._supervisors[name].run() for name in programs)))
 

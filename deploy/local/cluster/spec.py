@@ -65,6 +65,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
         if self.kubernetes and self.nodes > MOST_NODES:
             raise SpecError(f"a real Kubernetes can have {MOST_NODES} nodes here, not {self.nodes}")
+        if self.kubernetes and (self.vms or self.load or self.policy or self.groups or self.guests == "simulated"):
+            raise SpecError("a real Kubernetes starts empty: VMs, loads, policies and groups are applied with kubectl")
 
     @property
     def agent_form(self) -> tuple[Literal["sidecar", "node"], str]:

@@ -1,0 +1,70 @@
+"""Whatever ends a cluster, and at whatever step of its start: nothing of it stays on the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kubernetes.machine_state import machine_state
+from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
+
+pytestmark = pytest.mark.kubernetes
+STEPS = ("programs", "network", "control plane", "nodes", "DNS and metrics")
+
+
+@pytest.fixture
+def alone(home: Path, request: pytest.FixtureRequest) -> RealKubernetes:
+    """A cluster of the test's own, not up yet."""
+    return RealKubernetes(f"alone-{os.getpid()}-{abs(hash(request.node.name)) % 1000}", home)
+
+
+def owner_of(cluster: RealKubernetes) -> int:
+    return int((cluster.folder / "lock").read_text())
+
+
+def test_a_cluster_that_is_taken_down_leaves_nothing(alone: RealKubernetes) -> None:
+    before = machine_state(alone.name, alone.home)
+    alone.up("--nodes", "2")
+    alone.apply(busybox_pod("busy", "sleep", "600"))
+    alone.wait("condition=Ready", "pod/busy")
+    during = machine_state(alone.name, alone.home)
+    assert all((during.processes, during.namespaces, during.cgroups))
+    assert during.tunables == before.tunables
+    alone.down()
+    assert machine_state(alone.name, alone.home) == before
+    assert not alone.folder.exists()
+
+
+def test_what_a_killed_owner_leaves_is_removed(alone: RealKubernetes) -> None:
+    before = machine_state(alone.name, alone.home)
+    alone.up("--nodes", "1")
+    os.kill(owner_of(alone), signal.SIGKILL)
+    eventually(lambda: not machine_state(alone.name, alone.home).processes, "its processes end with it", 10.0)
+    alone.down()
+    assert machine_state(alone.name, alone.home) == before
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_interrupted_start_leaves_nothing(alone: RealKubernetes, step: str) -> None:
+    before = machine_state(alone.name, alone.home)
+    command = alone.command("up", "--kubernetes", "--kubernetes-version", VERSION, "--nodes", "1")
+    with subprocess.Popen(command, env=alone.environment, stdout=subprocess.PIPE, text=True) as process:
+        interrupt_after(process, STEPS.index(step))
+        assert process.wait(timeout=60.0) == 130
+    assert machine_state(alone.name, alone.home) == before
+    alone.down()
+
+
+def interrupt_after(process: subprocess.Popen[str], steps: int) -> None:
+    """Ctrl-C as soon as so many steps are done."""
+    assert process.stdout is not None
+    done = 0
+    while done < steps:
+        line = process.stdout.readline()
+        assert line, "it ended before"
+        done += line.lstrip().startswith("✓")
+    process.send_signal(signal.SIGINT)

@@ -1,0 +1,163 @@
+"""Pods on two nodes: they run, reach each other by address and by name, and kubectl reaches them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
+
+pytestmark = pytest.mark.kubernetes
+SERVE = ("sh", "-c", "echo serving; mkdir -p /www; hostname > /www/index.html; exec httpd -f -v -p 8080 -h /www")
+RESTRICTED: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@pytest.fixture(scope="module")
+def servers(cluster: RealKubernetes) -> Iterator[RealKubernetes]:
+    """The cluster with a server on each node, and a Service for each."""
+    services = [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]},
+        }
+        for name in ("one", "two")
+    ]
+    pods = [busybox_pod(name, *SERVE, node=node) for name, node in (("one", "node-1"), ("two", "node-2"))]
+    cluster.apply(*pods, *services)
+    cluster.wait("condition=Ready", "pod/one", "pod/two")
+    yield cluster
+    cluster.kubectl("delete", "pod/one", "pod/two", "service/one", "service/two", "--wait=false")
+
+
+def fetched(cluster: RealKubernetes, pod: str, host: str) -> str:
+    return cluster.kubectl("exec", pod, "--", "wget", "-q", "-T", "5", "-O", "-", f"http://{host}").strip()
+
+
+def resolved(cluster: RealKubernetes, pod: str, name: str) -> str:
+    """The address that the pod's own resolver gives; wget of a static busybox cannot look names up itself."""
+    said = cluster.kubectl("exec", pod, "--", "nslookup", name)
+    return re.findall(r"^Address:\s*(\S+)$", said, re.MULTILINE)[-1]
+
+
+def test_every_node_is_ready_and_runs_the_pinned_version(cluster: RealKubernetes) -> None:
+    nodes = cluster.get("nodes")["items"]
+    assert [node["metadata"]["name"] for node in nodes] == ["node-1", "node-2"]
+    for node in nodes:
+        ready = next(each for each in node["status"]["conditions"] if each["type"] == "Ready")
+        assert ready["status"] == "True"
+        assert node["status"]["nodeInfo"]["kubeletVersion"].startswith(f"v{VERSION}.")
+
+
+def test_pods_of_two_nodes_reach_each_other_by_address_and_by_the_names_of_services(servers: RealKubernetes) -> None:
+    addresses = {pod: servers.get("pod", pod)["status"]["podIP"] for pod in ("one", "two")}
+    assert fetched(servers, "one", f"{addresses['two']}:8080") == "two"
+    assert fetched(servers, "two", f"{addresses['one']}:8080") == "one"
+    assert fetched(servers, "one", resolved(servers, "one", "two.default.svc.cluster.local")) == "two"
+    assert fetched(servers, "two", resolved(servers, "two", "one.default.svc.cluster.local")) == "one"
+
+
+def test_a_pod_reaches_itself_and_its_neighbour_through_a_service(servers: RealKubernetes) -> None:
+    """The answer of a neighbour on the same node must come back through the node, which translated the address."""
+    servers.apply(busybox_pod("beside", "sleep", "600", node="node-1"))
+    servers.wait("condition=Ready", "pod/beside")
+    service = servers.get("service", "one")["spec"]["clusterIP"]
+    assert fetched(servers, "beside", service) == "one"
+    assert fetched(servers, "one", service) == "one"
+    servers.kubectl("delete", "pod/beside", "--wait=false")
+
+
+def test_kubectl_shows_logs_runs_commands_and_forwards_ports(servers: RealKubernetes) -> None:
+    assert servers.kubectl("logs", "two").startswith("serving\n")
+    assert servers.kubectl("exec", "--stdin", "two", "--", "cat", typed="said\n") == "said\n"
+    with forwarded(servers, "pod/two", 8080) as port:
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=10)
+        assert answer.read().strip() == b"two"
+
+
+@contextmanager
+def forwarded(cluster: RealKubernetes, target: str, port: int) -> Iterator[int]:
+    command = cluster.kubectl_command("port-forward", target, f":{port}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"127\.0\.0\.1:(\d+) ->", process.stdout.readline())
+            assert found is not None
+            yield int(found[1])
+        finally:
+            process.terminate()
+
+
+def test_kubectl_shows_what_nodes_and_pods_use(servers: RealKubernetes) -> None:
+    eventually(lambda: servers.try_kubectl("top", "pod", "two").returncode == 0, "figures of a pod")
+    assert "two" in servers.kubectl("top", "pod", "two")
+    assert "node-2" in servers.kubectl("top", "node")
+
+
+def test_a_pod_is_resized_in_place(cluster: RealKubernetes) -> None:
+    sizes = {"requests": {"cpu": "200m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "32Mi"}}
+    cluster.apply(busybox_pod("grows", "sleep", "600", resources=sizes))
+    cluster.wait("condition=Ready", "pod/grows")
+    larger = '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"400m"},"limits":{"cpu":"400m"}}}]}}'
+    cluster.kubectl("patch", "pod", "grows", "--subresource=resize", f"--patch={larger}")
+
+    def status() -> Any:
+        return cluster.get("pod", "grows")["status"]["containerStatuses"][0]
+
+    eventually(lambda: bool(status()["resources"]["limits"]["cpu"] == "400m"), "the larger limit")
+    assert status()["restartCount"] == 0
+    cluster.kubectl("delete", "pod/grows", "--wait=false")
+
+
+def test_a_restricted_namespace_runs_restricted_pods_and_refuses_others(cluster: RealKubernetes) -> None:
+    cluster.kubectl("create", "namespace", "restricted")
+    cluster.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
+    placed = {"namespace": "restricted"}
+    good = busybox_pod("good", "sleep", "600", securityContext=RESTRICTED)
+    cluster.apply({**good, "metadata": {**good["metadata"], **placed}})
+    cluster.wait("condition=Ready", "pod/good", namespace="restricted")
+    refused = cluster.try_kubectl(
+        "--namespace=restricted", "run", "bad", "--image=localhost/busybox:1", "--privileged", "--", "sleep", "1"
+    )
+    assert refused.returncode != 0
+    assert 'violates PodSecurity "restricted:latest"' in refused.stderr
+    cluster.kubectl("delete", "namespace", "restricted", "--wait=false")
+
+
+def test_a_kubelet_may_change_its_own_node_alone(cluster: RealKubernetes) -> None:
+    its_own = cluster.folder / "kubernetes" / "nodes" / "node-1" / "node" / "kubelet.kubeconfig"
+    as_kubelet = (f"--server={server_for_people(cluster)}", "label", "node")
+    allowed = cluster.try_kubectl(*as_kubelet, "node-1", "tested=yes", kubeconfig=its_own)
+    refused = cluster.try_kubectl(*as_kubelet, "node-2", "tested=yes", kubeconfig=its_own)
+    assert (allowed.returncode, allowed.stderr) == (0, "")
+    assert "forbidden" in refused.stderr
+
+
+def server_for_people(cluster: RealKubernetes) -> str:
+    return cluster.kubectl("config", "view", "--output=jsonpath={.clusters[0].cluster.server}")
+
+
+def test_a_pods_token_is_that_of_its_service_account(cluster: RealKubernetes) -> None:
+    token = cluster.kubectl("create", "token", "default").strip()
+    said = cluster.kubectl("auth", "whoami", f"--token={token}", kubeconfig=without_login(cluster))
+    assert "system:serviceaccount:default:default" in said
+
+
+def without_login(cluster: RealKubernetes) -> Any:
+    """People's kubeconfig without the token that it shows."""
+    plain = cluster.home / "without-login"
+    plain.write_text(re.sub(r"^    token: .*$", "    token: ''", cluster.kubeconfig.read_text(), flags=re.MULTILINE))
+    return plain
