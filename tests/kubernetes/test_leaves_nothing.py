@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ STEPS = ("programs", "network", "control plane", "nodes", "DNS and metrics")
 
 
 @pytest.fixture
-def alone(home: Path, request: pytest.FixtureRequest) -> RealKubernetes:
-    """A cluster of the test's own, not up yet."""
-    return RealKubernetes(f"alone-{os.getpid()}-{abs(hash(request.node.name)) % 1000}", home)
+def alone(home: Path, tmp_path: Path) -> Iterator[RealKubernetes]:
+    """A cluster of the test's own, not up yet, in a folder of its own: programs are known by it."""
+    assert home.is_dir()
+    cluster = RealKubernetes(f"alone-{os.getpid()}", tmp_path)
+    yield cluster
+    cluster.down()
 
 
 def owner_of(cluster: RealKubernetes) -> int:
@@ -53,10 +57,10 @@ def test_an_interrupted_start_leaves_nothing(alone: RealKubernetes, step: str) -
     before = machine_state(alone.name, alone.home)
     command = alone.command("up", "--kubernetes", "--kubernetes-version", VERSION, "--nodes", "1")
     with subprocess.Popen(command, env=alone.environment, stdout=subprocess.PIPE, text=True) as process:
+        eventually((alone.folder / "lock").exists, "its owner runs")
         interrupt_after(process, STEPS.index(step))
         assert process.wait(timeout=60.0) == 130
     assert machine_state(alone.name, alone.home) == before
-    alone.down()
 
 
 def interrupt_after(process: subprocess.Popen[str], steps: int) -> None:
