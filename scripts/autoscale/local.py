@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,6 +18,7 @@ from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, cluster
 from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
@@ -65,6 +67,7 @@ def app() -> typer.Typer:
     group.command("status")(status)
     group.command("address")(address)
     group.command("kubelet")(kubelet)
+    group.command("load")(load)
     return group
 
 
@@ -247,4 +250,23 @@ async def _address(folder: ClusterFolder, vm: str, port: int) -> int:
         typer.echo(f"autoscale: {error}", err=True)
         return 1
     print(f"127.0.0.1:{answer.port}")
+    return 0
+
+
+def load(
+    archives: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Archives of images.")],
+    name: Name = "local",
+) -> None:
+    """Put images on every node of a real Kubernetes."""
+    run(_load(ClusterFolder.of(name), archives))
+
+
+async def _load(folder: ClusterFolder, archives: list[Path]) -> int:
+    try:
+        for archive in archives:
+            nodes = await load_image(folder.nodes, archive)
+            print(f"{archive}: on {', '.join(nodes)}")
+    except LoadError as error:
+        typer.echo(f"autoscale: {error}", err=True)
+        return 1
     return 0

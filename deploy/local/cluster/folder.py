@@ -85,6 +85,11 @@ class ClusterFolder:
         return self.root / "kubernetes"
 
     @property
+    def nodes(self) -> Path:
+        """The nodes of a real Kubernetes, a folder each."""
+        return self.real / "nodes"
+
+    @property
     def logs(self) -> Path:
         """The logs of the cluster's own parts."""
         return self.root / "logs"

@@ -139,7 +139,7 @@ class RealCluster:
 
     def _node(self, node: NodePlan, programs: Programs, pki: Pki) -> Node:
         """The node, with its settings in its folder."""
-        folder = self._folder.real / "nodes" / node.name
+        folder = self._folder.nodes / node.name
         for name, content in node_files(self._plan, node).items():
             write_private(folder / "node" / name, content)
         pki.write_node(node, folder / "node")

@@ -6,11 +6,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from deploy.local.process import end
 
 _APART: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
@@ -49,9 +48,16 @@ async def ensure_programs(minor: str, report: Callable[[str], None]) -> Programs
         if await process.wait():
             raise NoProgramsError(complaint.result().strip() or "the build ended without a word")
     finally:
-        await asyncio.shield(end(process))
+        await asyncio.shield(_end(process))
     folders = {name: Path(folder) for name, folder in json.loads(outcome.result()).items()}
     return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends the build at once, and all that it started with it: the cache does not mind."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
 
 
 async def _outcome(said: asyncio.StreamReader | None, report: Callable[[str], None]) -> str:

@@ -1,0 +1,44 @@
+"""Puts images on the nodes of a cluster that runs, for there is no registry."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
+
+
+class LoadError(Exception):
+    """An image could not be put on a node; the message says why."""
+
+
+async def load_image(nodes: Path, archive: Path) -> list[str]:
+    """Imports an archive, as ``docker save`` or an image builder writes it, into every node below the folder ``nodes``.
+
+    Returns the nodes' names. Raises ``LoadError``.
+    """
+    pids = _first_processes(nodes)
+    if not pids:
+        raise LoadError("no node of a real Kubernetes runs: autoscale local up --kubernetes")
+    for node, pid in pids.items():
+        await _import(node, pid, archive)
+    return list(pids)
+
+
+def _first_processes(nodes: Path) -> dict[str, str]:
+    """The pid of the first process of each node that runs."""
+    return {file.parent.name: file.read_text().strip() for file in sorted(nodes.glob("*/pid"))}
+
+
+async def _import(node: str, pid: str, archive: Path) -> None:
+    ctr = (f"{PROGRAMS}/containerd/ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
+    with archive.open("rb") as content:
+        process = await asyncio.create_subprocess_exec(
+            *("nsenter", f"--target={pid}", "--mount", "--net", "--", *ctr, "images", "import", "-"),
+            stdin=content,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+    if process.returncode:
+        raise LoadError(f"{archive} cannot be put on {node}: {said.decode(errors='replace').strip()}")
