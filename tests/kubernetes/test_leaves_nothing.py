@@ -19,8 +19,8 @@ STEPS = ("programs", "network", "control plane", "nodes", "DNS and metrics")
 
 @pytest.fixture
 def alone(home: Path, tmp_path: Path) -> Iterator[RealKubernetes]:
-    """A cluster of the test's own, not up yet, in a folder of its own: programs are known by it."""
-    assert home.is_dir()
+    """A cluster of the test's own, not up yet, in a folder of its own: its processes are known by it."""
+    assert home.is_dir(), "there can be clusters on this machine"
     cluster = RealKubernetes(f"alone-{os.getpid()}", tmp_path)
     yield cluster
     cluster.down()

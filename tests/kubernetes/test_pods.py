@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.local.kubernetes.programs.images import APPLETS, Image, write_image
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
 pytestmark = pytest.mark.kubernetes
+NODES = ("node-1", "node-2")
 SERVE = ("sh", "-c", "echo serving; mkdir -p /www; hostname > /www/index.html; exec httpd -f -v -p 8080 -h /www")
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -150,8 +154,21 @@ def test_a_pods_token_is_that_of_its_service_account(cluster: RealKubernetes) ->
     assert "system:serviceaccount:default:default" in said
 
 
-def without_login(cluster: RealKubernetes) -> Any:
+def without_login(cluster: RealKubernetes) -> Path:
     """People's kubeconfig without the token that it shows."""
     plain = cluster.home / "without-login"
     plain.write_text(re.sub(r"^    token: .*$", "    token: ''", cluster.kubeconfig.read_text(), flags=re.MULTILINE))
     return plain
+
+
+def test_an_image_that_is_loaded_is_on_every_node(cluster: RealKubernetes, tmp_path: Path) -> None:
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    write_image(Image("localhost/loaded:1", Path(busybox), APPLETS), tmp_path / "loaded.tar", lambda _: None)
+    done = cluster.autoscale("load", str(tmp_path / "loaded.tar"))
+    assert (done.returncode, done.stderr) == (0, "")
+    pods = {node: busybox_pod(f"loaded-on-{node}", "true", node=node, image="localhost/loaded:1") for node in NODES}
+    cluster.apply(*({**pod, "spec": {**pod["spec"], "restartPolicy": "Never"}} for pod in pods.values()))
+    names = [f"pod/loaded-on-{node}" for node in NODES]
+    cluster.wait("jsonpath={.status.phase}=Succeeded", *names)
+    cluster.kubectl("delete", *names, "--wait=false")

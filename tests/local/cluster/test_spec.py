@@ -110,3 +110,22 @@ def test_nodes_have_the_labels_and_taints_that_are_asked_for() -> None:
 def test_labels_and_taints_that_make_no_sense_are_refused(spec: ClusterSpec, problem: str) -> None:
     with pytest.raises(SpecError, match=problem.replace("[", r"\[")):
         _ = spec.node_specs
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        (ClusterSpec(kubernetes="1.20"), r"Kubernetes can be 1\.36 or 1\.35 here, not '1\.20'"),
+        (ClusterSpec(kubernetes="1.36", nodes=51), "a real Kubernetes can have 50 nodes here, not 51"),
+        (ClusterSpec(kubernetes="1.36", vms=3), "a real Kubernetes starts empty"),
+        (ClusterSpec(kubernetes="1.36", guests="simulated"), "a real Kubernetes starts empty"),
+    ],
+)
+def test_a_real_kubernetes_that_cannot_be_is_refused(spec: ClusterSpec, complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint):
+        spec.check()
+
+
+def test_a_real_kubernetes_can_be_of_two_minor_versions() -> None:
+    ClusterSpec(kubernetes="1.36", nodes=50).check()
+    ClusterSpec(kubernetes="1.35").check()
