@@ -61,7 +61,7 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                report("another build of the same image is running; waiting for it")
+                report("another build of the same is running; waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

@@ -71,7 +71,7 @@ def test_a_second_maker_waits_says_so_and_takes_the_firsts_result(tmp_path: Path
     first_is_at_work.wait()
     second = Store(tmp_path).get("abc", refuse, told)
     first.join()
-    assert said == ["another build of the same image is running; waiting for it"]
+    assert said == ["another build of the same is running; waiting for it"]
     assert (second / "disk").read_text() == "whole"
 
 

@@ -1,4 +1,5 @@
-"""A cluster that is a real Kubernetes: its own control plane, and nodes with a container runtime and a kubelet each.
+"""A cluster that is a real Kubernetes: its own control plane, and nodes with a container runtime and a kubelet each
+(B.9).
 
 Rules that hold here:
 

@@ -34,6 +34,7 @@ def test_the_controllers_of_version_2_are_listed(tmp_path: Path) -> None:
 
 def test_without_control_groups_there_are_no_controllers(tmp_path: Path) -> None:
     assert controllers(tmp_path / "missing") == frozenset()
+    remove_group("autoscale.shop", tmp_path / "missing")
 
 
 def test_a_group_is_made_in_every_hierarchy(first: Path) -> None:

@@ -103,4 +103,5 @@ def _places(group: str, root: Path) -> Iterator[Path]:
 
 def _hierarchies(root: Path) -> list[Path]:
     """The hierarchies of version 1; several names can be one hierarchy, and links lead to them."""
-    return sorted(each for each in root.iterdir() if each.is_dir() and not each.is_symlink())
+    there = root.iterdir() if root.is_dir() else ()
+    return sorted(each for each in there if each.is_dir() and not each.is_symlink())

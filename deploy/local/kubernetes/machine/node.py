@@ -23,7 +23,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _BOOT_SCRIPT: Final = Path(__file__).with_name("boot-node.sh")
-_PATIENCE: Final = Seconds(30.0)
+_PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 _PATH: Final = (
     f"{PROGRAMS}/kubernetes:{PROGRAMS}/containerd:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -58,7 +58,9 @@ def _without_go() -> str:
 async def _without_overlay(state: Path) -> str:
     with _trial_folder(state) as folder:
         complaint = await _complaint(*_NAMESPACES, "sh", "-c", _OVERLAY, "sh", folder)
-    return f"overlayfs cannot be used in {state}: {complaint}" if complaint else ""
+    if not complaint:
+        return ""
+    return f"overlayfs cannot be used in {state} ({complaint}); AUTOSCALE_HOME can name another place"
 
 
 @contextmanager
@@ -88,4 +90,8 @@ async def _complaint(*command: str, typed: str = "") -> str:
     _, said = await process.communicate(typed.encode())
     if not process.returncode:
         return ""
-    return " ".join(said.decode(errors="replace").split()) or f"{command[0]} ended with code {process.returncode}"
+    # The first sentence tells what is wrong; what follows are guesses.
+    return (
+        " ".join(said.decode(errors="replace").split()).partition(", ")[0]
+        or f"{command[0]} ended with code {process.returncode}"
+    )

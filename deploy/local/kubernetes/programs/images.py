@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,10 +45,8 @@ class Image:
 
     def run_facts(self, architecture: str) -> oci.RunFacts:
         """How its containers are run: without rights, where it is more than a box of tools."""
-        environment = {"PATH": "/bin"}
-        if self.links:
-            return oci.RunFacts(architecture, environment=environment)
-        return oci.RunFacts(architecture, (f"/bin/{self.program.name}",), _UNPRIVILEGED, environment=environment)
+        facts = oci.RunFacts(architecture=architecture, environment={"PATH": "/bin"})
+        return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
 
 def image_set(builder: Builder, report: Report) -> Path:
