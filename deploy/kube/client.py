@@ -72,9 +72,12 @@ class ApiClient:
         """One object. Raises ``ApiError`` of kind ``NOT_FOUND`` where there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
-    async def list(self, kind: Resource, namespace: str = "", label_selector: str = "") -> Page:
+    async def list(
+        self, kind: Resource, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> Page:
         """All objects of a kind, in one page."""
-        query = {"labelSelector": label_selector} if label_selector else {}
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        query = {name: value for name, value in selectors.items() if value}
         path = kind.path(namespace)
         response = await self._send("GET", path, query=query)
         try:

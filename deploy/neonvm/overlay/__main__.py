@@ -1,0 +1,85 @@
+"""``neonvm-network``: keeps this node's part of the flat network of VMs. Run with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import httpx
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse, Response
+
+from deploy.kube.client import ApiClient, BearerAuth
+from deploy.kube.informer import Informer
+from deploy.neonvm.objects.pod_form import FLAT_FOLDER
+from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies, place_of
+from protocol.kubernetes.resources import NODES
+from protocol.runtime.clock import SystemClock
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.serving import Listener, serve
+
+LIMITS: Final = Limits(connections=64, per_peer=16)
+_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(prog="neonvm-network", description="One node's part of the flat network of VMs.")
+    found.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
+    found.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
+    found.add_argument("--folder", type=Path, default=Path(FLAT_FOLDER), help="of its pods (default: %(default)s)")
+    found.add_argument("--listen", default="127.0.0.1:10292", help="/healthz /readyz (default: %(default)s)")
+    found.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="default: the pod's service account")
+    levels = ["debug", "info", "warning", "error"]
+    found.add_argument("--log-level", default="info", choices=levels, help="default: %(default)s")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    options = parser().parse_args(arguments)
+    prepare(options.log_level)
+    return run("neonvm-network", _run(options))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock, stop = SystemClock(), stop_on_signals()
+    found = credentials(options.kubeconfig, clock)
+    http = httpx.AsyncClient(
+        base_url=found.server, auth=BearerAuth(found), verify=found.tls, timeout=_TIMEOUT, trust_env=False
+    )
+    async with ApiClient(http) as client:
+        nodes = Informer(client, NODES, clock)
+        place = await place_of(options.node, options.address)
+        network = NodeNetwork(place, NodeNetworkDependencies(client, nodes, clock, options.folder))
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(nodes.run()), tasks.create_task(network.run())]
+            await serve([Listener("probes", _probes(network), options.listen, limits=LIMITS)], clock, stop)
+            for task in background:
+                task.cancel()
+
+
+def _probes(network: NodeNetwork) -> FastAPI:
+    app = FastAPI(title="neonvm-network")
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        """Whether the process works."""
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Whether the node's part of the network is there."""
+        return PlainTextResponse("ok\n") if network.is_up else PlainTextResponse("not made yet\n", 503)
+
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Taps of the node that are handed over to runner pods.
+
+A tap that nothing holds open any more is removed by the kernel, so nothing has to be cleaned up after a pod.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
+
+_TUN: Final = Path("/dev/net/tun")
+_SET_INTERFACE: Final = 0x400454CA
+_TAP: Final = 0x0002
+_NO_INFORMATION: Final = 0x1000
+_OFFLOADS: Final = 0x4000
+
+
+def open_tap(name: str) -> int:
+    """A new tap, open; it lives as long as somebody holds it. Raises ``OSError``."""
+    descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(
+            descriptor, _SET_INTERFACE, struct.pack("16sH14x", name.encode(), _TAP | _NO_INFORMATION | _OFFLOADS)
+        )
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def hand_over(folder: Path, descriptor: int, offer: TapOffer) -> None:
+    """Gives the tap to the runner that waits in ``folder``. Raises ``OSError``."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(2.0)
+        connection.connect(str(folder / SOCKET))
+        socket.send_fds(connection, [msgspec.json.encode(offer)], [descriptor])
+
+
+def waiting(root: Path) -> list[str]:
+    """The pods, by uid, whose runners wait for a tap."""
+    if not root.is_dir():
+        return []
+    return sorted(each.parent.name for each in root.glob(f"*/{SOCKET}"))
