@@ -120,6 +120,8 @@ _VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "vm_image"))
 # The packages come last: of their libraries a layer keeps those that a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
+_VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, *_SERVICES[3:], _VMS)
+
 IMAGES: Final[Mapping[str, Image]] = {
     image.name: image
     for image in (
@@ -154,9 +156,17 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "neonvm-controller",
             "Makes pods of VMs, resizes and moves them",
-            (*_SERVICES[:3], _VM_WHEELS, *_SERVICES[3:], _VMS),
+            _VM_SERVICES,
             "deploy.neonvm.service.__main__:main",
             (10293,),
+        ),
+        Image(
+            "neonvm-network",
+            "One node's part of the flat network of VMs",
+            (*_VM_SERVICES, Packages("iproute2", ("iproute2",), left_out=("usr/lib/*/tc/*",))),
+            "deploy.neonvm.overlay.__main__:main",
+            (10292,),
+            user="0:0",
         ),
         Image(
             "neonvm-runner",

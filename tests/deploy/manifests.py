@@ -20,11 +20,18 @@ FILES: Final = (
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/expander.yaml",
     "deploy/kubernetes/groups.yaml",
+    "deploy/kubernetes/neonvm-controller.yaml",
+    "deploy/kubernetes/neonvm-network.yaml",
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""
 
-NOT_APPLIED: Final = ("deploy/kubernetes/kind.yaml", "deploy/kubernetes/crds/*.yaml", "deploy/local/crds/*.yaml")
+NOT_APPLIED: Final = (
+    "deploy/kubernetes/kind.yaml",
+    "deploy/kubernetes/crds/*.yaml",
+    "deploy/local/crds/*.yaml",
+    "deploy/local/kubernetes/manifests/*.yaml",
+)
 """kind's own file, the parts of ``deploy/neonvm.yaml``, and what only local clusters are given."""
 
 SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")

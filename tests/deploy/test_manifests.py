@@ -28,6 +28,9 @@ OF_THE_CLUSTER = {
 }
 """What every cluster has."""
 
+OF_THE_NODE = {"neonvm-network": {"add": ["NET_ADMIN"]}}
+"""Containers that change their node's network and hand its devices over, and what they need for that."""
+
 PATIENCE = 400
 
 
@@ -198,10 +201,10 @@ def test_every_mounted_volume_is_there_and_every_volume_is_mounted(pod: Pod) -> 
 def test_every_container_is_locked_down_and_says_what_it_needs(pod: Pod) -> None:
     for each in pod.containers:
         security = {**pod.spec.get("securityContext", {}), **each["securityContext"]}
-        assert security["runAsNonRoot"]
+        assert security.get("runAsNonRoot") or each["name"] in OF_THE_NODE
         assert security["readOnlyRootFilesystem"]
         assert not security["allowPrivilegeEscalation"]
-        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["capabilities"] == {"drop": ["ALL"], **OF_THE_NODE.get(each["name"], {})}
         assert set(each["resources"]["requests"]) == {"cpu", "memory"}
 
 

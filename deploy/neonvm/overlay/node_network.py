@@ -28,7 +28,7 @@ from deploy.neonvm.overlay.node_plan import (
     rightful_address,
     tap_name,
 )
-from deploy.neonvm.overlay.taps import hand_over, open_tap, waiting
+from deploy.neonvm.overlay.taps import forget, hand_over, open_folders, open_tap, waiting
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.remote.address_choice import owner_of
 from deploy.neonvm.runner.flat_tap import TapOffer
@@ -42,6 +42,7 @@ from protocol.units import Seconds
 LOG: Final = logging.getLogger("neonvm.network")
 
 _LOOK: Final = Seconds(0.5)
+_LEFT_FOR: Final = 600.0
 _RENEW: Final = Seconds(10.0)
 
 
@@ -93,6 +94,10 @@ class NodeNetwork:
 
     async def _keep_serving(self) -> Never:
         while True:
+            try:
+                await asyncio.to_thread(open_folders, self._deps.root)
+            except OSError as error:
+                LOG.warning("the folders of pods cannot be opened", extra={"reason": str(error)})
             if self.is_up and (uids := await asyncio.to_thread(waiting, self._deps.root)):
                 try:
                     await self.serve(uids)
@@ -104,6 +109,7 @@ class NodeNetwork:
         """Plugs in the pods that wait. Raises ``ApiError``, ``ApiUnavailableError``, ``NetworkError``, ``OSError``."""
         here = await self._deps.client.list(PODS, field_selector=f"spec.nodeName={self._place.name}")
         pods = {uid_of(each): each for each in here.objects}
+        await asyncio.to_thread(forget, self._deps.root, pods.keys(), self._deps.clock.wall() - _LEFT_FOR)
         for uid in uids:
             if (pod := pods.get(uid)) is not None and (address := await self._address(pod)):
                 await self._plug_in(uid, address)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import stat
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,7 @@ import msgspec
 
 from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
 
+_FOR_ALL: Final = 0o777
 _TUN: Final = Path("/dev/net/tun")
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002
@@ -44,8 +47,25 @@ def hand_over(folder: Path, descriptor: int, offer: TapOffer) -> None:
         socket.send_fds(connection, [msgspec.json.encode(offer)], [descriptor])
 
 
+def open_folders(root: Path) -> None:
+    """Lets runners, which are not root, write into the folders that the kubelet makes for them. Raises ``OSError``.
+
+    It makes them with the rights of ``root``, and mounts each into one pod alone.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for each in (root, *root.iterdir()):
+        if stat.S_IMODE(each.stat().st_mode) != _FOR_ALL:
+            each.chmod(_FOR_ALL)
+
+
+def forget(root: Path, present: Collection[str], before: float) -> None:
+    """Removes what pods have left that are gone, and not newer than ``before``. Raises ``OSError``."""
+    for each in root.iterdir():
+        if each.name not in present and each.stat().st_mtime < before:
+            (each / SOCKET).unlink(missing_ok=True)
+            each.rmdir()
+
+
 def waiting(root: Path) -> list[str]:
     """The pods, by uid, whose runners wait for a tap."""
-    if not root.is_dir():
-        return []
     return sorted(each.parent.name for each in root.glob(f"*/{SOCKET}"))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import array
 import asyncio
 import fcntl
+import itertools
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ from deploy.neonvm.ports import NetworkError
 SOCKET: Final = "runner.sock"
 _GET_HEADER_SIZE: Final = 0x800454D7
 _LONGEST: Final = 4096
+_PAUSE: Final = 0.2
 
 
 class TapOffer(msgspec.Struct):
@@ -57,14 +60,11 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
     The folder is this pod's alone, which is how the node's program knows whose tap it is.
     """
     path = folder / SOCKET
-    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.setblocking(False)
     try:
-        listener.bind(str(path))
-        path.chmod(0o666)
-        listener.listen(1)
         async with asyncio.timeout(seconds):
+            await _bound(listener, path)
             return await _taken(listener)
     except TimeoutError as error:
         story = f"the node's network program handed no tap over within {seconds:g} s (does it run on this node?)"
@@ -73,7 +73,27 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
         raise NetworkError(f"no tap could be taken over: {error}") from error
     finally:
         listener.close()
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+async def _bound(listener: socket.socket, path: Path) -> None:
+    """Listens at ``path``, once the node's program lets this pod write there. Raises ``OSError``."""
+    for _ in itertools.count():
+        if _is_bound(listener, path):
+            listener.listen(1)
+            return
+        await asyncio.sleep(_PAUSE)
+
+
+def _is_bound(listener: socket.socket, path: Path) -> bool:
+    try:
         path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o666)
+    except PermissionError:
+        return False
+    return True
 
 
 async def _taken(listener: socket.socket) -> FlatTap:

@@ -88,10 +88,12 @@ class Killable(httpx.AsyncBaseTransport):
     writes: int = 0
     dies_after: int | None = None
     is_dead: bool = False
+    asked: list[httpx.Request] = field(default_factory=list)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_dead:
             raise httpx.ConnectError("this process is dead")
+        self.asked.append(request)
         answer = await self.inner.handle_async_request(request)
         if request.method not in {"GET", "HEAD"} and "leases" not in request.url.path:
             self.writes += 1

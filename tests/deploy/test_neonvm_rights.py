@@ -1,0 +1,71 @@
+"""What the programs that run VMs may do in a cluster is what they do in stories that have all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.kube.client import ApiClient, ApiError
+from deploy.kube.informer import Informer
+from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies
+from deploy.neonvm.overlay.node_plan import NodePlace
+from protocol.kubernetes.objects import text
+from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES
+from tests.deploy.test_rights import Right, granted, right
+from tests.fake_clock import FakeClock
+from tests.neonvm.remote.pods_world import DB, world
+
+SPARED = {("networking.k8s.io", "ipaddresses", "get")}
+"""Asked where the creation of a claim was not answered."""
+
+
+async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        way = made.start()
+        await made.create_vm(extraNetwork={"enable": True})
+        await made.until(made.runs_well)
+        first = text(made.status, "podName")
+        made.pods[first].qemu.end_with("its kernel panicked")
+        await made.until(lambda: made.runs_well() and made.status["podName"] != first)
+        await made.move()
+        await made.until(lambda: made.sending)
+        assert made.sending is not None
+        made.sending.has_sent()
+        await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
+        await made.client.delete(VIRTUAL_MACHINES, DB)
+        await made.until(lambda: not made.status and not made.claims)
+        does = {right(each.method, each.url.path, each.url.params) for each in way.asked}
+    may = granted("ClusterRole", "neonvm-controller") | granted("Role", "neonvm-controller")
+    assert sorted(does - may) == []
+    assert sorted(may - does - SPARED) == []
+
+
+async def test_the_network_program_may_do_what_it_does(tmp_path: Path) -> None:
+    used: set[Right] = set()
+    pod = {"metadata": {"namespace": "default", "name": "db-x", "uid": "u1", "labels": {"vm.neon.tech/name": "db"}}}
+    vm = {"metadata": {"name": "db", "uid": "v1"}, "status": {"extraNetIP": "10.100.128.7"}}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        used.add(right(request.method, request.url.path, request.url.params))
+        if request.url.path.endswith("/pods"):
+            assert request.url.params["fieldSelector"] == "spec.nodeName=n1"
+            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": [pod]})
+        if request.url.params.get("watch"):
+            return httpx.Response(410, json={})
+        if request.url.path.endswith("/nodes"):
+            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+        return httpx.Response(200, json=vm if "virtualmachines" in request.url.path else {"metadata": {}})
+
+    transport = httpx.MockTransport(answer)
+    async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+        nodes = Informer(client, NODES, FakeClock())
+        await nodes.refresh()
+        with pytest.raises(ApiError):
+            await nodes._list_and_watch()
+        network = NodeNetwork(
+            NodePlace("n1", "10.0.0.1", 1500), NodeNetworkDependencies(client, nodes, FakeClock(), tmp_path)
+        )
+        await network.serve(["u1", "u2"])
+    assert used == granted("ClusterRole", "neonvm-network")
