@@ -3,6 +3,7 @@
 #   autoscale.flat=ADDRESS/PREFIX   this VM's address on the flat network, on the first interface
 #   autoscale.gateway=ADDRESS       the way out of it, where there is one
 #   autoscale.link=ADDRESS/PREFIX   the private link to the pod, on the second interface, where there is one
+#   autoscale.back=ADDRESS          the way back over it, for those who come from beyond the pod
 #   autoscale.cpu=MILLI             the CPU with which it starts
 #   autoscale.name=NAME             its host name
 #   autoscale.primary=ADDRESS       the database that its own streams from as a standby
@@ -29,6 +30,7 @@ for setting in $settings; do
     autoscale.flat=*) flat=${setting#*=} ;;
     autoscale.gateway=*) gateway=${setting#*=} ;;
     autoscale.link=*) link=${setting#*=} ;;
+    autoscale.back=*) back=${setting#*=} ;;
     autoscale.cpu=*) cpu=${setting#*=} ;;
     autoscale.name=*) busybox hostname "${setting#*=}" ;;
     autoscale.primary=*) primary=${setting#*=} ;;
@@ -41,6 +43,7 @@ if [ -n "$flat" ]; then
     ip link set eth0 up
     [ -z "$gateway" ] || ip route add default via "$gateway"
     [ -z "$link" ] || { ip address add "$link" dev eth1 && ip link set eth1 up; }
+    [ -z "$back" ] || ip route add default via "$back" dev eth1 metric 1000
 else
     for interface in /sys/class/net/eth*; do
         ip link set "${interface##*/}" up

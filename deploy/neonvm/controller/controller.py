@@ -23,7 +23,7 @@ from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import stamped
-from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, annotations_of, child, is_over, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -50,6 +50,7 @@ class _Restarts:
     failures: int = 0
     not_before: Instant = Instant(0.0)
     ran_since: Instant | None = None
+    counted: str = ""  # the pod whose end is among the failures
 
 
 class NeonVmController:
@@ -113,7 +114,7 @@ class NeonVmController:
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
             vm_address=await self._address(vm),
-            restart_due=under_way is None and self._restart_due(vm, guest),
+            restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(each for each in self._pods.of(name_of(vm)) if pod is None or name_of(each) != name_of(pod)),
             under_way=under_way,
@@ -149,14 +150,19 @@ class NeonVmController:
             target_guest=guest.state if guest is not None and runs else None,
         )
 
-    def _restart_due(self, vm: Json, guest: Resizer | None) -> bool:
-        """Notes how long guests run, and whether the pause since the last one's end is over."""
+    def _restart_due(self, vm: Json, pod: Json | None, guest: Resizer | None) -> bool:
+        """Notes how long guests run, and whether the pause since the last one's end is over.
+
+        A pod that ended before its guest was looked at counts as one that did not run at all.
+        """
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
         now = self._deps.clock.now()
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
-        elif restarts.ran_since is not None:
-            restarts.failures = 0 if now - restarts.ran_since >= _STEADY else restarts.failures + 1
+        elif restarts.ran_since is not None or _has_failed(pod, restarts):
+            ran = now - restarts.ran_since if restarts.ran_since is not None else 0.0
+            restarts.failures = 0 if ran >= _STEADY else restarts.failures + 1
+            restarts.counted = text(vm, "status", "podName")
             pause = _RESTART_BACKOFF.delay(restarts.failures, 0.0) if restarts.failures else 0.0
             restarts.not_before = Instant(now + pause)
             restarts.ran_since = None
@@ -241,6 +247,10 @@ class NeonVmController:
         version = text(vm, "metadata", "resourceVersion")
         body: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         await self._deps.client.merge_patch(VIRTUAL_MACHINES, name_of(vm), body)
+
+
+def _has_failed(pod: Json | None, restarts: _Restarts) -> bool:
+    return pod is not None and is_over(pod) and name_of(pod).name != restarts.counted
 
 
 def _finalizers(vm: Json) -> list[object]:

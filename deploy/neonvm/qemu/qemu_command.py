@@ -167,6 +167,8 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
         words.append(f"autoscale.flat={spec.address}/{FLAT_PREFIX}")
     if spec.address and len(spec.network.attachments) > 1:
         words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
+    if spec.address and any(each.startswith("ports:") for each in spec.network.attachments):
+        words.append(f"autoscale.back={LINK_POD}")
     words.append(spec.kernel_arguments)
     return " ".join(word for word in words if word)
 
@@ -222,6 +224,11 @@ def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
 def _escaped(path: str) -> str:
     """A path as an option's value: QEMU reads a doubled comma as one."""
     return path.replace(",", ",,")
+
+
+def in_container(enter: Sequence[str]) -> list[str]:
+    """The same in a container: its end is the end of all that runs in it."""
+    return list(enter)
 
 
 def launcher(enter: Sequence[str]) -> list[str]:

@@ -70,6 +70,7 @@ class QemuGuests:
     sockets: PodSockets
     clock: Clock
     hypervisor: Hypervisor
+    launcher: Callable[[Sequence[str]], list[str]] = launcher
 
     @classmethod
     async def prepare(cls, image: GuestImage, sockets: PodSockets, clock: Clock) -> QemuGuests:
@@ -89,7 +90,9 @@ class QemuGuests:
         return QemuGuest(spec, self)
 
 
-async def proven_accelerator(image: GuestImage) -> Accelerator:
+async def proven_accelerator(
+    image: GuestImage, launcher: Callable[[Sequence[str]], list[str]] = launcher
+) -> Accelerator:
     """The fastest accelerator on which ``image`` boots here. Raises ``GuestError`` where QEMU is missing."""
     trial = BootTrial(Qemu(), image, cache_root() / "accelerators", time.time)
 
@@ -233,7 +236,7 @@ class QemuGuest:
     def _command(self, monitor_fd: int, more: Sequence[str]) -> list[str]:
         spec, made_by = self._spec, self._made_by
         qemu = qemu_command(spec, made_by.image, made_by.accelerator, monitor_fd)
-        return [*launcher(spec.network.enter), *qemu, *more]
+        return [*made_by.launcher(spec.network.enter), *qemu, *more]
 
     def _receiver(self, target: Guest) -> QemuGuest:
         """``target``, where both ends are fit for a move. Raises ``GuestError`` and ``TransferError``."""

@@ -19,6 +19,7 @@ from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
+from deploy.neonvm.qemu.qemu_command import in_container
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
 from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.runner.console import ConsoleCopy
@@ -109,7 +110,7 @@ def _assembled(
     descriptors = () if tap is None else (tap.descriptor,)
     spec = guest_spec(told, folders.images, folders.run, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
     announce = tap.announce if tap is not None else _nothing_to_announce
-    made_by = QemuGuests(image, accelerator, OwnPod(announce), SystemClock(), Qemu(descriptors))
+    made_by = QemuGuests(image, accelerator, OwnPod(announce), SystemClock(), Qemu(descriptors), in_container)
     tls = TlsIdentity(told.pod.name, folders.run)
     named = (accelerator.name, accelerator.reason)
     return PodRunner(QemuGuest(spec, made_by), tls, named, announce, told.receives), tuple(spec.monitors)
@@ -131,7 +132,7 @@ def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
 async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
     if told.spec.get("enableAcceleration") is False:
         return emulation("software emulation: the VM asks for it")
-    return await proven_accelerator(image)
+    return await proven_accelerator(image, in_container)
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -114,6 +114,8 @@ class World:
     doubled: list[list[str]] = field(default_factory=list)
     ways: list[Killable] = field(default_factory=list)
     services: list[asyncio.Task[None]] = field(default_factory=list)
+    refuse_to_start: str = ""
+    began: list[float] = field(default_factory=list)
     _count: int = 0
 
     def __post_init__(self) -> None:
@@ -225,6 +227,7 @@ class World:
         arguments = [str(each) for each in container["args"]]  # type: ignore[attr-defined]
         environment = {text(each, "name"): text(each, "value") for each in items(container, "env")}
         told = parse_arguments(arguments, {**environment, "K8S_POD_NAME": name, "POD_UID": uid_of(pod)})
+        self.began.append(asyncio.get_running_loop().time())
         qemu = FakeQemu(address, lambda to: getattr(self.at(to), "qemu", None), self.note)
         made_by = QemuGuests(IMAGE, Accelerator("tcg", (), "", "a test"), Daemon(), SystemClock(), FakeQemus(qemu))
         tap = 9 if told.address else None
@@ -234,7 +237,7 @@ class World:
         runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), lambda: None, told.receives)
         qemu.is_given = lambda: runner.decisions.is_given
         stop = asyncio.Event()
-        life = asyncio.create_task(runner.run(stop, Seconds(0.05)))
+        life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))
         self.pods[name] = RunningPod(uid_of(pod), qemu, RunnerApi(runner), life, stop)
         status: Json = {"phase": "Running", "podIP": address}
         await self.client.merge_patch(PODS, name_of(pod), {"status": status}, "status")
@@ -281,6 +284,10 @@ class World:
 
     async def vm_annotations(self) -> dict[str, str]:
         return texts(await self.client.get(VIRTUAL_MACHINES, DB), "metadata", "annotations")
+
+
+async def _lived(runner: PodRunner, stop: asyncio.Event, fault: str) -> Ending:
+    return Ending(1, fault) if fault else await runner.run(stop, Seconds(0.05))
 
 
 @asynccontextmanager

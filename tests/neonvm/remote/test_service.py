@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,16 @@ async def test_a_leader_may_die_after_any_write(tmp_path: Path) -> None:
     assert writes > 10
     for dies_after in range(1, writes + 1, 1 if THOROUGH else 8):
         await moved_with_a_death(tmp_path / str(dies_after), dies_after)
+
+
+async def test_a_guest_that_cannot_start_is_tried_again_after_pauses(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        made.refuse_to_start = "no such machine"
+        made.start()
+        await made.create_vm()
+        await made.until(lambda: made.status.get("restartCount", 0) == 1)
+        made.refuse_to_start = ""
+        await made.until(made.runs_well)
+        assert made.status["restartCount"] in {1, 2}
+        waits = [second - first for first, second in pairwise(made.began)]
+        assert max(waits) > 0.9
