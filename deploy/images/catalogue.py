@@ -12,6 +12,9 @@ from typing import Final
 NON_ROOT: Final = "65532:65532"
 """The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
 
+ROOT: Final = "0:0"
+"""The user of what acts on a node's network; its pod takes all but that one right from it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packages:
@@ -114,6 +117,15 @@ _QEMU: Final = Packages(
         *(f"usr/share/qemu/{name}*" for name in ("opensbi", "palcode", "s390", "sgabios", "skiboot", "slof", "vof")),
     ),
 )
+_IPROUTE: Final = Packages(
+    "iproute",
+    ("iproute2",),
+    left_out=(
+        *(f"usr/bin/{name}" for name in ("lnstat", "nstat", "rdma", "routef", "routel", "ss", "ctstat", "rtstat")),
+        *(f"usr/sbin/{name}" for name in ("arpd", "dcb", "devlink", "genl", "rtacct", "rtmon", "tc", "tipc", "vdpa")),
+        *("etc/netconfig", "usr/lib/*/tc/*", "usr/lib/tc/*", "usr/lib/*/sasl2/*", "etc/bpf", "var/*"),
+    ),
+)
 _VM_WHEELS: Final = Wheels("vm-wheels", ("neonvm",))
 _VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "vm_image"))
 
@@ -163,10 +175,10 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "neonvm-network",
             "One node's part of the flat network of VMs",
-            (*_VM_SERVICES, Packages("iproute2", ("iproute2",), left_out=("usr/lib/*/tc/*",))),
+            (*_VM_SERVICES, _IPROUTE),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
-            user="0:0",
+            user=ROOT,
         ),
         Image(
             "neonvm-runner",
