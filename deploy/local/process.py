@@ -22,7 +22,7 @@ from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
-_PATIENCE: Final = 4.0
+_PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 _STEADY: Final = Seconds(30.0)
 _CANNOT_START: Final = 127
@@ -30,13 +30,17 @@ _CANNOT_START: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``."""
+    """What to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``.
+
+    ``patience`` is the time that it is given to end by itself.
+    """
 
     command: Sequence[str]
     log: Path
     enter: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     inherit: Sequence[int] = ()
+    patience: Seconds = _PATIENCE
 
     @property
     def argv(self) -> list[str]:
@@ -59,13 +63,13 @@ async def start(program: Program) -> asyncio.subprocess.Process:
         )
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Ends ``process``; returns when it is gone."""
+async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE) -> None:
+    """Ends ``process``; returns when it is gone. It is killed when it has not ended after ``patience``."""
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(patience):
             await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):
@@ -108,5 +112,5 @@ class ProcessSupervisor:
         try:
             return await process.wait()
         finally:
-            await end(process)
+            await end(process, self._program.patience)
             self.pid = None

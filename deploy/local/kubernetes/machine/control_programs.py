@@ -11,9 +11,12 @@ from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.programs.ensure import Programs
 from deploy.local.kubernetes.programs.versions import ETCD
 from deploy.local.process import Program
+from protocol.units import Seconds
 
 API_SERVER: Final = "kube-apiserver"
 STORE: Final = "etcd"
+_PATIENCE: Final = Seconds(0.5)
+"""What they do in a longer time serves their clients and their store, which end with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +47,4 @@ class ControlPlane:
         return {name: self._program(folder, name, line) for name, line in lines.items()}
 
     def _program(self, folder: Path, name: str, line: Sequence[str]) -> Program:
-        return Program((str(folder / name), *line), self.logs / f"{name}.log", self.enter)
+        return Program((str(folder / name), *line), self.logs / f"{name}.log", self.enter, patience=_PATIENCE)
