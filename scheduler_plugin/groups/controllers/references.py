@@ -36,8 +36,8 @@ class References:
     def __init__(self) -> None:
         self._of_group: dict[tuple[str, ObjectName], tuple[Claimant, Key | None, frozenset[Key]]] = {}
         self._by_object: dict[Key, set[tuple[str, ObjectName]]] = {}
-        self._hpas: dict[Key, set[ObjectName]] = {}
-        self._scaled_by: dict[ObjectName, Key] = {}
+        self._autoscalers: dict[Key, set[Key]] = {}
+        self._written_by: dict[Key, Key] = {}
 
     def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
         """What the group refers to now."""
@@ -75,20 +75,25 @@ class References:
         oldest = min(claimant for claimant, target, _ in claims if target == found[1])
         return "" if oldest == found[0] else str(oldest)
 
-    def note_hpa(self, hpa: ObjectName, scales: Key | None) -> None:
-        """What the HPA scales now; None where it is gone."""
-        before = self._scaled_by.pop(hpa, None)
-        if before is not None:
-            self._hpas[before].discard(hpa)
-            if not self._hpas[before]:
-                del self._hpas[before]
-        if scales is not None:
-            self._scaled_by[hpa] = scales
-            self._hpas.setdefault(scales, set()).add(hpa)
+    def targeting(self, key: Key) -> list[str]:
+        """Kind and name of every group that scales the object, the oldest first."""
+        claims = (self._of_group[each] for each in self._by_object.get(key, ()))
+        return [str(claimant) for claimant in sorted(claimant for claimant, target, _ in claims if target == key)]
 
-    def hpas_at(self, key: Key) -> list[ObjectName]:
-        """Every HPA that scales the object."""
-        return sorted(self._hpas.get(key, ()), key=str)
+    def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
+        """What an HPA or a VPA is about now; None where it is gone."""
+        before = self._written_by.pop(autoscaler, None)
+        if before is not None:
+            self._autoscalers[before].discard(autoscaler)
+            if not self._autoscalers[before]:
+                del self._autoscalers[before]
+        if target is not None:
+            self._written_by[autoscaler] = target
+            self._autoscalers.setdefault(target, set()).add(autoscaler)
+
+    def autoscalers_at(self, key: Key, kind: Resource) -> list[ObjectName]:
+        """Every HPA, or every VPA, that is about the object."""
+        return sorted((name for _, of_kind, name in self._autoscalers.get(key, ()) if of_kind == kind.kind), key=str)
 
 
 def key_of(resource: Resource, name: ObjectName) -> Key:

@@ -11,7 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,7 +46,7 @@ from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decid
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
-from scheduler_plugin.groups.objects.group_status import group_status, refused_status
+from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
 from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
 from scheduler_plugin.groups.objects.writes import Write, difference
 
@@ -60,7 +60,7 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One group as it is: the object, what it asks for, its members, and its read endpoint. ``decision`` is how it
-    scales itself, None where it does not.
+    scales itself, None where it does not; ``rivals`` are who else writes its replicas, and then it does not.
     """
 
     found: Json
@@ -68,13 +68,18 @@ class _Seen:
     members: tuple[Member, ...]
     endpoint: ReadEndpoint
     decision: ScalingDecision | None = None
+    rivals: tuple[str, ...] = ()
 
 
 class VmGroupController(QueuedController):
     """Runs the groups of VMs."""
 
-    def __init__(self, context: GroupsContext, agents: MemberAgents) -> None:
+    def __init__(
+        self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]
+    ) -> None:
+        """``writers`` says who else writes the replicas of a group."""
         super().__init__(context, VM_GROUPS)
+        self._writers = writers
         self._looks = MemberLooks(agents, context.clock)
         self._vms: dict[ObjectName, set[ObjectName]] = {}
         context.cache.listen(VM_GROUPS, self._group_changed)
@@ -102,10 +107,16 @@ class VmGroupController(QueuedController):
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
     async def _scaled(self, seen: _Seen) -> _Seen:
-        """The group once it has scaled itself, where it does; the same group where nothing changes."""
+        """The group once it has scaled itself, where it does; the same group where nothing changes.
+
+        Replicas have one writer: while another has them as its target, the group only says so.
+        """
         group = seen.group
         if group.scaling is None:
             return seen
+        if rivals := tuple(self._writers(group.name)):
+            await self._tell_taken(seen, rivals)
+            return replace(seen, rivals=rivals)
         current = group.spec.replicas
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
         if decision.replicas == current:
@@ -177,7 +188,7 @@ class VmGroupController(QueuedController):
         unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
-        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), self._now())
+        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
         await self._write_status(seen.found, status)
@@ -210,9 +221,15 @@ class VmGroupController(QueuedController):
     async def _do(self, write: Write) -> None:
         self._context.cache.learn(write.resource, await self._context.writer.do(write))
 
-    async def _tell(self, seen: _Seen, reason: str, note: str) -> None:
+    async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
-        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=False))
+        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=is_warning))
+
+    async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
+        """Says once that others write the group's replicas too."""
+        said, known = taken_by(rivals), items(seen.found, "status", "conditions")
+        if not any((text(each, "reason"), text(each, "message")) == (TAKEN, said) for each in known):
+            await self._tell(seen, TAKEN, said, is_warning=True)
 
     def _group_changed(self, change: Change[Json]) -> None:
         """Our own writes of the status are no news."""

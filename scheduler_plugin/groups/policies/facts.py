@@ -17,8 +17,8 @@ class Facts:
     """One group and what is known of its surroundings. ``arrangement`` is None, and ``fault`` says why, where the group
     cannot be read.
 
-    ``rival`` is the older group that scales the same target, ``others`` are HPAs beside the group's own that scale it;
-    both empty where there are none. ``pause`` is how long a scaling is left alone.
+    ``rival`` is the older group that scales the same target, ``others`` says what HPAs and VPAs that are not the
+    group's do to it; both empty where there are none. ``pause`` is how long a scaling is left alone.
     """
 
     group: JsonObject

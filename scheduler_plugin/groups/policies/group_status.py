@@ -10,11 +10,11 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.groups.core.workload import Container, Kept
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.targets import Shape, selector_of
 from scheduler_plugin.groups.policies.facts import Found
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
 
-ABLE: Final = "AbleToScale"
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 WRITABLE: Final = "TargetWritable"

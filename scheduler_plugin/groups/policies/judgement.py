@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Whatever is wrong is said in a condition, and then nothing is scaled: a group that cannot be read, a target that is
-  not there or another group's, an HPA that is another's.
+  not there or another group's, an HPA or a VPA of another that writes the same target.
 - A scaling that was begun is finished before anything new is decided.
 - After a scaling nothing is decided for a pause: no recommendation can have heard of it yet.
 - The same facts give the same judgement; what it wants written is absolute, so that it can be written again.
@@ -18,6 +18,7 @@ from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups.core.workload import Container, Decision
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
 from scheduler_plugin.groups.objects.targets import (
@@ -32,7 +33,6 @@ from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
 from scheduler_plugin.groups.policies.group_status import (
-    ABLE,
     conditions,
     kept_sizes,
     merged_sizes,
@@ -83,9 +83,7 @@ def _looked_at(facts: Facts) -> Found:
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:
-        raise StopError(
-            "ForeignAutoscaler", f"{reference} is scaled by HorizontalPodAutoscaler {', '.join(facts.others)} too"
-        )
+        raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
     kind = TARGET_KINDS[reference.group, reference.kind]
     if kind.shape is Shape.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")

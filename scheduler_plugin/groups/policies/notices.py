@@ -13,8 +13,9 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of,
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.policies.group_status import ABLE, WRITABLE
+from scheduler_plugin.groups.policies.group_status import WRITABLE
 from scheduler_plugin.groups.policies.judgement import Judgement
 
 _LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
