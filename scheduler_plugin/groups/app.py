@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
-from protocol.kubernetes.resources import HVPAS, VM_GROUPS, Resource
+from protocol.kubernetes.resources import HVPAS, PODS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -121,7 +121,7 @@ def assemble(
     """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
     in_force, telemetry = InForce.of(settings), GroupsTelemetry()
     every = every_policy(lambda: in_force.configuration)
-    kinds: tuple[Resource, ...] = (*AROUND, *(policy.kind for policy in every))
+    kinds: tuple[Resource, ...] = (*AROUND, PODS, *(policy.kind for policy in every))
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     program = Program(cache, leadership, telemetry, in_force)

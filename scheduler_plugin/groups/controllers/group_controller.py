@@ -12,28 +12,23 @@ Rules that hold here:
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, version_of
-from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.surroundings import Surroundings
-from scheduler_plugin.groups.controllers.writer import TIMEOUT
+from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies.companions import hpa_changes, hpa_write
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
-from scheduler_plugin.groups.policies.notices import refused, scaled, stopped, without_intent
+from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
-
-PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only say that the cache was behind."""
 
 
 class GroupController(QueuedController):
@@ -43,7 +38,7 @@ class GroupController(QueuedController):
         super().__init__(context, policy.kind)
         self.policy = policy
         self._surroundings = surroundings
-        self._pods = PodResizer(context.writer)
+        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of)
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
@@ -84,7 +79,8 @@ class GroupController(QueuedController):
         if found.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, name_of(found.drop), uid_of(found.drop))
         if facts.target is not None:
-            await self._pods.bring(facts.target, found.sizes)
+            unresized = await self._pods.bring(facts.target, found.sizes)
+            await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
             await self._context.writer.do(found.inbox)
 

@@ -62,6 +62,11 @@ class References:
         found = self._of_group.get((kind, name))
         return None if found is None else found[1]
 
+    def targets_in(self, namespace: str) -> frozenset[Key]:
+        """What the groups of a namespace scale."""
+        targets = (target for _, target, _ in self._of_group.values())
+        return frozenset(each for each in targets if each is not None and each[2].namespace == namespace)
+
     def groups_at(self, key: Key) -> list[tuple[str, ObjectName]]:
         """Kind and name of every group that refers to the object."""
         return sorted(self._by_object.get(key, ()), key=str)

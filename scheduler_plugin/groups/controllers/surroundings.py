@@ -10,16 +10,18 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, labels_of, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.informer import Change
 from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS
+from scheduler_plugin.groups.objects.target_pods import selects
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape
 from scheduler_plugin.groups.objects.vpa import WRITES, sized_by, update_mode
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
@@ -44,6 +46,7 @@ class Surroundings:
         self._cache = cache
         self._look_at = look_at
         self._references = References()
+        self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
         for kind in AROUND:
@@ -57,14 +60,16 @@ class Surroundings:
             return Facts(group, fault=str(error))
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
+        target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
         return Facts(
             group,
             arrangement,
-            target=self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name)),
+            target=target,
             hpa=None if hpa is None else self._cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(name.namespace, hpa.name)),
             vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
             rival=self._references.rival(policy.kind.kind, name),
             others=tuple(self._other_writers(group, arrangement)),
+            killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
             pause=timedelta(seconds=self._interval()),
         )
 
@@ -127,6 +132,12 @@ class Surroundings:
             self._references.note_autoscaler(key_of(kind, change.name), after)
             for key in {before, after} - {None}:
                 self._target_changed(key)
+
+    def _ran_out_of_memory(self, pod: JsonObject) -> None:
+        for key in self._references.targets_in(name_of(pod).namespace):
+            target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
+            if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
+                self._look_at_all(key)
 
     def _target_changed(self, key: Key | None) -> None:
         """Another writes to the object from now on, or writes no more."""

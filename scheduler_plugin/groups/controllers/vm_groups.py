@@ -35,11 +35,11 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.informer import Change
-from scheduler_plugin.groups.controllers.group_controller import PASSING
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
+from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide

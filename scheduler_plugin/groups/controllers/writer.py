@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
@@ -16,6 +17,9 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, Kub
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.lease import MERGE_PATCH, Leadership
 from scheduler_plugin.groups.objects.writes import Write
+
+PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+"""Refusals that only say that the cache was behind."""
 
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"

@@ -19,6 +19,11 @@ ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 WRITABLE: Final = "TargetWritable"
 """False once a write was refused for good; it goes when a scaling has been carried out."""
+RESIZABLE: Final = "PodsResizable"
+"""False while the API refuses the resize of a running pod."""
+
+SIZED: Final = "lastSized"
+"""When sizes were last changed, in the template or of running pods."""
 
 
 def mirror(found: Found) -> Json:
@@ -80,8 +85,13 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> l
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
         *(condition(group, kind, "True", reason, message) for kind, reason, message in arrangement.remarks),
-        *(each for each in items(group, "status", "conditions") if text(each, "type") == WRITABLE),
+        *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
     ]
+
+
+def _kept_conditions(arrangement: Arrangement) -> tuple[str, ...]:
+    """Conditions about writes, which a ruling says nothing of."""
+    return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 
 
 def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:

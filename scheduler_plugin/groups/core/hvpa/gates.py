@@ -21,12 +21,12 @@ def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Decides for one moment. A container that ran out of memory gets more without delay and least change."""
+    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and least change."""
 
     spec: HvpaSpec
     memory: Memory
     now: datetime
-    out_of_memory: bool = False
+    out_of_memory: frozenset[str] = frozenset()
 
     def rules(self, wish: Wish) -> DirectionRules:
         """The rules for the axis and direction of ``wish``."""
@@ -35,7 +35,7 @@ class Gates:
 
     def is_urgent(self, wish: Wish) -> bool:
         """Whether the wish is for the memory that ran out."""
-        return self.out_of_memory and wish.resource == "memory" and wish.grows
+        return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
 
     def rule(self, wish: Wish) -> Rule | None:
         """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None where it may go."""

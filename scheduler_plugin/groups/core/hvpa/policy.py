@@ -26,7 +26,7 @@ def decide(
     if workload.replicas <= 0:
         return Decision(explanation=(SCALED_TO_ZERO,)), memory
     recommendations = _said(recommendations)
-    gates = Gates(spec, memory, now, workload.out_of_memory)
+    gates = Gates(spec, memory, now, frozenset(each.container for each in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is Mode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
