@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, child
-from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    HVPAS,
+    PODS,
+    SERVICE_ACCOUNTS,
+    TORTOISES,
+)
 from protocol.kubernetes.timestamps import timestamp
+from tests.scheduler_plugin.groups.program import test_tortoise
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
 from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
@@ -84,3 +91,22 @@ async def test_kills_of_other_workloads_and_containers_change_nothing() -> None:
         await killed(run, "one", "a-sidecar-without-a-size")
         await run.passes(60)
         assert (await run.size())[1] == {"cpu": "1", "memory": "1Gi"}
+
+
+async def test_for_a_tortoise_it_is_an_emergency_until_five_minutes_have_passed_without_a_kill() -> None:
+    async with test_tortoise.day() as found:
+        await found.needs(16)
+        await found.run.cluster.make(SERVICE_ACCOUNTS, "{metadata: {name: default}}")
+        pod = POD.replace("NAME", "web-1").replace("app: resource-consumer", "app: web")
+        await found.run.cluster.make(PODS, pod.replace("resource-consumer", "app"))
+        before = await found.bounds()
+        await killed(found.run, "web-1", "app")
+        assert (before, await found.bounds()) == ((4, 16), (16, 16))
+        group = await found.run.cluster.get(TORTOISES, "lovely")
+        assert child(group, "status")["tortoisePhase"] == "Emergency"
+        found.run.clock.jump(280)
+        await found.run.passes(15)
+        assert await found.bounds() == (16, 16)
+        await found.run.passes(30)
+        least, most = await found.bounds()
+        assert (4 < least < 16, most) == (True, 16)
