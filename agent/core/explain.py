@@ -64,6 +64,7 @@ class MetricsView:
     mem_stall: float | None
     mem_used: str | None
     mem_total: str | None
+    oom_kills: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         mem_stall=_rounded(rates.mem_stall),
         mem_used=None if sample.mem_used is None else str(sample.mem_used),
         mem_total=None if sample.mem_total is None else str(sample.mem_total),
+        oom_kills=None if sample.oom_kills is None else int(sample.oom_kills),
     )
 
 

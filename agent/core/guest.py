@@ -45,7 +45,7 @@ class GuestSample:
     """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds.
 
     ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been thrown
-    out of it, and moved from and to disks.
+    out of it, and moved from and to disks. ``oom_kills`` are the processes that its kernel has killed since boot.
     """
 
     cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
@@ -62,6 +62,7 @@ class GuestSample:
     refaulted: float | None = None
     read: float | None = None
     written: float | None = None
+    oom_kills: float | None = None
 
     @property
     def mem_used(self) -> Bytes | None:

@@ -49,8 +49,8 @@ class MemberLooks:
     async def loads(self, vms: Iterable[JsonObject]) -> dict[str, float | None]:
         """How many CPUs of each VM are busy, by UID."""
         asked = list(vms)
-        answers = await asyncio.gather(*(self._agents.busy_cores(vm) for vm in asked))
-        return {uid_of(vm): answer for vm, answer in zip(asked, answers, strict=True)}
+        answers = await asyncio.gather(*(self._agents.use(vm) for vm in asked))
+        return {uid_of(vm): answer.cores_busy for vm, answer in zip(asked, answers, strict=True)}
 
     def forget(self, uid: str) -> None:
         """The VM is gone."""

@@ -55,6 +55,7 @@ def test_a_real_page_reads_as_the_oracle_reads_it() -> None:
         * (scalar["node_vmstat_workingset_refault_file"] + scalar["node_vmstat_workingset_refault_anon"]),
         read=1024 * scalar["node_vmstat_pgpgin"],
         written=1024 * scalar["node_vmstat_pgpgout"],
+        oom_kills=scalar["node_vmstat_oom_kill"],
     )
 
 

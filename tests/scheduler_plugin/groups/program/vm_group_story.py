@@ -12,6 +12,7 @@ from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_
 from protocol.names import ANNOTATION_DRAINING
 from scheduler_plugin.groups.app import Program, assemble
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
@@ -25,12 +26,14 @@ class Databases:
 
     said: dict[str, DatabaseState | None] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
+    used: dict[str, GuestUse] = field(default_factory=dict)
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         return self.said.get(name_of(vm).name, STANDBY)
 
-    async def busy_cores(self, vm: JsonObject) -> float | None:
-        return self.busy.get(name_of(vm).name)
+    async def use(self, vm: JsonObject) -> GuestUse:
+        name = name_of(vm).name
+        return replace(self.used.get(name, GuestUse()), cores_busy=self.busy.get(name))
 
 
 class Story:
