@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.examples import EXPLORES, examples
@@ -38,9 +39,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker reports a test that passes once, not that it starts, is set up, is torn down and ends as well.
+
+    The process that hands out the tests spends most of its time on such messages.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable(report: Any) -> Generator[None, Any, Any]:
-    """A worker sends three reports for each test; of one that passes, its words and its log are not sent along."""
+    """Of a test that passes, its keywords and its log are not sent along."""
     data = yield
     if data is not None and getattr(report, "passed", False) and "keywords" in data:
         data |= {"keywords": {}, "sections": []}
