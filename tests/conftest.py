@@ -6,9 +6,7 @@ ones. ``tests/examples.py`` says how many.
 
 import gc
 import logging
-import sys
 from collections.abc import Generator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -28,10 +26,6 @@ settings.load_profile("suite")
 
 # Collected modules and tests live to the end: the garbage collector need not look through them for every 700 objects.
 gc.set_threshold(20_000, 20, 20)
-
-if find_spec("sniffio") is None:
-    # httpx looks for it with every request to an application in the same process; remember that it is not there.
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 def pytest_collection_finish() -> None:
