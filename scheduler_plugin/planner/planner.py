@@ -156,6 +156,9 @@ class Planner:
 
     def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
         ours = [each for each in ledger.migrations.values() if each.is_active and each.is_ours and not each.is_leaving]
+        if not ours:
+            self._needless_since.clear()
+            return
         needless = _needless(ledger, policy, ours)
         self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
         for each in ours:
