@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory, decide
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
+from tests.examples import examples
 from tests.scheduler_plugin.groups.core.replicas.group_story import replica
 
 NOW = 1000.0
@@ -113,7 +114,7 @@ def test_a_moment_of_load_ends_the_wait_for_fewer() -> None:
     assert decided(1.4, 1.4).memory.fewer_since is None
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(20, 120))
 @given(st.floats(0.0, 8.0), st.integers(1, 4))
 def test_a_constant_load_comes_to_rest_and_stays(total: float, current: int) -> None:
     counts, memory, now = [current], ScalingMemory(), NOW
