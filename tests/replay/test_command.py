@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from scripts.autoscale.replay import command
 from scripts.autoscale.replay.command import replay
 from scripts.autoscale.replay.many_values import ManyValues, repeated
+from scripts.autoscale.replay.working_sets import played_scenarios
 
 PNG = b"\x89PNG"
 
@@ -40,7 +40,7 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
 
 
 def test_a_working_set_is_played_and_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "played_scenarios", cache(command.played_scenarios))
+    monkeypatch.setattr("scripts.autoscale.replay.command.played_scenarios", cache(played_scenarios))
     status, out, _ = run("--working-set", "idle-hour")
     assert status == 0
     assert "idle-hour: it gives memory back: the guest has been idle for 5" in out

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from itertools import count
 from typing import Any
 from urllib.parse import urlencode
@@ -80,7 +81,7 @@ class EmbeddedCluster:
 
     async def make(self, resource: Resource, text: str, namespace: str = "default") -> Json:
         """Creates the object of a YAML text."""
-        return decoded(await self.request("POST", resource.path(namespace), yaml.safe_load(text)))
+        return decoded(await self.request("POST", resource.path(namespace), _read(text)))
 
     async def get(self, resource: Resource, name: str, namespace: str = "default") -> Json:
         """One object."""
@@ -174,6 +175,13 @@ class Connection:
         if dies:
             raise ApiUnknownError("killed after the write took effect")
         return answer
+
+
+@cache
+def _read(text: str) -> JsonObject:
+    """The object of a YAML text, read only."""
+    found: Json = yaml.safe_load(text)
+    return found
 
 
 def decoded(answer: bytes) -> Json:
