@@ -11,9 +11,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
@@ -77,12 +78,12 @@ class GroupController(QueuedController):
             await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
-            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, name_of(found.drop), uid_of(found.drop))
+            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
         if facts.target is not None:
             unresized = await self._pods.bring(facts.target, found.sizes)
-            await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
+            group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
-            await self._context.writer.do(found.inbox)
+            await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
         """Writes what is left of the intent, and says so on the group."""

@@ -44,7 +44,7 @@ from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_gro
 from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
-from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
 from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
 from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
@@ -159,7 +159,7 @@ class VmGroupController(QueuedController):
         vms = [
             self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
         ]
-        return [vm for vm in vms if vm is not None and is_of(vm, group)]
+        return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
         """Names of members that VMs of others have."""
@@ -182,8 +182,7 @@ class VmGroupController(QueuedController):
             await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
         await offer(self._context.writer, group, seen.endpoint, plan)
         for gone in plan.delete:
-            name = ObjectName(namespace, gone.member.name)
-            await self._context.writer.delete(VIRTUAL_MACHINES, name, gone.member.uid)
+            await self._delete(namespace, gone.member)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
         unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
@@ -210,8 +209,16 @@ class VmGroupController(QueuedController):
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
         """Sets or removes the mark of a member that is about to leave."""
+        name = ObjectName(namespace, member.name)
         body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
-        await self._do(Write("draining", VIRTUAL_MACHINES, ObjectName(namespace, member.name), body))
+        version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
+        await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
+
+    async def _delete(self, namespace: str, member: Member) -> None:
+        """Deletes the VM of a member that has drained; a VM that has changed since is looked at again first."""
+        found = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
+        if found is not None and uid_of(found) == member.uid:
+            await self._context.writer.delete(VIRTUAL_MACHINES, found)
 
     async def _write_status(self, found: Json, wanted: Json) -> None:
         """Writes what differs."""

@@ -119,7 +119,9 @@ class VmRecommender:
             return
         kept = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
         body: Json = {"metadata": {"annotations": {ANNOTATION_USE_HISTORY: kept}}}
-        written = await self._context.writer.do(Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body))
+        written = await self._context.writer.do(
+            Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body, version=version_of(vpa))
+        )
         await self._write(VERTICAL_AUTOSCALERS, written, vpa_status(said))
 
     async def _write(self, kind: Resource, about: JsonObject, status: Json) -> None:

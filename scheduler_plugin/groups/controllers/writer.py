@@ -1,4 +1,12 @@
-"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here."""
+"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here.
+
+Rules that hold here:
+
+- A process may stop between asking for that time and sending, and wake when another leads. So every patch and every
+  deletion is for the version that was judged, and is refused where anything has been written since.
+- A creation can have no such condition. Its name is fixed by its group and its owner by UID: the second is refused, one
+  that comes after all is looked at like any other object of the group, and without its owner it is collected.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
-from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
@@ -44,9 +51,11 @@ class Writer:
         method, content_type = ("POST", "application/json") if write.creates else ("PATCH", kind)
         return await self._call(write.what, method, write.path, write.guarded_body, content_type)
 
-    async def delete(self, resource: Resource, name: ObjectName, uid: str) -> None:
-        """Deletes the object with this uid; 409 where another has taken its name."""
-        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+    async def delete(self, resource: Resource, found: JsonObject) -> None:
+        """Deletes the object as it was ``found``; 409 where it has changed, or another has taken its name."""
+        name = name_of(found)
+        preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         await self._call("delete", "DELETE", resource.path(name.namespace, name.name), body)
 
     async def tell(self, event: EventRecord) -> None:

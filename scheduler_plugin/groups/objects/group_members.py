@@ -86,6 +86,15 @@ def is_of(vm: JsonObject, group: VmGroup) -> bool:
     return any(text(each, "uid") == group.uid for each in owners)
 
 
+def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
+    """Whether the VM has the primary's name and is not the primary that the status remembers.
+
+    A creation that was sent late made it, after the primary had gone: its database is empty, and nothing may follow it.
+    """
+    is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
+    return is_primary and group.primary_uid not in ("", uid_of(vm))
+
+
 def read_member(
     vm: JsonObject, group: VmGroup, listed: frozenset[str], database: DatabaseState | None, wall: float
 ) -> Member | None:

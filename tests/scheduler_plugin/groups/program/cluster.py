@@ -129,14 +129,18 @@ _moments = count()
 
 @dataclass(slots=True)
 class Connection:
-    """``KubernetesApi``. ``cut_at`` is the number of writes that are let through; ``is_applied`` says whether the last
-    one takes effect before the process dies. Renewals of the Lease do not count.
+    """``KubernetesApi``. ``cut_at`` is the number of writes that are let through, ``cut_on`` is in that at which the
+    process dies as ``METHOD path``; ``is_applied`` says whether the last
+    one takes effect before the process dies. Renewals of the Lease do not count. ``held`` is the write that was not let
+    through: a process that was only stopped (SIGSTOP) sends it when it wakes.
     """
 
     cluster: EmbeddedCluster
     cut_at: int | None = None
+    cut_on: str = ""
     is_applied: bool = False
     is_cut: bool = False
+    held: ApiCall | None = None
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -159,22 +163,38 @@ class Connection:
             raise ApiUnknownError("the process is dead")
         self.asked.append(call)
         writes = call.method != "GET" and "/leases" not in call.path
-        dies = writes and self.cut_at == self.count
+        is_named = bool(self.cut_on) and self.cut_on in f"{call.method} {call.path}"
+        dies = writes and (self.cut_at == self.count or is_named)
         self.count += writes
         if dies:
             self.is_cut = True
             if not self.is_applied:
+                self.held = call
                 raise ApiUnknownError("killed before the write took effect")
         for part, status in self.refuse.items():
             if call.method != "GET" and part in f"{call.method} {call.path}":
                 raise ApiRefusedError(read_refusal(status, b"no", ""))
         query = urlencode(dict(call.query))
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
-        if call.method != "GET":
-            self.applied.append((next(_moments), f"{call.method} {call.path}"))
+        self._note(call)
         if dies:
             raise ApiUnknownError("killed after the write took effect")
         return answer
+
+    async def send_late(self) -> int:
+        """The write at which the process stopped is sent after all; returns 200, or the status of its refusal."""
+        assert self.held is not None
+        call = self.held
+        try:
+            await self.cluster.request(call.method, call.path, call.body, call.content_type)
+        except ApiRefusedError as error:
+            return error.refusal.status
+        self._note(call)
+        return 200
+
+    def _note(self, call: ApiCall) -> None:
+        if call.method != "GET":
+            self.applied.append((next(_moments), f"{call.method} {call.path}"))
 
 
 @cache
