@@ -6,6 +6,7 @@ Rules that hold here:
 - The status with memory and intent is written before the target, for the version of the group that was judged: of two
   that judge the same group one is refused.
 - A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
+- A scaling that was refused for good is rehearsed before its intent is written again.
 - One group is the unit of failure.
 """
 
@@ -28,7 +29,7 @@ from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies.companions import hpa_changes, hpa_write
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
-from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, without_intent
+from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, was_refused, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 
 
@@ -68,6 +69,8 @@ class GroupController(QueuedController):
     async def _carry_out(self, facts: Facts, found: Judgement) -> None:
         for write in found.upkeep:
             await self._do(write)
+        if found.intent is not None and was_refused(facts.group):
+            await self._rehearse(facts, found.intent)
         group = await self._write_status(facts.group, found.status)
         if found.problem is not None:
             await self._tell_stopped(facts, found)
@@ -84,6 +87,20 @@ class GroupController(QueuedController):
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+
+    async def _rehearse(self, facts: Facts, intent: Intent) -> None:
+        """Raises ``ApiRefusedError`` where a scaling would be refused again: then its intent need not be written."""
+        if facts.target is None or facts.arrangement is None:
+            return
+        reference = facts.arrangement.target
+        kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
+        left = progress(intent, workload_of(facts.target, kind))
+        if facts.hpa is not None and (fields := hpa_changes(facts.hpa, intent.hpa)):
+            await writer.rehearse(hpa_write(facts.hpa, fields))
+        if left.containers:
+            await writer.rehearse(resize(facts.target, kind, left.containers))
+        if left.replicas is not None:
+            await writer.rehearse(scale(facts.target, kind, left.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
         """Writes what is left of the intent, and says so on the group."""

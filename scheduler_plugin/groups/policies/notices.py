@@ -66,6 +66,11 @@ def refused(group: JsonObject, why: str, wall: float) -> Json:
     return stamped({**status, "conditions": [*others, said]}, timestamp(wall))
 
 
+def was_refused(group: JsonObject) -> bool:
+    """Whether the last scaling of the group was refused for good."""
+    return any(text(each, "type") == WRITABLE for each in items(group, "status", "conditions"))
+
+
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status with what was refused of its pods' sizes; ``why`` is empty where nothing was."""
     status = child(group, "status")

@@ -141,6 +141,7 @@ class Connection:
     is_applied: bool = False
     is_cut: bool = False
     held: ApiCall | None = None
+    no_dry_run: str = ""
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -162,7 +163,7 @@ class Connection:
         if self.is_cut:
             raise ApiUnknownError("the process is dead")
         self.asked.append(call)
-        writes = call.method != "GET" and "/leases" not in call.path
+        writes = call.method != "GET" and "/leases" not in call.path and not call.query.get("dryRun")
         is_named = bool(self.cut_on) and self.cut_on in f"{call.method} {call.path}"
         dies = writes and (self.cut_at == self.count or is_named)
         self.count += writes
@@ -174,9 +175,12 @@ class Connection:
         for part, status in self.refuse.items():
             if call.method != "GET" and part in f"{call.method} {call.path}":
                 raise ApiRefusedError(read_refusal(status, b"no", ""))
+        if self.no_dry_run and call.query.get("dryRun"):
+            raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))
         query = urlencode(dict(call.query))
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
-        self._note(call)
+        if not call.query.get("dryRun"):
+            self._note(call)
         if dies:
             raise ApiUnknownError("killed after the write took effect")
         return answer
