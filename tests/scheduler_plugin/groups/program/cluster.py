@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from itertools import count
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import yaml
@@ -22,9 +23,11 @@ from starlette.requests import Request
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import ApiError as ServerError
 from deploy.local.apiserver.registry.watching import Watch
+from deploy.local.apiserver.resources.definitions import CRD_KEY
 from deploy.local.apiserver.routes.requests import target_of, watch_options
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
+from deploy.local.apiserver.storage.history import Stored
 from deploy.local.cluster.content import definitions
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
@@ -32,6 +35,9 @@ from protocol.kubernetes.refusals import read_refusal
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from tests.fake_clock import FakeClock
+
+_DEFINED: Final[list[Stored]] = []
+"""The definitions of a local cluster as a server stores them, in this order."""
 
 TOKEN = "the-admin-of-this-test"
 MERGE = "application/merge-patch+json"
@@ -41,9 +47,9 @@ class EmbeddedCluster:
     """One API server with the kinds of a local cluster; ``ways`` are all connections to it that were made."""
 
     def __init__(self, clock: FakeClock) -> None:
-        uids = count(1)
+        self._uids = count(1)
         environment = Environment(
-            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(uids)}", lambda text: text[0]
+            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(self._uids)}", lambda text: text[0]
         )
         self.server = build(None, admin_tokens(TOKEN), environment, ApiServerSettings())
         self._routes = ResourceRoutes(
@@ -52,9 +58,15 @@ class EmbeddedCluster:
         self.connections: list[Connection] = []
 
     async def prepare(self) -> None:
-        """Defines the custom kinds."""
-        for definition in definitions():
-            await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
+        """Defines the custom kinds. The first cluster checks them; the others store what it made of them."""
+        store = self.server.api.store
+        for each in _DEFINED:
+            store.create(each.key, each.body)
+            next(self._uids)
+        if not _DEFINED:
+            for definition in definitions():
+                await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
+            _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
 
     async def request(
         self, method: str, path: str, body: JsonObject | None = None, content_type: str = "", query: str = ""
