@@ -108,6 +108,27 @@ NO_RATES: Final = Rates()
 """Nothing is known of an interval."""
 
 
+@dataclass(frozen=True, slots=True)
+class CpuCount:
+    """CPU seconds that the guest was seen to use, stolen ones included, within ``seen`` seconds; both only rise.
+
+    Who looks now and then gets an exact mean from the difference of two counts, where rates are only of a moment.
+    """
+
+    used: float = 0.0
+    seen: float = 0.0
+
+    def plus(self, interval: Rates) -> CpuCount:
+        """With one more interval; one in which the CPU was not seen counts for nothing."""
+        if interval.busy is None:
+            return self
+        return CpuCount(self.used + interval.busy * interval.span, self.seen + interval.span)
+
+
+NO_COUNT: Final = CpuCount()
+"""What an agent has counted when it begins."""
+
+
 def rates(before: Seen | None, now: Seen) -> Rates:
     """What happened between two samples; everything None where they cannot be compared."""
     if before is None or not SHORTEST <= now.at - before.at <= LONGEST or _rebooted(before.sample, now.sample):
