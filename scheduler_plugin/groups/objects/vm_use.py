@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of, whole
-from protocol.names import LABEL_GROUP, LABEL_ROLE
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, whole
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
-from scheduler_plugin.groups.core.replicas.members import Role
+from scheduler_plugin.groups.core.replicas.members import Role, role_of
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     ReplicaBounds,
@@ -24,16 +23,19 @@ from scheduler_plugin.groups.core.workload import (
 )
 from scheduler_plugin.groups.objects.amounts import write_amounts
 from scheduler_plugin.groups.objects.hpa import least_replicas
+from scheduler_plugin.groups.objects.ownership import is_owned_by
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
-    """The VMs that ``target`` consists of: itself, or the replicas of a group of VMs."""
+    """The VMs that ``target`` consists of: itself, or the replicas that a group of VMs owns."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    namespace, name = name_of(target).namespace, name_of(target).name
-    wanted = {LABEL_GROUP: name, LABEL_ROLE: Role.REPLICA.value}
-    found = (each for each in vms if name_of(each).namespace == namespace)
-    return [each for each in found if wanted.items() <= labels_of(each).items()]
+    return [each for each in vms if is_owned_by(each, target) and _is_replica(target, each)]
+
+
+def _is_replica(group: JsonObject, vm: JsonObject) -> bool:
+    role = role_of(name_of(group).name, name_of(vm).name)
+    return role is not None and role[0] is Role.REPLICA
 
 
 @dataclass(frozen=True, slots=True)
