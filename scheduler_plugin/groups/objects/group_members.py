@@ -62,14 +62,13 @@ def member_labels(group: VmGroup, role: Role) -> Json:
 
 
 def owner_reference(group: VmGroup) -> Json:
-    """The reference that makes the group the owner of an object: it is deleted with the group."""
+    """The reference that makes the group the owner of an object, as ``ownership.owner_reference``."""
     return {
         "apiVersion": VM_GROUPS.api_version,
         "kind": VM_GROUPS.kind,
         "name": group.name.name,
         "uid": group.uid,
         "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 
