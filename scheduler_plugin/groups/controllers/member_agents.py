@@ -14,6 +14,7 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.units import Bytes, QuantityError, Seconds
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 
@@ -34,6 +35,9 @@ class MemberAgents(Protocol):
     async def use(self, vm: JsonObject) -> GuestUse:
         """What the VM has used lately; nothing of it where the agent cannot be asked."""
 
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """What the agent has counted of the VM's CPU since it began."""
+
 
 class _Database(msgspec.Struct, frozen=True, rename="camel"):
     standby: bool
@@ -48,6 +52,8 @@ class _Metrics(msgspec.Struct, frozen=True):
     mem_used: str | None = None
     mem_total: str | None = None
     oom_kills: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    cpu_seconds: NotNegative | None = None
+    seen_seconds: NotNegative | None = None
 
 
 class _Explanation(msgspec.Struct, frozen=True):
@@ -71,6 +77,14 @@ class HttpMemberAgents:
         found = await self._ask(vm, "/explain", _Explanation)
         said = (None if found is None else found.metrics) or _Metrics()
         return GuestUse(said.cores_busy, _bytes(said.mem_used), _bytes(said.mem_total), said.oom_kills)
+
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """See ``MemberAgents``."""
+        found = await self._ask(vm, "/explain", _Explanation)
+        metrics = None if found is None else found.metrics
+        if metrics is None or metrics.cpu_seconds is None or metrics.seen_seconds is None:
+            return None
+        return CpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
 
     async def _ask(self, vm: JsonObject, path: str, kind: type[T]) -> T | None:
         address = text(vm, "status", "podIP")

@@ -5,6 +5,8 @@ Rules that hold here:
 - Only the holder of the Lease acts. Everything that was begun is in the objects (names, marks, the slice), so a
   successor goes on from there, and nothing is made or deleted twice.
 - The order of a step is that of ``GroupPlan``: a replica is marked before the endpoint drops it, and deleted after.
+- That the group scales itself is remembered before it does: a process that dies in between delays it, and no successor
+  scales twice within the delays.
 - A new member that is refused, by a quota or an admission hook, holds up no other step; the condition says it.
 - One group is the unit of failure.
 """
@@ -41,8 +43,8 @@ from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedCont
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
 from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
-from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
-from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
+from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
+from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
 from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
@@ -121,17 +123,19 @@ class VmGroupController(QueuedController):
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
         if decision.replicas == current:
             return replace(seen, decision=decision)
+        remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
+        found = await self._write_status(seen.found, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(seen.found))
+        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(found))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
-        found = await read_object(self._context.writer.api, VM_GROUPS, group.name)
-        if found is not None:
-            self._context.cache.learn(VM_GROUPS, found)
+        again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
+        if again is not None:
+            self._context.cache.learn(VM_GROUPS, again)
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
-        return replace(seen, found=found or seen.found, group=scaled, decision=decision)
+        return replace(seen, found=again or seen.found, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
@@ -146,14 +150,22 @@ class VmGroupController(QueuedController):
             for vm in vms
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
-        states = await self._looks.look(asked)
+        looks = await self._looks.look(asked)
         wall = self._context.clock.wall()
-        members = [read_member(vm, group, listed, states.get(uid_of(vm)), wall) for vm in vms]
+        members = [read_member(vm, group, listed, looks.get(uid_of(vm), UNASKED), wall) for vm in vms]
         present = [each for each in members if each is not None]
         if group.scaling is not None:
-            loads = await self._looks.loads(vm for vm, _ in asked)
-            present = [replace(each, busy_cores=loads.get(each.uid)) for each in present]
+            present = await self._loaded(present, vms, group.scaling)
         return _Seen(found, group, tuple(present), endpoint)
+
+    async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: Scaling) -> list[Member]:
+        """The members with the loads of the replicas that serve; that of booting and copying is none."""
+        serving = {each.uid for each in replicas_of(members) if each.available}
+        for each in members:
+            if each.uid not in serving:
+                self._looks.forget_load(each.uid)
+        loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
+        return [replace(each, busy_cores=loads.get(each.uid)) for each in members]
 
     def _own(self, group: VmGroup) -> list[Json]:
         vms = [
@@ -220,13 +232,18 @@ class VmGroupController(QueuedController):
         if found is not None and uid_of(found) == member.uid:
             await self._context.writer.delete(VIRTUAL_MACHINES, found)
 
-    async def _write_status(self, found: Json, wanted: Json) -> None:
-        """Writes what differs."""
-        if changed := difference(child(found, "status"), wanted):
-            await self._do(Write("status", VM_GROUPS, name_of(found), {"status": changed}, "status", version_of(found)))
+    async def _write_status(self, found: Json, wanted: Json) -> Json:
+        """Writes what differs; the group as it is then."""
+        changed = difference(child(found, "status"), wanted)
+        if not changed:
+            return found
+        body: Json = {"status": changed}
+        return await self._do(Write("status", VM_GROUPS, name_of(found), body, "status", version_of(found)))
 
-    async def _do(self, write: Write) -> None:
-        self._context.cache.learn(write.resource, await self._context.writer.do(write))
+    async def _do(self, write: Write) -> Json:
+        written = dict(await self._context.writer.do(write))
+        self._context.cache.learn(write.resource, written)
+        return written
 
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)

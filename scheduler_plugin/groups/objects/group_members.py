@@ -26,7 +26,7 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member, Role, role_of
+from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -95,7 +95,7 @@ def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
 
 
 def read_member(
-    vm: JsonObject, group: VmGroup, listed: frozenset[str], database: DatabaseState | None, wall: float
+    vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseLook, wall: float
 ) -> Member | None:
     """The member that ``vm`` is; None where its name is not a member's.
 
@@ -120,7 +120,8 @@ def read_member(
         leaving=is_leaving(vm),
         draining=_draining(vm, wall),
         listed=uid_of(vm) in listed,
-        database=database,
+        database=look.state,
+        silent=look.silent,
     )
 
 

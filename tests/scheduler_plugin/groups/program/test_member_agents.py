@@ -8,6 +8,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 
@@ -31,6 +32,19 @@ async def test_an_agent_says_how_its_database_is_and_how_busy_its_vm() -> None:
     assert said == GuestUse(1.25, Bytes(2**30), Bytes(2**31), 3)
     assert await agents(b'{"vm": "db", "metrics": {"cores_busy": 1.25, "mem_used": "much"}}').use(VM) == GuestUse(1.25)
     assert await agents(b'{"vm": "db", "metrics": null}').use(VM) == GuestUse()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "count"),
+    [
+        (b'{"cpu_seconds": 12.5, "seen_seconds": 60}', CpuCount(Seconds(12.5), Seconds(60.0))),
+        (b'{"cpu_seconds": 12.5}', None),
+        (b'{"cpu_seconds": -1, "seen_seconds": 60}', None),
+        (b"null", None),
+    ],
+)
+async def test_an_agent_says_what_it_has_counted(metrics: bytes, count: CpuCount | None) -> None:
+    assert await agents(b'{"metrics": %s}' % metrics).cpu_count(VM) == count
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.scheduler_plugin.groups.program.test_vm_recommender import OF_GROUP
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import HPA, able, changed, owned
 from tests.scheduler_plugin.groups.program.vm_group_story import Story, story
 
-SCALING = {"minReplicas": 1, "maxReplicas": 3, "scaleUpDelay": "2s"}
+SCALING = {"minReplicas": 1, "maxReplicas": 3, "window": "10s", "scaleUpDelay": "2s"}
 OF_THE_GROUP = "apiVersion: autoscaling.neon.tech/v1alpha1, kind: VirtualMachineGroup, name: shop"
 TORTOISE = f"""
 metadata: {{name: readers}}
@@ -93,11 +93,11 @@ async def test_a_group_that_scales_itself_rests_while_another_has_it_as_its_targ
         if group_first:
             await run.cluster.make(kind, manifest)
         await run.start()
-        await run.pass_time(9)
+        await run.pass_time(16)
         assert (await said(run), await replicas(run)) == (("False", "TargetTaken"), 1)
         await run.stop()
         await run.start()
-        await run.pass_time(9)
+        await run.pass_time(16)
         assert (await said(run), await replicas(run)) == (("False", "TargetTaken"), 1)
         await run.cluster.delete(kind, "readers")
         await run.pass_time(15)
@@ -113,7 +113,7 @@ async def test_both_sides_say_so_while_they_run(kind: Resource, manifest: str) -
         await run.pass_time(3)
         assert await said(run) == ("", "")
         await run.cluster.patch(VM_GROUPS, "shop", {"spec": {"scaling": SCALING}})
-        await run.pass_time(9)
+        await run.pass_time(16)
         theirs = condition_of(await run.cluster.get(kind, "readers"), "AbleToScale")
         assert theirs == ("False", "TargetTaken", "VirtualMachineGroup shop scales itself (spec.scaling)")
         assert (await said(run), await replicas(run)) == (("False", "TargetTaken"), 1)

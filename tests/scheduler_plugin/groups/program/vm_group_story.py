@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
+from protocol.units import Seconds
 from scheduler_plugin.groups.app import Program, assemble
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
@@ -24,9 +26,11 @@ from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCl
 class Databases:
     """``MemberAgents``: every replica streams, except where ``said`` says something else by its name."""
 
+    clock: FakeClock
     said: dict[str, DatabaseState | None] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
     used: dict[str, GuestUse] = field(default_factory=dict)
+    counted: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         return self.said.get(name_of(vm).name, STANDBY)
@@ -35,6 +39,15 @@ class Databases:
         name = name_of(vm).name
         return replace(self.used.get(name, GuestUse()), cores_busy=self.busy.get(name))
 
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """Says how busy it has been since the last look, as if ``busy`` had held since then."""
+        name, now = name_of(vm).name, float(self.clock.now())
+        if name not in self.busy:
+            return None
+        before, used = self.counted.get(name, (now, 0.0))
+        self.counted[name] = now, used + (now - before) * self.busy[name]
+        return CpuCount(Seconds(self.counted[name][1]), Seconds(now))
+
 
 class Story:
     """One group in one cluster."""
@@ -42,7 +55,7 @@ class Story:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.cluster = EmbeddedCluster(self.clock)
-        self.databases = Databases()
+        self.databases = Databases(self.clock)
         self.boots = True
         self._booted = 0
         self._tasks: list[asyncio.Task[None]] = []
