@@ -49,7 +49,7 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
         pass
     found = run.figures(1.25)
     assert (found.hours, found.asked, found.migrations_per_hour, found.cpu_seconds) == (0.0, 0, 0.0, 1.2)
-    assert [len(curve) for curve in run.curves.values()] == [0] * 9
+    assert [len(curve) for curve in run.curves.values()] == [0] * 10
 
 
 @pytest.mark.parametrize(("order", "times"), [("random", 30), (NO_MIGRATION, 1)])
