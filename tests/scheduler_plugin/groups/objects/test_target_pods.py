@@ -35,6 +35,10 @@ def test_expressions_select_as_in_kubernetes(expression: Json, is_selected: bool
     assert not selects({"matchLabels": {"app": "api"}, "matchExpressions": [expression]}, LABELS)
 
 
+def test_an_empty_selector_selects_nothing() -> None:
+    assert not selects({}, LABELS)
+
+
 def test_a_kill_is_told_by_the_state_that_ended_and_by_the_last_one() -> None:
     at = 1_767_268_800.0
     statuses = [
