@@ -14,7 +14,7 @@ Key = tuple[str, str, ObjectName]
 
 @dataclass(frozen=True, order=True, slots=True)
 class Claimant:
-    """A group, ordered by age: of two that scale one target the older one does."""
+    """A group that scales a target, ordered by age."""
 
     created: str
     kind: str
@@ -71,19 +71,20 @@ class References:
         """Kind and name of every group that refers to the object."""
         return sorted(self._by_object.get(key, ()), key=str)
 
-    def rival(self, kind: str, name: ObjectName) -> str:
-        """The oldest other group that scales the same target, where it is older than this one; else empty."""
+    def rivals(self, kind: str, name: ObjectName) -> list[str]:
+        """Kind and name of every other group that scales the same target, the oldest first."""
         found = self._of_group.get((kind, name))
         if found is None or found[1] is None:
-            return ""
-        claims = [self._of_group[each] for each in self._by_object[found[1]]]
-        oldest = min(claimant for claimant, target, _ in claims if target == found[1])
-        return "" if oldest == found[0] else str(oldest)
+            return []
+        return [str(each) for each in self._claimants(found[1]) if each != found[0]]
 
     def targeting(self, key: Key) -> list[str]:
         """Kind and name of every group that scales the object, the oldest first."""
+        return [str(each) for each in self._claimants(key)]
+
+    def _claimants(self, key: Key) -> list[Claimant]:
         claims = (self._of_group[each] for each in self._by_object.get(key, ()))
-        return [str(claimant) for claimant in sorted(claimant for claimant, target, _ in claims if target == key)]
+        return sorted(claimant for claimant, target, _ in claims if target == key)
 
     def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
         """What an HPA or a VPA is about now; None where it is gone."""

@@ -67,7 +67,7 @@ class Surroundings:
             target=target,
             hpa=None if hpa is None else self._cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(name.namespace, hpa.name)),
             vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
-            rival=self._references.rival(policy.kind.kind, name),
+            rivals=tuple(self._references.rivals(policy.kind.kind, name)),
             others=tuple(self._other_writers(group, arrangement)),
             killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
             pause=timedelta(seconds=self._interval()),

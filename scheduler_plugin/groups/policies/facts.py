@@ -18,7 +18,7 @@ class Facts:
     """One group and what is known of its surroundings. ``arrangement`` is None, and ``fault`` says why, where the group
     cannot be read.
 
-    ``rival`` is the older group that scales the same target, ``others`` says what HPAs and VPAs that are not the
+    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty where there are none. ``killed`` are containers that ran out of memory, as far as their
     pods still tell. ``pause`` is how long a scaling is left alone.
     """
@@ -29,7 +29,7 @@ class Facts:
     target: JsonObject | None = None
     hpa: JsonObject | None = None
     vpa: JsonObject | None = None
-    rival: str = ""
+    rivals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     killed: tuple[Killed, ...] = ()
     pause: timedelta = timedelta(0)

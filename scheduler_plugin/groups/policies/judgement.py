@@ -81,8 +81,8 @@ def _looked_at(facts: Facts) -> Found:
         raise StopError("TargetMissing", f"{reference} is not there")
     if is_leaving(facts.target):
         raise StopError("TargetLeaving", f"{reference} is being deleted")
-    if facts.rival:
-        raise StopError("TargetTaken", f"{reference} is scaled by {facts.rival}, which is older")
+    if facts.rivals:
+        raise StopError("TargetTaken", f"{reference} is the target of {' and '.join(facts.rivals)} too")
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:

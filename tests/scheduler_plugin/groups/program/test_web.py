@@ -93,7 +93,7 @@ async def test_metrics_count_groups_scalings_and_what_stopped_them() -> None:
                 "autoscale_groups_ready 1.0",
                 'autoscale_groups_count{kind="Hvpa"} 2.0',
                 'autoscale_groups_count{kind="Tortoise"} 0.0',
-                'autoscale_groups_stopped{kind="Hvpa",reason="TargetTaken"} 1.0',
+                'autoscale_groups_stopped{kind="Hvpa",reason="TargetTaken"} 2.0',
                 'autoscale_groups_scalings_total{axis="horizontal",direction="up",kind="Hvpa"} 1.0',
                 'autoscale_groups_scalings_total{axis="vertical",direction="up",kind="Hvpa"} 1.0',
                 'autoscale_groups_writes_total{outcome="done",what="replicas"} 1.0',

@@ -69,20 +69,23 @@ async def test_a_target_that_is_deleted_is_said_and_nothing_more_is_done() -> No
         assert [reason for reason, _ in await run.events()] == ["TargetMissing"]
 
 
-async def test_of_two_groups_with_one_target_the_older_scales_and_the_younger_says_so() -> None:
+async def test_of_two_groups_with_one_target_neither_scales_until_one_is_gone() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
-        await run.clock.advance(5)
-        await run.cluster.make(HVPAS, named(INTERVALS, "another"))
         await run.start()
-        taken = ("False", "TargetTaken", "Deployment resource-consumer is scaled by Hvpa hvpa-sample, which is older")
         assert (await able(run))[0] == "True"
-        assert await able(run, "another") == taken
+        await run.cluster.make(HVPAS, named(INTERVALS, "another"))
+        await run.recommend("hvpa-sample", 5)
+        await run.passes(60)
+        said = "Deployment resource-consumer is the target of Hvpa {} too"
+        assert await able(run) == ("False", "TargetTaken", said.format("another"))
+        assert await able(run, "another") == ("False", "TargetTaken", said.format("hvpa-sample"))
+        assert (await run.size())[0] == 1
         assert [name_of(each).name for each in await run.cluster.every(HORIZONTAL_AUTOSCALERS)] == ["hvpa-sample"]
-        await run.cluster.delete(HVPAS, "hvpa-sample")
+        await run.cluster.delete(HVPAS, "another")
         await run.passes(0)
-        assert (await able(run, "another"))[0] == "True"
+        assert (await able(run))[0] == "True"
 
 
 async def test_an_hpa_that_belongs_to_another_is_left_alone_and_nothing_is_scaled() -> None:
