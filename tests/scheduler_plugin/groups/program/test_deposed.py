@@ -21,12 +21,12 @@ from protocol.kubernetes.resources import (
 from protocol.names import ANNOTATION_FLOOR
 from tests.scheduler_plugin.groups.program import test_tortoise
 from tests.scheduler_plugin.groups.program.cluster import condition_of
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_in_place import VM
 from tests.scheduler_plugin.groups.program.test_killed import STEPS, SUCCESSION, settled, short
 from tests.scheduler_plugin.groups.program.test_vm_groups import succeeded
-from tests.scheduler_plugin.groups.program.vm_group_story import Story, story, with_sessions
+from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions
 
 CONFLICT, GONE = 409, 404
 
@@ -40,7 +40,7 @@ async def specs(run: World | Story) -> list[Json]:
 
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=[each.replace("/", " ") for each in STEPS])
 async def test_of_a_scaling_each_write_that_comes_late_is_refused(step: int) -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         before, stopped = len(run.cluster.writes()), run.cluster.connections[0]
         stopped.cut_at = stopped.count + step
@@ -62,7 +62,7 @@ async def test_of_a_scaling_each_write_that_comes_late_is_refused(step: int) -> 
 
 @pytest.mark.parametrize("step", [0, 1])
 async def test_an_hpa_or_a_vpa_that_is_made_late_is_refused_while_there_is_one(step: int) -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
         stopped = run.cluster.connection()
@@ -100,7 +100,7 @@ async def test_an_hpa_that_nobody_wants_any_more_goes_again_where_it_was_made_la
 
 
 async def test_a_floor_of_a_vm_that_is_written_late_is_refused() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await run.cluster.make(VIRTUAL_MACHINES, VM.replace("use: 1", "use: 4"))
         stopped = run.cluster.connection()
         stopped.cut_at = 0
@@ -118,7 +118,7 @@ async def test_a_floor_of_a_vm_that_is_written_late_is_refused() -> None:
 
 async def test_of_a_group_of_vms_no_write_that_comes_late_changes_anything_that_lasts() -> None:
     """Each process stops at its second write and is succeeded; in the end all of them wake at once."""
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         await run.create(replicas=1)
         await succeeded(run, is_applied=False, seconds=32)
         await run.scale(2)
@@ -139,7 +139,7 @@ async def test_of_a_group_of_vms_no_write_that_comes_late_changes_anything_that_
 
 
 async def test_a_replica_that_was_taken_back_meanwhile_is_not_deleted_late() -> None:
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         await run.create(replicas=2)
         stopped = run.cluster.connection()
         stopped.cut_on = "DELETE"
@@ -159,7 +159,7 @@ async def test_a_replica_that_was_taken_back_meanwhile_is_not_deleted_late() -> 
 
 
 async def test_a_primary_that_is_made_late_after_the_first_was_lost_is_followed_by_no_replica() -> None:
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         stopped = run.cluster.connection()
         stopped.cut_at = 0
         await run.create(replicas=1)

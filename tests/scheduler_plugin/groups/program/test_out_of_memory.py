@@ -12,7 +12,7 @@ from protocol.kubernetes.resources import (
 )
 from protocol.kubernetes.timestamps import timestamp
 from tests.scheduler_plugin.groups.program import test_tortoise
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_in_place import HVPA, POD, requests
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
 
@@ -55,7 +55,7 @@ async def test_memory_grows_at_once_and_by_any_amount_while_cpu_keeps_its_delay(
 
 
 async def test_a_kill_is_answered_once_and_a_restart_does_not_answer_it_again() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await begun(run)
         await run.recommend("sizes", cpu="1", memory="1100Mi")
         await killed(run)

@@ -9,7 +9,7 @@ from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIR
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST
 from tests.scheduler_plugin.groups.program.cluster import Connection, condition_of, decoded
-from tests.scheduler_plugin.groups.program.vm_group_story import Story, story, with_sessions
+from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions
 
 
 async def test_a_group_becomes_a_primary_replicas_and_an_endpoint_that_lists_them() -> None:
@@ -141,7 +141,7 @@ async def succeeded(run: Story, *, is_applied: bool, seconds: int) -> int:
 
 @pytest.mark.parametrize("is_applied", [False, True])
 async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled_or_lost(is_applied: bool) -> None:
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         await run.create()
         processes = await succeeded(run, is_applied=is_applied, seconds=50)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
@@ -196,7 +196,7 @@ async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_gro
 
 @pytest.mark.parametrize("write", range(4))
 async def test_killed_at_any_write_of_a_scaling_its_successor_neither_repeats_nor_forgets_it(write: int) -> None:
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         delays = {"window": "10s", "scaleUpDelay": "30s", "scaleDownDelay": "20s"}
         await run.create(replicas=1, scaling={"minReplicas": 1, "maxReplicas": 3, **delays})
         way = run.cluster.connection()

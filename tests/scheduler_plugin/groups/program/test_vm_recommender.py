@@ -19,12 +19,13 @@ from protocol.kubernetes.resources import (
 from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Bytes
 from scheduler_plugin.groups.objects.vm_use import GuestUse
-from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
+from scheduler_plugin.groups.settings import GroupsSettings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
+from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
 from tests.scheduler_plugin.groups.program.test_in_place import VM
 from tests.scheduler_plugin.groups.program.vm_group_story import Story, story
 
-AGENTS = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0), recommender="agents")
+AGENTS = GroupsSettings(lease=UNFOLLOWED.lease, recommender="agents")
 
 GIB = 2**30
 

@@ -14,7 +14,7 @@ from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.web import probes_app
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed, named
 from tests.scheduler_plugin.groups.program.vm_group_story import story
@@ -47,7 +47,7 @@ async def test_it_is_healthy_at_once_and_ready_once_the_cluster_is_read() -> Non
 
 
 async def test_it_says_whether_it_leads() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await run.start()
         async with asked(run) as client:
             assert (await client.get("/readyz")).text == "ok, leading\n"

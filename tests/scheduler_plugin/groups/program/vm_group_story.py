@@ -20,6 +20,10 @@ from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
+from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
+
+FOLLOWED_SOON = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+"""Where one process follows another within seconds."""
 
 
 @dataclass
@@ -52,8 +56,9 @@ class Databases:
 class Story:
     """One group in one cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: GroupsSettings) -> None:
         self.clock = FakeClock()
+        self._settings = settings
         self.cluster = EmbeddedCluster(self.clock)
         self.databases = Databases(self.clock)
         self.boots = True
@@ -62,7 +67,7 @@ class Story:
 
     async def start(self, way: Connection | None = None, settings: GroupsSettings | None = None) -> Program:
         """One more process of the program."""
-        settings = settings or GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+        settings = settings or self._settings
         way = way or self.cluster.connection()
         identity = f"process-{len(self._tasks)}"
         program = assemble(way, self.clock, settings, identity, self.databases)
@@ -130,9 +135,9 @@ def with_sessions(count: int, oldest: float | None = None) -> DatabaseState:
 
 
 @asynccontextmanager
-async def story() -> AsyncIterator[Story]:
+async def story(settings: GroupsSettings = UNFOLLOWED) -> AsyncIterator[Story]:
     """A cluster without a group, and without the program."""
-    found = Story()
+    found = Story(settings)
     await found.cluster.prepare()
     try:
         yield found
