@@ -6,12 +6,11 @@ ones. ``tests/examples.py`` says how many.
 
 import gc
 import logging
-import sys
 from collections.abc import Generator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.examples import EXPLORES, examples
@@ -20,7 +19,7 @@ settings.register_profile(
     "suite",
     deadline=None,
     derandomize=not EXPLORES,
-    max_examples=examples(25, 100),
+    max_examples=examples(15, 100),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
@@ -28,19 +27,28 @@ settings.load_profile("suite")
 # Collected modules and tests live to the end: the garbage collector need not look through them for every 700 objects.
 gc.set_threshold(20_000, 20, 20)
 
-if find_spec("sniffio") is None:
-    # httpx looks for it with every request to an application in the same process; remember that it is not there.
-    sys.modules["sniffio"] = None  # type: ignore[assignment]
-
 
 def pytest_collection_finish() -> None:
     """What is collected lives to the end: the garbage collector need not look at it again."""
     gc.freeze()
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A worker reports a test that passes once, not that it starts, is set up, is torn down and ends as well.
+
+    The process that hands out the tests spends most of its time on such messages.
+    """
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable(report: Any) -> Generator[None, Any, Any]:
-    """A worker sends three reports for each test; of one that passes, its words and its log are not sent along."""
+    """Of a test that passes, its keywords and its log are not sent along."""
     data = yield
     if data is not None and getattr(report, "passed", False) and "keywords" in data:
         data |= {"keywords": {}, "sections": []}

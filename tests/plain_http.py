@@ -7,7 +7,7 @@ authentication with each request. Both take longer than most tests.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -44,13 +44,20 @@ class DirectClient(httpx.AsyncClient):
 
 
 class InThisProcess(httpx.AsyncBaseTransport):
-    """Applications of this process by the host of the URL, such as ``http://agents``."""
+    """Applications of this process by the host of the URL, such as ``http://agents``.
 
-    def __init__(self, apps: Mapping[str, Any]) -> None:
-        self._by_host = {host: httpx.ASGITransport(app) for host, app in apps.items()}
+    Each is made when the first request comes for it: most tests need one of them.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        self._makers = makers
+        self._by_host: dict[str, httpx.ASGITransport] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return await self._by_host[request.url.host].handle_async_request(request)
+        host = request.url.host
+        if host not in self._by_host:
+            self._by_host[host] = httpx.ASGITransport(self._makers[host]())
+        return await self._by_host[host].handle_async_request(request)
 
 
 _url = cache(httpx.URL)

@@ -71,6 +71,7 @@ GUEST_FILES: Final = (
     GuestFile("rootfs/shutdown.sh", "usr/lib/autoscale/shutdown.sh", 0o755),
     GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
     GuestFile("rootfs/standby.sh", "usr/lib/autoscale/standby.sh", 0o755),
+    GuestFile("rootfs/database.sh", "usr/lib/autoscale/database.sh", 0o755),
     GuestFile("rootfs/database.sql", "usr/lib/autoscale/database.sql"),
     GuestFile("rootfs/dhcp.sh", "usr/lib/autoscale/dhcp.sh", 0o755),
     GuestFile("rootfs/postgresql.conf", "etc/autoscale/postgresql.conf"),

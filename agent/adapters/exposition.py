@@ -37,6 +37,7 @@ SCALARS: Final[Mapping[bytes, str]] = {
     b"node_vmstat_workingset_refault_anon": "refaults_anon",
     b"node_vmstat_pgpgin": "kib_in",
     b"node_vmstat_pgpgout": "kib_out",
+    b"node_vmstat_oom_kill": "oom_kills",
     b"host_load1": "load1",
     b"host_load5": "load5",
     b"host_memory_total_bytes": "mem_total",
@@ -164,6 +165,7 @@ def _sample(scalars: Mapping[str, float], cpus: Mapping[str, CpuSeconds]) -> Gue
         refaulted=_times(_PAGE, scalars.get("refaults_file"), scalars.get("refaults_anon")),
         read=_times(1024.0, scalars.get("kib_in")),
         written=_times(1024.0, scalars.get("kib_out")),
+        oom_kills=scalars.get("oom_kills"),
     )
 
 

@@ -104,6 +104,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         return
     guest.seen = Seen(sample, now)
     guest.rates = rates(before, guest.seen)
+    guest.counted = guest.counted.plus(guest.rates)
     had = guest.had
     if vm is None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL

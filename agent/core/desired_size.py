@@ -126,7 +126,8 @@ def _for_the_cache(vm: Vm, size: Resources) -> str:
 def _strongest(known: Goal, unit: ComputeUnit) -> str:
     """The parts that decide: those that need as many compute units as all of them together."""
     units = {part.name: _units(part, unit) for part in known.parts}
-    return " and ".join(name for name, count in units.items() if count == max(units.values()))
+    most = max(units.values(), default=0)
+    return " and ".join(name for name, count in units.items() if count == most)
 
 
 def _units(part: Part, unit: ComputeUnit) -> int:

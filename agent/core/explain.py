@@ -50,7 +50,10 @@ class PartView:
 
 @dataclass(frozen=True, slots=True)
 class MetricsView:
-    """What the guest said last; rates are means over the last interval, cores or shares of time in 0..1."""
+    """What the guest said last; rates are means over the last interval, cores or shares of time in 0..1.
+
+    ``cpu_seconds`` counts the CPU that the guest was seen to use within ``seen_seconds``, since the agent began.
+    """
 
     age_seconds: float
     load1: float | None
@@ -64,6 +67,9 @@ class MetricsView:
     mem_stall: float | None
     mem_used: str | None
     mem_total: str | None
+    oom_kills: int | None
+    cpu_seconds: float
+    seen_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,9 @@ def _metrics(state: State, now: Instant) -> MetricsView | None:
         mem_stall=_rounded(rates.mem_stall),
         mem_used=None if sample.mem_used is None else str(sample.mem_used),
         mem_total=None if sample.mem_total is None else str(sample.mem_total),
+        oom_kills=None if sample.oom_kills is None else int(sample.oom_kills),
+        cpu_seconds=round(state.guest.counted.used, 3),
+        seen_seconds=round(state.guest.counted.seen, 3),
     )
 
 

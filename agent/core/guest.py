@@ -45,7 +45,7 @@ class GuestSample:
     """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds.
 
     ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been thrown
-    out of it, and moved from and to disks.
+    out of it, and moved from and to disks. ``oom_kills`` are the processes that its kernel has killed since boot.
     """
 
     cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
@@ -62,6 +62,7 @@ class GuestSample:
     refaulted: float | None = None
     read: float | None = None
     written: float | None = None
+    oom_kills: float | None = None
 
     @property
     def mem_used(self) -> Bytes | None:
@@ -107,17 +108,38 @@ NO_RATES: Final = Rates()
 """Nothing is known of an interval."""
 
 
+@dataclass(frozen=True, slots=True)
+class CpuCount:
+    """CPU seconds that the guest was seen to use, stolen ones included, within ``seen`` seconds; both only rise.
+
+    Who looks now and then gets an exact mean from the difference of two counts, where rates are only of a moment.
+    """
+
+    used: float = 0.0
+    seen: float = 0.0
+
+    def plus(self, interval: Rates) -> CpuCount:
+        """With one more interval; one in which the CPU was not seen counts for nothing."""
+        if interval.busy is None:
+            return self
+        return CpuCount(self.used + interval.busy * interval.span, self.seen + interval.span)
+
+
+NO_COUNT: Final = CpuCount()
+"""What an agent has counted when it begins."""
+
+
 def rates(before: Seen | None, now: Seen) -> Rates:
     """What happened between two samples; everything None where they cannot be compared."""
     if before is None or not SHORTEST <= now.at - before.at <= LONGEST or _rebooted(before.sample, now.sample):
         return NO_RATES
     span, was, sample = now.at - before.at, before.sample, now.sample
-    pairs = _comparable(was.cpus, sample.cpus)
+    busy, steal, iowait, kernel = _cores(was.cpus, sample.cpus, span)
     return Rates(
-        busy=_cores([(b.busy + b.steal, a.busy + a.steal) for b, a in pairs], span),
-        steal=_cores([(b.steal, a.steal) for b, a in pairs], span),
-        iowait=_cores([(b.iowait, a.iowait) for b, a in pairs], span),
-        kernel=_cores([(b.kernel, a.kernel) for b, a in pairs], span),
+        busy=busy,
+        steal=steal,
+        iowait=iowait,
+        kernel=kernel,
         cpu_stall=_share(was.cpu_stall, sample.cpu_stall, span),
         mem_stall=_share(was.mem_stall, sample.mem_stall, span),
         io_stall=_share(was.io_stall, sample.io_stall, span),
@@ -134,14 +156,26 @@ def _rebooted(before: GuestSample, now: GuestSample) -> bool:
     return abs(now.boot_time - before.boot_time) > BOOT_TOLERANCE
 
 
-def _comparable(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds]) -> list[tuple[CpuSeconds, CpuSeconds]]:
-    both = [(before[cpu], seconds) for cpu, seconds in now.items() if cpu in before]
-    return [(b, a) for b, a in both if a.busy >= b.busy and a.steal >= b.steal]
+_Cores = tuple[float | None, float | None, float | None, float | None]
 
 
-def _cores(pairs: list[tuple[float, float]], span: float) -> float | None:
-    """The mean number of CPUs so occupied; a CPU is never occupied for more than the whole span."""
-    return sum(min(max(0.0, after - before), span) for before, after in pairs) / span if pairs else None
+def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span: float) -> _Cores:
+    """The mean number of CPUs busy (with steal), stolen, waiting for disks and in the kernel.
+
+    A CPU is never occupied for more than the whole span. None where no CPU can be compared.
+    """
+    busy = steal = iowait = kernel = 0.0
+    is_known = False
+    for cpu, a in now.items():
+        b = before.get(cpu)
+        if b is None or not (a.busy >= b.busy and a.steal >= b.steal):
+            continue
+        is_known = True
+        busy += min(a.busy + a.steal - (b.busy + b.steal), span)
+        steal += min(a.steal - b.steal, span)
+        iowait += min(max(0.0, a.iowait - b.iowait), span)
+        kernel += min(max(0.0, a.kernel - b.kernel), span)
+    return (busy / span, steal / span, iowait / span, kernel / span) if is_known else (None, None, None, None)
 
 
 def _rate(before: float | None, after: float | None, span: float) -> float | None:

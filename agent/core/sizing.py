@@ -35,10 +35,9 @@ class Sizes:
 
     def not_less(self, amounts: Resources) -> Resources:
         """Each amount up to a multiple, but not past the maximum unless the amount itself is past it."""
-        mem_step = Bytes(lcm(self.unit.mem.value, self.slot_size.value))
-        most = self.bounds.max
+        most, mem_step = self.bounds.max, lcm(self.unit.mem.value, self.slot_size.value)
         return Resources(
-            _stepped(amounts.cpu, self.unit.cpu, most.cpu),
+            _stepped(amounts.cpu, self.unit.cpu.value, most.cpu),
             _stepped(amounts.mem, mem_step, most.mem),
         )
 
@@ -51,6 +50,9 @@ def whole_slots(amounts: Resources, slot_size: Bytes) -> Resources:
 A = TypeVar("A", bound=Amount)
 
 
-def _stepped(amount: A, step: A, most: A) -> A:
-    up = amount.up_to(step)
-    return most if amount <= most < up else up
+def _stepped(amount: A, step: int, most: A) -> A:
+    missing = -amount.value % step
+    if not missing:
+        return amount
+    up = amount.value + missing
+    return most if amount.value <= most.value < up else type(amount)(up)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guest import NO_RATES, Rates, Seen
+from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, Rates, Seen
 from agent.core.memory.probing import Probing
 from agent.core.policy import Policy
 from agent.core.stabilizer import Stabilizer
@@ -110,6 +110,7 @@ class GuestSide:
     seen: Seen | None = None
     had: Resources | None = None
     rates: Rates = NO_RATES
+    counted: CpuCount = NO_COUNT
     goal: Goal = NO_GOAL
     probing: Probing = field(default_factory=Probing)
     calm_since: Instant | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 
-from protocol.kubernetes.resources import HVPAS, VM_GROUPS, Resource
+from protocol.kubernetes.resources import HVPAS, PODS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -84,7 +85,7 @@ class Program:
 
     def look_at(self, kind: str, name: ObjectName) -> None:
         """Has one group looked at soon."""
-        controller = self.controllers.get(kind)
+        controller = self.vm_groups if kind == VM_GROUPS.kind else self.controllers.get(kind)
         if controller is not None:
             controller.look_at(name)
 
@@ -120,7 +121,7 @@ def assemble(
     """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
     in_force, telemetry = InForce.of(settings), GroupsTelemetry()
     every = every_policy(lambda: in_force.configuration)
-    kinds: tuple[Resource, ...] = (*AROUND, *(policy.kind for policy in every))
+    kinds: tuple[Resource, ...] = (*AROUND, PODS, *(policy.kind for policy in every))
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     program = Program(cache, leadership, telemetry, in_force)
@@ -131,6 +132,6 @@ def assemble(
     for policy in every:
         program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
     if agents is not None:
-        program.vm_groups = VmGroupController(context, agents)
+        program.vm_groups = VmGroupController(context, agents, partial(surroundings.replica_writers, VM_GROUPS))
         program.recommender = VmRecommender(context, surroundings, agents)
     return program

@@ -34,6 +34,8 @@ class MigrationReporter:
     def __init__(self, context: SchedulerContext, notices: EventRecorder) -> None:
         self._context = context
         self._notices = notices
+        active = context.telemetry.migrations.active
+        self._active = {phase: active.labels(phase.value.lower()) for phase in ACTIVE}
         self._known: dict[ObjectName, ClusterMigration] | None = None
         self._routes: dict[ObjectName, tuple[str, str]] = {}
         self._cancelled: dict[ObjectName, str] = {}
@@ -57,8 +59,8 @@ class MigrationReporter:
         self._known = dict(there)
         self._forget_orders_never_carried_out()
         phases = [found.facts.phase for found in there.values()]
-        for phase in ACTIVE:
-            self._context.telemetry.migrations.active.labels(phase.value.lower()).set(phases.count(phase))
+        for phase, gauge in self._active.items():
+            gauge.set(phases.count(phase))
 
     def _forget_orders_never_carried_out(self) -> None:
         seen, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations

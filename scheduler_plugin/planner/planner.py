@@ -20,7 +20,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
-from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase
+from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
@@ -83,9 +83,10 @@ class Planner:
         self._notice_vanished(ledger, policy, now.monotonic)
         self._learn_from_failures(ledger, policy, now.monotonic)
         self._needs = {need.book.name: need for need in self._present_needs(ledger, policy, now.monotonic)}
-        drain = DrainPlan(ledger, policy, now, self._order)
         batch = self._batch(policy, now.monotonic)
+        moves: tuple[Move, ...] = ()
         if batch:
+            drain = DrainPlan(ledger, policy, now, self._order)
             traffic = Traffic.of(ledger, policy)
             places = Places(ledger, surroundings, self.refused, now.monotonic)
             targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
@@ -95,12 +96,16 @@ class Planner:
                 stuck = drain.relieve(need, traffic, targets, self._resting)
                 if stuck is not None:
                     self._stuck[need.book.name] = stuck
+            moves = tuple(drain.moves)
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
         forget = _forgotten(ledger, policy, now.wall)
-        return Plan(tuple(drain.moves), tuple(self._stuck.values()), cancels, forget)
+        return Plan(moves, tuple(self._stuck.values()), cancels, forget)
 
     def _batch(self, policy: MigrationPolicy, now: Instant) -> list[Need]:
         """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
+        if not self._needs:
+            self._stuck = {}
+            return []
         due = {name: need for name, need in self._needs.items() if policy.enabled and need.is_due(policy, now)}
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
@@ -156,6 +161,9 @@ class Planner:
 
     def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
         ours = [each for each in ledger.migrations.values() if each.is_active and each.is_ours and not each.is_leaving]
+        if not ours:
+            self._needless_since.clear()
+            return
         needless = _needless(ledger, policy, ours)
         self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
         for each in ours:
@@ -197,6 +205,8 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
 
 def _forgotten(ledger: Ledger, policy: MigrationPolicy, wall: float) -> tuple[ObjectName, ...]:
     """Our objects that are no longer needed."""
+    if not ledger.migrations:
+        return ()
     over = {each.vm: None for each in ledger.migrations.values() if not each.is_active}
     names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), wall)]
     known = [ledger.migrations[name] for name in names]

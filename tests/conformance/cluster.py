@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
+
+from tests import plain_yaml
 
 Json = dict[str, Any]
 
@@ -30,7 +31,7 @@ _numbers = itertools.count(1)
 
 def client_of(kubeconfig: Path) -> httpx.Client:
     """A client for the current context of a kubeconfig."""
-    config = yaml.safe_load(kubeconfig.read_text())
+    config = plain_yaml.load(kubeconfig.read_text())
     contexts = {one["name"]: one["context"] for one in config["contexts"]}
     context = contexts[config["current-context"]]
     cluster = next(one["cluster"] for one in config["clusters"] if one["name"] == context["cluster"])

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
+from tests import plain_yaml
 
 Document = dict[str, Any]
 
@@ -55,7 +55,7 @@ class Pod:
 
 @cache
 def _read(file: str) -> tuple[Document, ...]:
-    return tuple(yaml.safe_load_all((ROOT / file).read_text()))
+    return tuple(plain_yaml.load_all((ROOT / file).read_text()))
 
 
 def documents(*files: str) -> list[Document]:
@@ -83,7 +83,7 @@ def pods() -> list[Pod]:
         if (template := each.get("spec", {}).get("template")) is not None
     ]
     name, key, namespace = SIDECAR
-    part = yaml.safe_load(one("ConfigMap", name)["data"][key])
+    part = plain_yaml.load(one("ConfigMap", name)["data"][key])
     return [*found, Pod(f"sidecar of {name}", namespace, part["spec"], {})]
 
 

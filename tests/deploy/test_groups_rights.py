@@ -65,8 +65,8 @@ async def of_vm_groups() -> set[Right]:
         await run.scale(1)
         await run.pass_time(6)
         run.databases.busy = dict.fromkeys(("shop-replica-0", "shop-replica-1"), 8.0)
-        await run.cluster.patch(VM_GROUPS, "shop", {"spec": {"scaling": {"maxReplicas": 3}}})
-        await run.pass_time(10)
+        await run.cluster.patch(VM_GROUPS, "shop", {"spec": {"scaling": {"maxReplicas": 3, "window": "10s"}}})
+        await run.pass_time(20)
         return rights(run.cluster)
 
 

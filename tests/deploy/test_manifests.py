@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
-from kubernetes.client import models
 from pydantic import BaseModel, ValidationError
 
+from tests import plain_yaml
 from tests.deploy.manifests import FILES, NOT_APPLIED, ROOT, Document, Pod, documents, name_of, one, pods
 from tests.local.apiserver.running import running_api_server
 from tests.plain_http import plain_client
@@ -41,7 +42,12 @@ def test_no_manifest_is_forgotten() -> None:
 
 def test_the_resources_of_neonvm_are_those_of_their_folder() -> None:
     parts = [ROOT / f"deploy/kubernetes/crds/{name}.yaml" for name in ("virtualmachinemigrations", "virtualmachines")]
-    assert documents("deploy/neonvm.yaml") == [yaml.safe_load(part.read_text()) for part in parts]
+    assert documents("deploy/neonvm.yaml") == [plain_yaml.load(part.read_text()) for part in parts]
+
+
+def kubernetes_models() -> Any:
+    """The official client's types; imported by the tests that use them, because that takes long."""
+    return import_module("kubernetes.client.models")
 
 
 def problems(document: Document) -> list[str]:
@@ -49,7 +55,7 @@ def problems(document: Document) -> list[str]:
 
     The local API server stores built-in kinds as they come; a misspelt field would be refused only by a real one.
     """
-    model: type[BaseModel] = getattr(models, f"V1{document['kind']}")
+    model: type[BaseModel] = getattr(kubernetes_models(), f"V1{document['kind']}")
     try:
         model.model_validate(document)
     except ValidationError as error:
@@ -178,7 +184,7 @@ def references_of(document: Document) -> set[str]:
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)
 def test_every_pod_is_one_that_kubernetes_knows(pod: Pod) -> None:
-    assert models.V1PodSpec.model_validate(pod.spec).containers
+    assert kubernetes_models().V1PodSpec.model_validate(pod.spec).containers
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

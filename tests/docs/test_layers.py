@@ -38,6 +38,11 @@ def contract(name: str) -> list[str]:
     return parser[f"importlinter:contract:{name}"]["source_modules"].split()
 
 
+def docstring(source: str) -> str:
+    """The head of a module; empty where the source claims nothing at all, which is much faster to see."""
+    return (ast.get_docstring(ast.parse(source)) or "") if _CLAIM.search(source) else ""
+
+
 def is_within(module: str, packages: list[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
@@ -47,7 +52,7 @@ def test_every_module_that_calls_itself_pure_is_in_the_contract() -> None:
     claims = {
         name
         for name, path in modules().items()
-        if _CLAIM.search(ast.get_docstring(ast.parse(path.read_text())) or "") and name not in SPEAKS_OF_OTHERS
+        if name not in SPEAKS_OF_OTHERS and _CLAIM.search(docstring(path.read_text()))
     }
     assert sorted(name for name in claims if not is_within(name, pure)) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,23 @@ _DOCUMENT = re.compile(r"(?<![\w/])docs/[\w./-]+\.\w+")
 _NOWHERE = re.compile(r"\(architecture, |\bfacts §|(?<= )\(facts: |\(issue\b|\bfindings\.md\b|\.\./shared\b")
 
 
-def texts() -> list[Path]:
-    """All sources and documents, this test aside."""
+@cache
+def texts() -> dict[Path, str]:
+    """All sources and documents, this test aside. They are read once."""
     found = [path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in KINDS]
-    return [path for path in [*found, *ROOT.glob("*.md"), *ROOT.glob("*.yaml")] if path != Path(__file__)]
+    every = [*found, *ROOT.glob("*.md"), *ROOT.glob("*.yaml")]
+    return {path: path.read_text() for path in every if path != Path(__file__)}
 
 
 def lines(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
-    for path in texts():
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            for found in pattern.finditer(line):
-                yield f"{path.relative_to(ROOT)}:{number}: {found[0]}", found
+    """Every place that the pattern is found, on one line."""
+    for path, whole in texts().items():
+        for found in pattern.finditer(whole):
+            number = whole.count("\n", 0, found.start()) + 1
+            yield f"{path.relative_to(ROOT)}:{number}: {found[0]}", found
 
 
+@cache
 def rows() -> dict[str, str]:
     """Every row of the capabilities by its number, as its line."""
     found: dict[str, str] = {}

@@ -20,8 +20,11 @@ def test_a_decoder_raises_only_what_it_declares_and_takes_no_time(target: Target
 
 @pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
 def test_some_inputs_get_past_the_decoder_and_some_do_not(target: Target) -> None:
-    outcomes = set()
+    outcomes: set[str] = set()
+    possible = {"taken", "refused"} if target.errors else {"taken"}
     for number in range(200):
+        if outcomes >= possible:
+            break
         try:
             target.feed(target.make(Random(number)))
             outcomes.add("taken")

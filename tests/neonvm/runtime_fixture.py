@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 import httpx
-import yaml
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import register_node
@@ -21,6 +20,7 @@ from protocol.kubernetes.objects import Json, child, items, name_of, node_of, te
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.units import Resources
+from tests import plain_yaml
 from tests.fake_clock import QUIET_ROUNDS, FakeClock, loop_is_quiet
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
@@ -34,7 +34,7 @@ MOVE = ObjectName("default", "move")
 @cache
 def definition(name: str) -> Json:
     """A CRD of ours; read once, because that is slow."""
-    return cast("Json", yaml.safe_load((DEFINITIONS / name).read_text()))
+    return cast("Json", plain_yaml.load((DEFINITIONS / name).read_text()))
 
 
 class FakeExtender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from scripts.autoscale.replay.command import replay
 from scripts.autoscale.replay.many_values import ManyValues, repeated
+from scripts.autoscale.replay.working_sets import played_scenarios
 
 PNG = b"\x89PNG"
 
@@ -37,7 +39,8 @@ def test_tables_tell_each_recording_and_the_whole(trace: str) -> None:
     assert out.count("agent-last") == 3
 
 
-def test_a_working_set_is_played_and_told_in_sentences() -> None:
+def test_a_working_set_is_played_and_told_in_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scripts.autoscale.replay.command.played_scenarios", cache(played_scenarios))
     status, out, _ = run("--working-set", "idle-hour")
     assert status == 0
     assert "idle-hour: it gives memory back: the guest has been idle for 5" in out

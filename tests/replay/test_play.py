@@ -118,7 +118,7 @@ def beginning(recording: Recording, days: int) -> Recording:
     ],
 )
 def test_the_default_keeps_to_its_figures_on_our_own_recordings(shapes: list[str], speed: float, most: Score) -> None:
-    recordings = [beginning(generate(shape, 1), days=examples(3, 14)) for shape in shapes]
+    recordings = [beginning(generate(shape, 1), days=examples(2, 14)) for shape in shapes]
     found = totals(play(recordings, choose_players(["default"]), speed))["default"]
     figures, limits = msgspec.structs.astuple(found), msgspec.structs.astuple(most)
     assert [figure <= limit for figure, limit in zip(figures, limits, strict=True)] == [True] * 4, found

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
@@ -79,7 +80,7 @@ class FakeCluster:
         collection, key = self.collections[path], _key(obj)
         kind = "MODIFIED" if key in collection.objects else "ADDED"
         self.revision += 1
-        obj = copy.deepcopy(obj)
+        obj = _copied(obj)
         obj["metadata"]["resourceVersion"] = str(self.revision)
         collection.objects[key] = obj
         self._publish(collection, kind, obj)
@@ -134,7 +135,7 @@ class FakeCluster:
     # KubernetesApi ----------------------------------------------------------------------------------------------
 
     async def page(self, call: ApiCall) -> Page:
-        return read_page(json.dumps(await self.call(call)).encode())
+        return read_page(msgspec.json.encode(await self.call(call)))
 
     async def call(self, call: ApiCall) -> JsonObject:
         self.calls.append(call)
@@ -157,7 +158,7 @@ class FakeCluster:
         return self._answer(call)
 
     def _answer(self, call: ApiCall) -> JsonObject:
-        return json.loads(json.dumps(self._apply(call)))  # type: ignore[no-any-return]  # JSON in, JSON out
+        return _copied(self._apply(call))
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return self._stream(call)
@@ -174,19 +175,19 @@ class FakeCluster:
     async def _lines(self, collection: Collection, since: int) -> AsyncIterator[bytes]:
         cut = self._cut
         if since < collection.compacted:
-            yield json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}).encode()
+            yield msgspec.json.encode({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
             return
         while True:
             for revision, kind, obj in [event for event in collection.events if event[0] > since]:
                 since = revision
-                yield json.dumps({"type": kind, "object": obj}).encode()
+                yield msgspec.json.encode({"type": kind, "object": obj})
             if self._cut != cut:
                 raise ApiUnknownError("the watch was cut")
             self._news.clear()
             await self._news.wait()
 
     def _publish(self, collection: Collection, kind: str, obj: Obj) -> None:
-        collection.events.append((self.revision, kind, copy.deepcopy(obj)))
+        collection.events.append((self.revision, kind, _copied(obj)))
         self._news.set()
 
     def _apply(self, call: ApiCall) -> Obj:
@@ -221,7 +222,7 @@ class FakeCluster:
         path = _address(f"{path}/new")[0]
         if (namespace, body["metadata"]["name"]) in self.collections[path].objects:
             raise refused(409, "already exists", "AlreadyExists")
-        made = copy.deepcopy(body)
+        made = _copied(body)
         made["metadata"] |= {"namespace": namespace, "uid": f"uid-{self.revision}", "creationTimestamp": self.stamp()}
         return self.put(path, made)
 
@@ -232,7 +233,7 @@ class FakeCluster:
         if not found["metadata"].get("finalizers"):
             self.remove(path, found["metadata"]["namespace"], found["metadata"]["name"])
             return found
-        leaving = copy.deepcopy(found)
+        leaving = _copied(found)
         leaving["metadata"]["deletionTimestamp"] = self.stamp()
         return self.put(path, leaving)
 
@@ -246,7 +247,7 @@ class FakeCluster:
             raise refused(404, "not found")
         if pod["spec"].get("nodeName") or pod["metadata"]["uid"] != body["metadata"]["uid"]:
             raise refused(409, "the pod is bound, or is another one")
-        bound = copy.deepcopy(pod)
+        bound = _copied(pod)
         bound["spec"]["nodeName"] = body["target"]["name"]
         self.put(PODS, bound)
         return {}
@@ -256,9 +257,14 @@ class FakeCluster:
         for guard in ("uid", "resourceVersion"):
             if guard in wanted and wanted[guard] != found["metadata"][guard]:
                 raise refused(409, f"the {guard} differs")
-        changed = copy.deepcopy(found)
+        changed = _copied(found)
         changed["metadata"].setdefault("annotations", {}).update(wanted.get("annotations", {}))
         return self.put(path, changed)
+
+
+def _copied(obj: Obj) -> Obj:
+    """The same JSON again: many times as fast as a deep copy."""
+    return msgspec.json.decode(msgspec.json.encode(obj))  # type: ignore[no-any-return]  # JSON in, JSON out
 
 
 def _key(obj: Obj) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import httpx
@@ -90,17 +91,23 @@ class Running:
         assert violations(self.parts.context.ledger) == []
 
 
+@cache
+def usual_settings() -> SchedulerSettings:
+    """``SETTINGS``, parsed once."""
+    return parse_settings(SETTINGS)
+
+
 @asynccontextmanager
 async def running(
     cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
 ) -> AsyncIterator[Running]:
     """A scheduler that has been started; ready if the cluster answers."""
     writer, reviews = ClusterWriter(cluster, identity), TokenReviews(cluster)
-    parts = assemble(writer, reviews, clock, settings or parse_settings(SETTINGS), Telemetry(clock.now))
+    parts = assemble(writer, reviews, clock, settings or usual_settings(), Telemetry(clock.now))
     apps = {
-        "agents": agents_app(parts.service),
-        "extender": extender_app(parts.service),
-        "probes": probes_app(parts.context),
+        "agents": partial(agents_app, parts.service),
+        "extender": partial(extender_app, parts.service),
+        "probes": partial(probes_app, parts.context),
     }
     background = asyncio.create_task(parts.run(cluster))
     async with DirectClient(InThisProcess(apps)) as client:

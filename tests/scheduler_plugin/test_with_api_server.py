@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,9 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
             ClusterWriter(api, "test"), TokenReviews(api), clock, parse_settings(SETTINGS), Telemetry(clock.now)
         )
         apps = {
-            "agents": agents_app(parts.service),
-            "extender": extender_app(parts.service),
-            "probes": probes_app(parts.context),
+            "agents": partial(agents_app, parts.service),
+            "extender": partial(extender_app, parts.service),
+            "probes": partial(probes_app, parts.context),
         }
         background = asyncio.create_task(parts.run(api))
         try:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests import plain_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("cert-manager", "multus-dev", "whereabouts", "neonvm-runner-image-loader", "neonvm")
@@ -18,7 +19,7 @@ LATER_PARTS = ("neonvm-controller", "neonvm-vxlan-controller")
 
 RECORDER = """#!/bin/bash
 # Notes each call, and what it is given to read; answers what the script needs to know.
-call="$SEEN/$(date +%s%N).$$"
+call="$SEEN/${EPOCHREALTIME/[.,]/}.$$"
 printf '%s\\n' "${0##*/} $*" >"$call.call"
 case "${0##*/} $*" in
   *" diff "*) cat >"$call.given"; echo "-  old"; exit "$DIFFERS" ;;
@@ -80,7 +81,7 @@ class Machine:
     def manifests(self) -> list[list[dict[str, Any]]]:
         """The objects of each apply, in order."""
         found = (file for file in sorted(self.seen.glob("*.given")) if "apply" in file.with_suffix(".call").read_text())
-        return [list(yaml.safe_load_all(file.read_text())) for file in found]
+        return [plain_yaml.load_all(file.read_text()) for file in found]
 
     def settings(self) -> list[str]:
         """The ConfigMaps that were applied, in order."""
@@ -121,7 +122,7 @@ def test_settings_that_are_there_are_kept_and_what_differs_is_shown(machine: Mac
     for name in SETTINGS[:2]:
         assert f"kept settings {name}: they differ as shown; --reset-settings replaces them\n" in result.stdout
     compared = [file for file in machine.seen.glob("*.given") if " diff " in file.with_suffix(".call").read_text()]
-    assert sorted(name_of(yaml.safe_load(file.read_text())) for file in compared) == sorted(SETTINGS[:2])
+    assert sorted(name_of(plain_yaml.load(file.read_text())) for file in compared) == sorted(SETTINGS[:2])
 
 
 def test_settings_that_do_not_differ_are_not_talked_about(machine: Machine) -> None:
@@ -162,7 +163,7 @@ def test_no_object_of_ours_has_the_name_of_one_of_the_original_project() -> None
     theirs |= {"autoscale-scheduler-as-kube-scheduler", "autoscale-scheduler-as-volume-scheduler", "autoscaler-view"}
     theirs |= {"scheduler-plugin-config", "autoscale-scheduler-apiserver-auth-config"}
     files = ("deploy/scheduler-deploy.yaml", *(f"deploy/kubernetes/{one}.yaml" for one in OURS))
-    ours = {name_of(each) for file in files for each in yaml.safe_load_all((ROOT / file).read_text())}
+    ours = {name_of(each) for file in files for each in plain_yaml.load_all((ROOT / file).read_text())}
     assert ours & theirs == set()
 
 

@@ -25,15 +25,24 @@ FIRST, SECOND = "shop-replica-0", "shop-replica-1"
 THERE_AND_BACK = ((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), (20.0, 2, 2.0, 2.0), (50.0, 1, 1.0, 0.0))
 
 
+WAITED = "within 240 s: 2 of 2 replicas serve; 1.2 CPUs were busy"
+
+
 def seen(
-    *points: tuple[float, int, float, float], transactions: int = 900, failed: int = 0, problem: str = ""
+    *points: tuple[float, int, float, float],
+    transactions: int = 900,
+    failed: int = 0,
+    problem: str = "",
+    said_under_load: str = "",
+    said_at_last: str = "",
 ) -> GroupObservations:
     """An act with a load from 10 s to 40 s; each point has a time, who serves, and two sizes."""
     found = GroupObservations(FIRST, started_at=1.0, transactions=transactions, failed=failed, problem=problem)
+    found.said_under_load, found.said_at_last = said_under_load, said_at_last
     found.load_began, found.load_ended = Seconds(10.0), Seconds(40.0)
     found.load.append((11.0, 120.0))
     for at, serving, first, second in points:
-        sizes = {name: size for name, size in ((FIRST, first), (SECOND, second)) if size}
+        sizes = {name: size for name, size in (("shop-primary", 1.0), (FIRST, first), (SECOND, second)) if size}
         assert found.saw(Seconds(at), serving, sizes)
         assert not found.saw(Seconds(at), serving, sizes)
     return found
@@ -51,9 +60,23 @@ def test_a_replica_that_grew_and_got_another_beside_it_and_lost_it_again_is_a_su
     ("observed", "problem"),
     [
         (seen((5.0, 1, 1.0, 0.0)), "the replica did not grow: it had 1 vCPU before the load and never more"),
-        (seen((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0)), "no replica was added under load"),
-        (seen(*THERE_AND_BACK[:3]), "2 replicas serve at the end, not the one of the beginning"),
-        (seen(*THERE_AND_BACK[:3], (50.0, 1, 2.0, 0.0)), "the replica did not shrink after the load"),
+        (
+            seen((5.0, 1, 1.0, 0.0), (12.0, 1, 2.0, 0.0), said_under_load="within 300 s: no replica serves"),
+            "no replica was added under load within 300 s: no replica serves",
+        ),
+        (
+            seen(*THERE_AND_BACK[:3], said_at_last=WAITED),
+            f"2 replicas serve, not the one of the beginning, {WAITED}",
+        ),
+        (
+            seen(*THERE_AND_BACK[:3], (50.0, 1, 1.0, 1.0), said_at_last=WAITED),
+            f"shop-primary, shop-replica-0, shop-replica-1 run, not one replica beside the primary, {WAITED}",
+        ),
+        (
+            seen(*THERE_AND_BACK[:3], (50.0, 1, 2.0, 0.0), said_at_last=WAITED),
+            f"the replica did not shrink to the 1 vCPU of the beginning {WAITED}",
+        ),
+        (seen(*THERE_AND_BACK, said_at_last=WAITED), f"the group did not come back {WAITED}"),
         (seen(*THERE_AND_BACK, failed=2), "2 transactions of the read load failed"),
         (seen(*THERE_AND_BACK, transactions=0), "no transaction of the read load was run"),
         (seen(*THERE_AND_BACK, problem="pgbench ended with exit code 1"), "pgbench ended with exit code 1"),

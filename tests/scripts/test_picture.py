@@ -35,13 +35,20 @@ def a_good_run() -> Report:
     return report(seen, Seconds(50.0))
 
 
+@pytest.fixture(scope="module")
+def good_picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The picture of a good run, drawn once for all tests."""
+    path = tmp_path_factory.mktemp("pictures") / "demo.svg"
+    draw(a_good_run(), path)
+    return path
+
+
 def words(picture: Path) -> set[str]:
     root = ElementTree.parse(picture).getroot()  # noqa: S314 - we wrote it
     return {"".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")}
 
 
-def test_a_run_becomes_a_picture_that_says_how_it_went(tmp_path: Path) -> None:
-    draw(a_good_run(), tmp_path / "demo.svg")
+def test_a_run_becomes_a_picture_that_says_how_it_went(good_picture: Path) -> None:
     expected = {
         "One postgres VM (QEMU guests): 4,200 transactions, 0 failed",
         "load for 20 s",
@@ -51,12 +58,11 @@ def test_a_run_becomes_a_picture_that_says_how_it_went(tmp_path: Path) -> None:
         "pgbench, tps",
         "seconds since the load began",
     }
-    assert expected <= words(tmp_path / "demo.svg")
+    assert expected <= words(good_picture)
 
 
-def lines_of_transactions(run: Report, path: Path) -> int:
+def lines_of_transactions(path: Path) -> int:
     """How many lines of that colour have corners: a line from point to point."""
-    draw(run, path)
     paths = ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}path")  # noqa: S314 - we wrote it
     leaf = picture().LEAF
     return sum(
@@ -64,17 +70,16 @@ def lines_of_transactions(run: Report, path: Path) -> int:
     )
 
 
-def test_a_second_load_is_another_line(tmp_path: Path) -> None:
+def test_a_second_load_is_another_line(tmp_path: Path, good_picture: Path) -> None:
     once = a_good_run()
     again = [*once.load, LoadPoint(60.0, 200.0), LoadPoint(61.0, 210.0)]
-    assert lines_of_transactions(once, tmp_path / "once.svg") == 1
-    assert lines_of_transactions(msgspec.structs.replace(once, load=again), tmp_path / "again.svg") == 2
+    draw(msgspec.structs.replace(once, load=again), tmp_path / "again.svg")
+    assert (lines_of_transactions(good_picture), lines_of_transactions(tmp_path / "again.svg")) == (1, 2)
 
 
-def test_equal_reports_make_equal_files(tmp_path: Path) -> None:
-    for name in ("one.svg", "other.svg"):
-        draw(a_good_run(), tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+def test_equal_reports_make_equal_files(tmp_path: Path, good_picture: Path) -> None:
+    draw(a_good_run(), tmp_path / "other.svg")
+    assert (tmp_path / "other.svg").read_bytes() == good_picture.read_bytes()
 
 
 def test_the_name_says_the_format(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ def stabilization_allows_up(case: Case) -> bool:
         return delay_passed(last, now, delay)
     spec = HvpaSpec(vertical=AxisRules(up=DirectionRules(delay=delay)))
     wish = Wish(10**9, 2 * 10**9, 2 * 10**9, "app", "memory")
-    return Gates(spec, Memory(last), now, given["oom"]).rule(wish) is None
+    killed = frozenset({"app"}) if given["oom"] else frozenset()
+    return Gates(spec, Memory(last), now, killed).rule(wish) is None
 
 
 def effective_replicas(case: Case) -> int:

@@ -93,6 +93,7 @@ async def test_a_standby_reads_what_the_primary_wrote_and_goes_without_a_lost_tr
             said = await database(journey.here())
             assert (said.standby, said.streaming, said.sessions) == (True, True, 0)
             assert (await database(primary)).standby is False
+            await survives_a_lost_session(journey.here())
 
             write = asyncio.create_task(primary.pgbench("--client=1", "--time=6", "--rate=10"))
             read = asyncio.create_task(journey.here().pgbench("--client=2", "--time=6", "--rate=20", "--select-only"))
@@ -111,6 +112,23 @@ async def test_a_standby_reads_what_the_primary_wrote_and_goes_without_a_lost_tr
             assert "number of failed transactions: 0 (0.000%)" in await clients
             assert waited[-1] == "it has no session left"
             assert any(reason.startswith("2 sessions") for reason in waited)
+
+
+async def survives_a_lost_session(guest: Booted) -> None:
+    """Ends the session that answers questions; returns once another one does."""
+    ended = await guest.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    )
+    assert ended.strip() == "t"
+
+    async def answers() -> bool:
+        try:
+            return (await database(guest)).streaming
+        except AssertionError:  # 503
+            return False
+
+    await until(answers, CATCH_UP_SECONDS, guest.guest)
 
 
 async def sessions(guest: Booted, count: int) -> None:

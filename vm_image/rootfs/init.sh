@@ -57,11 +57,13 @@ mkdir -p /sys/fs/cgroup/work
 # After a power cut it still says that the server of before is ready.
 rm -f /var/lib/postgresql/data/postmaster.pid
 mkdir -p /run/udev/data /run/postgresql && chown postgres:postgres /run/postgresql
+busybox mkfifo -m 600 /run/autoscale.ask
 
 # The daemon resizes the guest, so where there is a private link it listens on that alone.
 bind=${link%/*}
 forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
-forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:sh $here/daemon.sh" &
+forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
+forever nice -n -10 sh "$here/database.sh" &
 GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
     prometheus-node-exporter --web.listen-address=:9100 \
     --web.disable-exporter-metrics --no-collector.arp --no-collector.bcache --no-collector.bonding --no-collector.btrfs --no-collector.dmi \

@@ -16,11 +16,12 @@ from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child
-from protocol.kubernetes.resources import REPLICA_SETS, Resource
+from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.informer import Change, Informer, Kind, WatchReport
+from scheduler_plugin.groups.objects.target_pods import kept_pod
 from scheduler_plugin.groups.objects.targets import kept_by
 
 Listener = Callable[[Change[Json]], None]
@@ -81,10 +82,13 @@ class Cache:
 
 
 def worth_keeping(kind: Resource, found: JsonObject) -> Json:
-    """The object without the record of who set its fields; of a ReplicaSet that a Deployment keeps, its metadata alone.
+    """The object without the record of who set its fields; of a ReplicaSet that a Deployment keeps, its metadata alone;
+    of a pod what its size depends on.
 
     A cluster has up to ten old ReplicaSets for each Deployment, of 20 KiB each in memory, and none is ever scaled.
     """
+    if kind is PODS:
+        return kept_pod(found)
     metadata = {name: value for name, value in child(found, "metadata").items() if name != "managedFields"}
     is_kept = kind is REPLICA_SETS and kept_by(found)
     return {"metadata": metadata} if is_kept else {**found, "metadata": metadata}

@@ -6,34 +6,31 @@ Rules that hold here:
 - The status with memory and intent is written before the target, for the version of the group that was judged: of two
   that judge the same group one is refused.
 - A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
+- A scaling that was refused for good is rehearsed before its intent is written again.
 - One group is the unit of failure.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, version_of
-from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.surroundings import Surroundings
-from scheduler_plugin.groups.controllers.writer import TIMEOUT
+from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
 from scheduler_plugin.groups.objects.intents import Intent, progress
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies.companions import hpa_changes, hpa_write
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.judgement import Judgement, judge
-from scheduler_plugin.groups.policies.notices import refused, scaled, stopped, without_intent
+from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, was_refused, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
-
-PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
-"""Refusals that only say that the cache was behind."""
 
 
 class GroupController(QueuedController):
@@ -43,7 +40,7 @@ class GroupController(QueuedController):
         super().__init__(context, policy.kind)
         self.policy = policy
         self._surroundings = surroundings
-        self._pods = PodResizer(context.writer)
+        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of)
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
@@ -72,6 +69,8 @@ class GroupController(QueuedController):
     async def _carry_out(self, facts: Facts, found: Judgement) -> None:
         for write in found.upkeep:
             await self._do(write)
+        if found.intent is not None and was_refused(facts.group):
+            await self._rehearse(facts, found.intent)
         group = await self._write_status(facts.group, found.status)
         if found.problem is not None:
             await self._tell_stopped(facts, found)
@@ -82,11 +81,26 @@ class GroupController(QueuedController):
             await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
-            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, name_of(found.drop), uid_of(found.drop))
+            await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
         if facts.target is not None:
-            await self._pods.bring(facts.target, found.sizes)
+            unresized = await self._pods.bring(facts.target, found.sizes)
+            group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
-            await self._context.writer.do(found.inbox)
+            await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+
+    async def _rehearse(self, facts: Facts, intent: Intent) -> None:
+        """Raises ``ApiRefusedError`` where a scaling would be refused again: then its intent need not be written."""
+        if facts.target is None or facts.arrangement is None:
+            return
+        reference = facts.arrangement.target
+        kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
+        left = progress(intent, workload_of(facts.target, kind))
+        if facts.hpa is not None and (fields := hpa_changes(facts.hpa, intent.hpa)):
+            await writer.rehearse(hpa_write(facts.hpa, fields))
+        if left.containers:
+            await writer.rehearse(resize(facts.target, kind, left.containers))
+        if left.replicas is not None:
+            await writer.rehearse(scale(facts.target, kind, left.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
         """Writes what is left of the intent, and says so on the group."""

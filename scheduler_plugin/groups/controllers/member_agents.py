@@ -13,8 +13,10 @@ import httpx
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject, text
-from protocol.units import Seconds
+from protocol.units import Bytes, QuantityError, Seconds
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.objects.vm_use import GuestUse
 
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
@@ -25,13 +27,16 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
 class MemberAgents(Protocol):
-    """The agents of VMs; each method answers None where the agent cannot be asked, or does not know."""
+    """The agents of VMs."""
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
-        """How the VM's database is now."""
+        """How the VM's database is now; None where the agent cannot be asked, or does not know."""
 
-    async def busy_cores(self, vm: JsonObject) -> float | None:
-        """How many CPUs of the VM have been busy lately."""
+    async def use(self, vm: JsonObject) -> GuestUse:
+        """What the VM has used lately; nothing of it where the agent cannot be asked."""
+
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """What the agent has counted of the VM's CPU since it began."""
 
 
 class _Database(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,6 +49,11 @@ class _Database(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Metrics(msgspec.Struct, frozen=True):
     cores_busy: NotNegative | None = None
+    mem_used: str | None = None
+    mem_total: str | None = None
+    oom_kills: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    cpu_seconds: NotNegative | None = None
+    seen_seconds: NotNegative | None = None
 
 
 class _Explanation(msgspec.Struct, frozen=True):
@@ -62,10 +72,19 @@ class HttpMemberAgents:
         found = await self._ask(vm, "/database", _Database)
         return None if found is None else _state(found)
 
-    async def busy_cores(self, vm: JsonObject) -> float | None:
+    async def use(self, vm: JsonObject) -> GuestUse:
         """See ``MemberAgents``."""
         found = await self._ask(vm, "/explain", _Explanation)
-        return None if found is None or found.metrics is None else found.metrics.cores_busy
+        said = (None if found is None else found.metrics) or _Metrics()
+        return GuestUse(said.cores_busy, _bytes(said.mem_used), _bytes(said.mem_total), said.oom_kills)
+
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """See ``MemberAgents``."""
+        found = await self._ask(vm, "/explain", _Explanation)
+        metrics = None if found is None else found.metrics
+        if metrics is None or metrics.cpu_seconds is None or metrics.seen_seconds is None:
+            return None
+        return CpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
 
     async def _ask(self, vm: JsonObject, path: str, kind: type[T]) -> T | None:
         address = text(vm, "status", "podIP")
@@ -78,6 +97,13 @@ class HttpMemberAgents:
             return msgspec.json.decode(answer.content, type=kind)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
+
+
+def _bytes(given: str | None) -> Bytes | None:
+    try:
+        return None if given is None else Bytes.parse(given)
+    except QuantityError:
+        return None
 
 
 def _state(found: _Database) -> DatabaseState:

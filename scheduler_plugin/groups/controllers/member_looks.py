@@ -1,20 +1,18 @@
-"""Looks at the databases of members, not more often than it is worth: each look costs its guest a query.
-
-An emulated guest on a busy machine was seen to work on one for a second.
-"""
+"""Looks at the databases of members, not more often than it is worth: each look costs its guest a query."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.core.replicas.load_window import LoadWindow
+from scheduler_plugin.groups.core.replicas.members import DatabaseLook, DatabaseState
 
 SETTLED: Final = Seconds(10.0)
 """How old an answer of a replica that serves may be."""
@@ -24,38 +22,58 @@ SOON: Final = Seconds(1.9)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Asked:
+    """The last question to a database and its answer. ``heard_at`` is when it last gave one, or was first asked."""
+
     at: Instant
+    heard_at: Instant
     state: DatabaseState | None
 
 
 class MemberLooks:
-    """The last answer of every database that was asked."""
+    """The last answer of every database that was asked, and the load of every VM over a window."""
 
     def __init__(self, agents: MemberAgents, clock: Clock) -> None:
         self._agents = agents
         self._clock = clock
-        self._looks: dict[str, _Look] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._windows: dict[str, LoadWindow] = {}
 
-    async def look(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseState | None]:
+    async def look(self, vms: Iterable[tuple[JsonObject, Seconds]]) -> dict[str, DatabaseLook]:
         """How the databases of ``vms`` are, by UID; an answer may be as old as is said beside each."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
         stale = [vm for uid, (vm, oldest) in wanted.items() if self._age(uid, now) > oldest]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
-        self._looks.update({uid_of(vm): _Look(now, answer) for vm, answer in zip(stale, answers, strict=True)})
-        return {uid: self._looks[uid].state for uid in wanted}
+        for vm, answer in zip(stale, answers, strict=True):
+            before = self._asked.get(uid_of(vm))
+            heard_at = now if answer is not None or before is None else before.heard_at
+            self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
+        return {uid: _look(self._asked[uid], now) for uid in wanted}
 
-    async def loads(self, vms: Iterable[JsonObject]) -> dict[str, float | None]:
-        """How many CPUs of each VM are busy, by UID."""
+    async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
+        """How many CPUs of each VM were busy over the last ``span``, by UID; None where that is not known."""
         asked = list(vms)
-        answers = await asyncio.gather(*(self._agents.busy_cores(vm) for vm in asked))
-        return {uid_of(vm): answer for vm, answer in zip(asked, answers, strict=True)}
+        answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in asked))
+        now = self._clock.now()
+        for vm, answer in zip(asked, answers, strict=True):
+            before = self._windows.get(uid_of(vm), LoadWindow(span))
+            self._windows[uid_of(vm)] = replace(before, span=span).after(answer, now)
+        return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in asked}
+
+    def forget_load(self, uid: str) -> None:
+        """The VM does not serve: what it does is not load."""
+        self._windows.pop(uid, None)
 
     def forget(self, uid: str) -> None:
         """The VM is gone."""
-        self._looks.pop(uid, None)
+        self._asked.pop(uid, None)
+        self.forget_load(uid)
 
     def _age(self, uid: str, now: Instant) -> float:
-        last = self._looks.get(uid)
+        last = self._asked.get(uid)
         return float("inf") if last is None else now - last.at
+
+
+def _look(asked: _Asked, now: Instant) -> DatabaseLook:
+    return DatabaseLook(asked.state, None if asked.state is not None else Seconds(now - asked.heard_at))

@@ -6,50 +6,109 @@ Rules that hold here:
   template's and is resized again.
 - A wish that the kubelet cannot fulfil now, or at all, is withdrawn, for it would hold up others on its node; it is
   tried again after ``PATIENCE``.
+- A pod whose resize the API refuses holds up no other: it is tried again by itself, after longer and longer pauses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
+from scheduler_plugin.cluster.api import ApiRefusedError
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.writer import PASSING, Writer
 from scheduler_plugin.groups.core.workload import Container
 from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod
-from scheduler_plugin.groups.objects.targets import selector_of
-
-MOST: Final = 500
-"""Pods of one group that are looked at at a time."""
+from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
+REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
+"""How long a pod whose resize was refused is left alone."""
+
+_OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
+"""Refusals that say nothing of the pod: the whole group waits."""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    retries: Retries
+    until: Instant
+    pod: str
+    why: str
 
 
 @dataclass(slots=True)
 class PodResizer:
-    """Resizes the pods of one target at a time. Raises as ``Writer``."""
+    """Resizes the pods of one target at a time. ``pods`` gives a target's. Raises as ``Writer``."""
 
     writer: Writer
+    cache: Cache
+    pods: Callable[[JsonObject], Sequence[JsonObject]]
     _withdrawn: dict[str, Instant] = field(default_factory=dict)
+    _refusals: dict[str, _Refusal] = field(default_factory=dict)
 
-    async def bring(self, target: JsonObject, sizes: tuple[Container, ...]) -> None:
-        """Asks every pod of ``target`` that differs for ``sizes``."""
-        selector = selector_of(target)
-        if not sizes or not selector:
-            return
-        query = {"labelSelector": selector, "limit": str(MOST)}
-        page = await self.writer.api.page(ApiCall("GET", PODS.path(name_of(target).namespace), TIMEOUT, query=query))
-        now = self.writer.clock.now()
-        self._withdrawn = {uid: until for uid, until in self._withdrawn.items() if until > now}
-        for pod in page.objects:
-            if is_leaving(pod) or (uid_of(pod) in self._withdrawn and not is_pending(pod)):
-                continue
-            write = resize_pod(pod, sizes)
+    async def bring(self, target: JsonObject, sizes: tuple[Container, ...]) -> str:
+        """Asks every pod of ``target`` that differs for ``sizes``; returns which were refused and why, else nothing.
+
+        A refusal that only says that the cache is behind is raised once all other pods have been asked.
+        """
+        if not sizes:
+            return ""
+        now, behind = self.writer.clock.now(), None
+        pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
+        self._forget(now)
+        for pod in pods:
+            write = self._wanted(pod, sizes, now)
             if write is None:
                 continue
-            if is_pending(pod):
-                self._withdrawn[uid_of(pod)] = Instant(now + PATIENCE)
-            await self.writer.do(write)
+            try:
+                self.cache.learn(PODS, await self.writer.do(write))
+                self._refusals.pop(uid_of(pod), None)
+            except ApiRefusedError as error:
+                if error.kind in _OVERLOADED:
+                    raise
+                if error.kind in PASSING:
+                    behind = error
+                else:
+                    self._refuse(pod, str(error), now)
+        if behind is not None:
+            raise behind
+        return _told([found for pod in pods if (found := self._refusals.get(uid_of(pod))) is not None])
+
+    def _wanted(self, pod: JsonObject, sizes: tuple[Container, ...], now: Instant) -> Write | None:
+        """What to ask of the pod now; None where it has what it should, or is left alone for a while."""
+        uid = uid_of(pod)
+        refusal = self._refusals.get(uid)
+        if (uid in self._withdrawn and not is_pending(pod)) or (refusal is not None and now < refusal.until):
+            return None
+        write = resize_pod(pod, sizes)
+        if write is None:
+            self._refusals.pop(uid, None)
+        elif is_pending(pod):
+            self._withdrawn[uid] = Instant(now + PATIENCE)
+        return write
+
+    def _refuse(self, pod: JsonObject, why: str, now: Instant) -> None:
+        known = self._refusals.get(uid_of(pod))
+        retries = Retries(REFUSED) if known is None else known.retries
+        until = Instant(now + retries.failed(self.writer.clock.jitter()))
+        self._refusals[uid_of(pod)] = _Refusal(retries, until, name_of(pod).name, why)
+
+    def _forget(self, now: Instant) -> None:
+        """Withdrawn wishes whose time is over, and refusals of pods that were not asked again: they are gone."""
+        self._withdrawn = {uid: until for uid, until in self._withdrawn.items() if until > now}
+        self._refusals = {uid: each for uid, each in self._refusals.items() if each.until + PATIENCE > now}
+
+
+def _told(refusals: list[_Refusal]) -> str:
+    """The first three by name, so that the text changes no more often than the pods do."""
+    if not refusals:
+        return ""
+    names, more = ", ".join(each.pod for each in refusals[:3]), len(refusals) - 3
+    return f"{names}{f' and {more} more' if more > 0 else ''} cannot be resized: {refusals[0].why}"

@@ -14,7 +14,7 @@ Key = tuple[str, str, ObjectName]
 
 @dataclass(frozen=True, order=True, slots=True)
 class Claimant:
-    """A group, ordered by age: of two that scale one target the older one does."""
+    """A group that scales a target, ordered by age."""
 
     created: str
     kind: str
@@ -36,8 +36,8 @@ class References:
     def __init__(self) -> None:
         self._of_group: dict[tuple[str, ObjectName], tuple[Claimant, Key | None, frozenset[Key]]] = {}
         self._by_object: dict[Key, set[tuple[str, ObjectName]]] = {}
-        self._hpas: dict[Key, set[ObjectName]] = {}
-        self._scaled_by: dict[ObjectName, Key] = {}
+        self._autoscalers: dict[Key, set[Key]] = {}
+        self._written_by: dict[Key, Key] = {}
 
     def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
         """What the group refers to now."""
@@ -62,33 +62,44 @@ class References:
         found = self._of_group.get((kind, name))
         return None if found is None else found[1]
 
+    def targets_in(self, namespace: str) -> frozenset[Key]:
+        """What the groups of a namespace scale."""
+        targets = (target for _, target, _ in self._of_group.values())
+        return frozenset(each for each in targets if each is not None and each[2].namespace == namespace)
+
     def groups_at(self, key: Key) -> list[tuple[str, ObjectName]]:
         """Kind and name of every group that refers to the object."""
         return sorted(self._by_object.get(key, ()), key=str)
 
-    def rival(self, kind: str, name: ObjectName) -> str:
-        """The oldest other group that scales the same target, where it is older than this one; else empty."""
+    def rivals(self, kind: str, name: ObjectName) -> list[str]:
+        """Kind and name of every other group that scales the same target, the oldest first."""
         found = self._of_group.get((kind, name))
         if found is None or found[1] is None:
-            return ""
-        claims = [self._of_group[each] for each in self._by_object[found[1]]]
-        oldest = min(claimant for claimant, target, _ in claims if target == found[1])
-        return "" if oldest == found[0] else str(oldest)
+            return []
+        return [str(each) for each in self._claimants(found[1]) if each != found[0]]
 
-    def note_hpa(self, hpa: ObjectName, scales: Key | None) -> None:
-        """What the HPA scales now; None where it is gone."""
-        before = self._scaled_by.pop(hpa, None)
+    def targeting(self, key: Key) -> list[str]:
+        """Kind and name of every group that scales the object, the oldest first."""
+        return [str(each) for each in self._claimants(key)]
+
+    def _claimants(self, key: Key) -> list[Claimant]:
+        claims = (self._of_group[each] for each in self._by_object.get(key, ()))
+        return sorted(claimant for claimant, target, _ in claims if target == key)
+
+    def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
+        """What an HPA or a VPA is about now; None where it is gone."""
+        before = self._written_by.pop(autoscaler, None)
         if before is not None:
-            self._hpas[before].discard(hpa)
-            if not self._hpas[before]:
-                del self._hpas[before]
-        if scales is not None:
-            self._scaled_by[hpa] = scales
-            self._hpas.setdefault(scales, set()).add(hpa)
+            self._autoscalers[before].discard(autoscaler)
+            if not self._autoscalers[before]:
+                del self._autoscalers[before]
+        if target is not None:
+            self._written_by[autoscaler] = target
+            self._autoscalers.setdefault(target, set()).add(autoscaler)
 
-    def hpas_at(self, key: Key) -> list[ObjectName]:
-        """Every HPA that scales the object."""
-        return sorted(self._hpas.get(key, ()), key=str)
+    def autoscalers_at(self, key: Key, kind: Resource) -> list[ObjectName]:
+        """Every HPA, or every VPA, that is about the object."""
+        return sorted((name for _, of_kind, name in self._autoscalers.get(key, ()) if of_kind == kind.kind), key=str)
 
 
 def key_of(resource: Resource, name: ObjectName) -> Key:

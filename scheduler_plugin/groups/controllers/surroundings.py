@@ -10,21 +10,27 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, is_leaving, name_of, text, uid_of, whole
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.informer import Change
 from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS
+from scheduler_plugin.groups.objects.target_pods import selects
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape
+from scheduler_plugin.groups.objects.vpa import WRITES, sized_by, update_mode
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
+
+_ABOUT: Final = {HORIZONTAL_AUTOSCALERS: scales, VERTICAL_AUTOSCALERS: sized_by}
+"""What an object of each kind is about."""
 
 LookAt = Callable[[str, ObjectName], None]
 """Has the group of that kind and name looked at soon."""
@@ -40,6 +46,7 @@ class Surroundings:
         self._cache = cache
         self._look_at = look_at
         self._references = References()
+        self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
         for kind in AROUND:
@@ -53,32 +60,56 @@ class Surroundings:
             return Facts(group, fault=str(error))
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
+        target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
         return Facts(
             group,
             arrangement,
-            target=self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name)),
+            target=target,
             hpa=None if hpa is None else self._cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(name.namespace, hpa.name)),
             vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
-            rival=self._references.rival(policy.kind.kind, name),
-            others=tuple(self._other_hpas(group, arrangement)),
+            rivals=tuple(self._references.rivals(policy.kind.kind, name)),
+            others=tuple(self._other_writers(group, arrangement)),
+            killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
             pause=timedelta(seconds=self._interval()),
         )
 
-    def _other_hpas(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
-        """HPAs that scale the group's target and are not the one beside the group.
+    def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
+        """Who writes the replicas of that object: groups that scale it, and HPAs."""
+        key = key_of(kind, name)
+        hpas = (each for each, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
+        return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {each}" for each in hpas)]
 
-        A group without an HPA writes sizes only: then replicas are for others to write.
+    def _other_writers(self, group: JsonObject, arrangement: Arrangement) -> Iterator[str]:
+        """What HPAs and VPAs do to the group's target that are not those beside the group.
+
+        A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
         """
-        if arrangement.hpa is None:
-            return
-        namespace, reference, own = name_of(group).namespace, arrangement.target, arrangement.hpa.name
-        wanted = (reference.group, reference.kind, reference.name)
-        for name in self._references.hpas_at((reference.group, reference.kind, ObjectName(namespace, reference.name))):
-            found = self._cache.get(HORIZONTAL_AUTOSCALERS, name)
-            if found is None or is_leaving(found) or scales(found) != wanted:
-                continue
-            if name.name != own and not is_owned_by(found, group):
-                yield name.name
+        reference = arrangement.target
+        key = (reference.group, reference.kind, ObjectName(name_of(group).namespace, reference.name))
+        if arrangement.hpa is not None:
+            hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, arrangement.hpa.name)
+            if names := ", ".join(name for name, _ in hpas):
+                yield f"scaled by {HORIZONTAL_AUTOSCALERS.kind} {names}"
+        if arrangement.sizes:
+            vpas = self._foreign(
+                VERTICAL_AUTOSCALERS, key, group, "" if arrangement.vpa is None else arrangement.vpa.name
+            )
+            modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := update_mode(vpa)) in WRITES]
+            if modes:
+                yield f"sized by {VERTICAL_AUTOSCALERS.kind} {', '.join(modes)}"
+
+    def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
+        """Autoscalers of the object that are not the group's."""
+        for name, found in self._autoscalers_of(kind, key):
+            if name != own and not is_owned_by(found, group):
+                yield name, found
+
+    def _autoscalers_of(self, kind: Resource, key: Key) -> Iterator[tuple[str, JsonObject]]:
+        """Every HPA, or every VPA, that is about the object and stays."""
+        for name in self._references.autoscalers_at(key, kind):
+            found = self._cache.get(kind, name)
+            if found is not None and not is_leaving(found) and _ABOUT[kind](found) == (key[0], key[1], key[2].name):
+                yield name.name, found
 
     def _group_changed(self, policy: GroupPolicy, change: Change[Json]) -> None:
         kind, name = policy.kind.kind, change.name
@@ -91,16 +122,28 @@ class Surroundings:
             self._references.set(_claimant(policy, change.after), *_keys(policy, change.after))
         self._look_at(kind, name)
         for key in {before, self._references.target_of(kind, name)} - {None}:
-            self._look_at_all(key)
+            self._target_changed(key)
 
     def _object_changed(self, kind: Resource, change: Change[Json]) -> None:
         self._look_at_all(key_of(kind, change.name))
-        if kind is HORIZONTAL_AUTOSCALERS:
-            before = None if change.before is None else _scaled_by(change.before)
-            after = None if change.after is None else _scaled_by(change.after)
-            self._references.note_hpa(change.name, after)
+        if kind in _ABOUT:
+            before = None if change.before is None else _target_key(kind, change.before)
+            after = None if change.after is None else _target_key(kind, change.after)
+            self._references.note_autoscaler(key_of(kind, change.name), after)
             for key in {before, after} - {None}:
+                self._target_changed(key)
+
+    def _ran_out_of_memory(self, pod: JsonObject) -> None:
+        for key in self._references.targets_in(name_of(pod).namespace):
+            target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
+            if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
                 self._look_at_all(key)
+
+    def _target_changed(self, key: Key | None) -> None:
+        """Another writes to the object from now on, or writes no more."""
+        self._look_at_all(key)
+        if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
+            self._look_at(VM_GROUPS.kind, key[2])
 
     def _look_at_all(self, key: Key | None) -> None:
         for kind, name in () if key is None else self._references.groups_at(key):
@@ -112,9 +155,9 @@ def _is_status_only(change: Change[Json]) -> bool:
     return len(known) == 2 and known[0] == known[1] and not is_leaving(change.after or {})
 
 
-def _scaled_by(hpa: JsonObject) -> Key:
-    group, kind, name = scales(hpa)
-    return group, kind, ObjectName(name_of(hpa).namespace, name)
+def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:
+    group, target, name = _ABOUT[kind](autoscaler)
+    return group, target, ObjectName(name_of(autoscaler).namespace, name)
 
 
 def _claimant(policy: GroupPolicy, group: JsonObject) -> Claimant:

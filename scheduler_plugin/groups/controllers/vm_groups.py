@@ -5,13 +5,15 @@ Rules that hold here:
 - Only the holder of the Lease acts. Everything that was begun is in the objects (names, marks, the slice), so a
   successor goes on from there, and nothing is made or deleted twice.
 - The order of a step is that of ``GroupPlan``: a replica is marked before the endpoint drops it, and deleted after.
+- That the group scales itself is remembered before it does: a process that dies in between delays it, and no successor
+  scales twice within the delays.
 - A new member that is refused, by a quota or an admission hook, holds up no other step; the condition says it.
 - One group is the unit of failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,18 +37,18 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.informer import Change
-from scheduler_plugin.groups.controllers.group_controller import PASSING
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
+from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
-from scheduler_plugin.groups.core.replicas.members import Member, Role, member_name, replicas_of
-from scheduler_plugin.groups.core.replicas.scaling import ScalingDecision, decide
+from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
+from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, decide
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
-from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
-from scheduler_plugin.groups.objects.group_status import group_status, refused_status
+from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
 from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
 from scheduler_plugin.groups.objects.writes import Write, difference
 
@@ -60,7 +62,7 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """One group as it is: the object, what it asks for, its members, and its read endpoint. ``decision`` is how it
-    scales itself, None where it does not.
+    scales itself, None where it does not; ``rivals`` are who else writes its replicas, and then it does not.
     """
 
     found: Json
@@ -68,13 +70,18 @@ class _Seen:
     members: tuple[Member, ...]
     endpoint: ReadEndpoint
     decision: ScalingDecision | None = None
+    rivals: tuple[str, ...] = ()
 
 
 class VmGroupController(QueuedController):
     """Runs the groups of VMs."""
 
-    def __init__(self, context: GroupsContext, agents: MemberAgents) -> None:
+    def __init__(
+        self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]
+    ) -> None:
+        """``writers`` says who else writes the replicas of a group."""
         super().__init__(context, VM_GROUPS)
+        self._writers = writers
         self._looks = MemberLooks(agents, context.clock)
         self._vms: dict[ObjectName, set[ObjectName]] = {}
         context.cache.listen(VM_GROUPS, self._group_changed)
@@ -102,25 +109,33 @@ class VmGroupController(QueuedController):
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
     async def _scaled(self, seen: _Seen) -> _Seen:
-        """The group once it has scaled itself, where it does; the same group where nothing changes."""
+        """The group once it has scaled itself, where it does; the same group where nothing changes.
+
+        Replicas have one writer: while another has them as its target, the group only says so.
+        """
         group = seen.group
         if group.scaling is None:
             return seen
+        if rivals := tuple(self._writers(group.name)):
+            await self._tell_taken(seen, rivals)
+            return replace(seen, rivals=rivals)
         current = group.spec.replicas
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
         if decision.replicas == current:
             return replace(seen, decision=decision)
+        remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
+        found = await self._write_status(seen.found, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(seen.found))
+        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(found))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
-        found = await read_object(self._context.writer.api, VM_GROUPS, group.name)
-        if found is not None:
-            self._context.cache.learn(VM_GROUPS, found)
+        again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
+        if again is not None:
+            self._context.cache.learn(VM_GROUPS, again)
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
-        return replace(seen, found=found or seen.found, group=scaled, decision=decision)
+        return replace(seen, found=again or seen.found, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
@@ -135,20 +150,28 @@ class VmGroupController(QueuedController):
             for vm in vms
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
-        states = await self._looks.look(asked)
+        looks = await self._looks.look(asked)
         wall = self._context.clock.wall()
-        members = [read_member(vm, group, listed, states.get(uid_of(vm)), wall) for vm in vms]
+        members = [read_member(vm, group, listed, looks.get(uid_of(vm), UNASKED), wall) for vm in vms]
         present = [each for each in members if each is not None]
         if group.scaling is not None:
-            loads = await self._looks.loads(vm for vm, _ in asked)
-            present = [replace(each, busy_cores=loads.get(each.uid)) for each in present]
+            present = await self._loaded(present, vms, group.scaling)
         return _Seen(found, group, tuple(present), endpoint)
+
+    async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: Scaling) -> list[Member]:
+        """The members with the loads of the replicas that serve; that of booting and copying is none."""
+        serving = {each.uid for each in replicas_of(members) if each.available}
+        for each in members:
+            if each.uid not in serving:
+                self._looks.forget_load(each.uid)
+        loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
+        return [replace(each, busy_cores=loads.get(each.uid)) for each in members]
 
     def _own(self, group: VmGroup) -> list[Json]:
         vms = [
             self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
         ]
-        return [vm for vm in vms if vm is not None and is_of(vm, group)]
+        return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
         """Names of members that VMs of others have."""
@@ -171,13 +194,12 @@ class VmGroupController(QueuedController):
             await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
         await offer(self._context.writer, group, seen.endpoint, plan)
         for gone in plan.delete:
-            name = ObjectName(namespace, gone.member.name)
-            await self._context.writer.delete(VIRTUAL_MACHINES, name, gone.member.uid)
+            await self._delete(namespace, gone.member)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
         unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
-        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), self._now())
+        status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
         await self._write_status(seen.found, status)
@@ -199,20 +221,39 @@ class VmGroupController(QueuedController):
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
         """Sets or removes the mark of a member that is about to leave."""
+        name = ObjectName(namespace, member.name)
         body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
-        await self._do(Write("draining", VIRTUAL_MACHINES, ObjectName(namespace, member.name), body))
+        version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
+        await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _write_status(self, found: Json, wanted: Json) -> None:
-        """Writes what differs."""
-        if changed := difference(child(found, "status"), wanted):
-            await self._do(Write("status", VM_GROUPS, name_of(found), {"status": changed}, "status", version_of(found)))
+    async def _delete(self, namespace: str, member: Member) -> None:
+        """Deletes the VM of a member that has drained; a VM that has changed since is looked at again first."""
+        found = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
+        if found is not None and uid_of(found) == member.uid:
+            await self._context.writer.delete(VIRTUAL_MACHINES, found)
 
-    async def _do(self, write: Write) -> None:
-        self._context.cache.learn(write.resource, await self._context.writer.do(write))
+    async def _write_status(self, found: Json, wanted: Json) -> Json:
+        """Writes what differs; the group as it is then."""
+        changed = difference(child(found, "status"), wanted)
+        if not changed:
+            return found
+        body: Json = {"status": changed}
+        return await self._do(Write("status", VM_GROUPS, name_of(found), body, "status", version_of(found)))
 
-    async def _tell(self, seen: _Seen, reason: str, note: str) -> None:
+    async def _do(self, write: Write) -> Json:
+        written = dict(await self._context.writer.do(write))
+        self._context.cache.learn(write.resource, written)
+        return written
+
+    async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
-        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=False))
+        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=is_warning))
+
+    async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
+        """Says once that others write the group's replicas too."""
+        said, known = taken_by(rivals), items(seen.found, "status", "conditions")
+        if not any((text(each, "reason"), text(each, "message")) == (TAKEN, said) for each in known):
+            await self._tell(seen, TAKEN, said, is_warning=True)
 
     def _group_changed(self, change: Change[Json]) -> None:
         """Our own writes of the status are no news."""

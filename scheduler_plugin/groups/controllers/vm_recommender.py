@@ -4,6 +4,7 @@ Rules that hold here:
 
 - It writes what an HPA controller and a VPA recommender would write, into the same status: policies cannot tell.
 - It runs only where the settings say so (``recommender: agents``): a status has one writer.
+- CPU and memory come from the agents; a guest whose kernel killed a process needs more than it had.
 - Histories of use stand in an annotation of the VPA, so that a restart forgets nothing; what was desired in the last
   minutes is forgotten, as an HPA controller does.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Never
 
 from protocol.kubernetes.conditions import stamped
@@ -21,6 +22,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_USE_HISTORY
+from protocol.units import Bytes
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.queued import GroupsContext
@@ -28,11 +30,11 @@ from scheduler_plugin.groups.controllers.surroundings import Surroundings
 from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
 from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
-from scheduler_plugin.groups.core.recommender.vertical import observed
+from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.lease import NotLeadingError
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, Shape
-from scheduler_plugin.groups.objects.vm_use import VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
+from scheduler_plugin.groups.objects.vm_use import GuestUse, VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
 from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import GroupPolicy
@@ -50,6 +52,7 @@ class VmRecommender:
         self._surroundings = surroundings
         self._agents = agents
         self._desires: dict[str, Desires] = {}
+        self._kills: dict[str, int] = {}
 
     async def run(self, policy: GroupPolicy, is_on: Callable[[], bool]) -> Never:
         """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
@@ -75,12 +78,13 @@ class VmRecommender:
         if TARGET_KINDS[reference.group, reference.kind].shape is Shape.TEMPLATE:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
-        busy = await asyncio.gather(*(self._agents.busy_cores(vm) for vm in vms))
-        found = list(uses(vms, {uid_of(vm): cores for vm, cores in zip(vms, busy, strict=True)}))
+        answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
+        said = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
+        found = list(uses(vms, said))
         if facts.hpa is not None:
             await self._horizontal(facts.hpa, found)
         if facts.vpa is not None:
-            await self._vertical(facts.vpa, found)
+            await self._vertical(facts.vpa, found, self._killed(said))
 
     async def _horizontal(self, hpa: JsonObject, found: list[VmUse]) -> None:
         known = self._desires.get(uid_of(hpa), Desires())
@@ -88,17 +92,36 @@ class VmRecommender:
         said, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(found), lambda _: replicas, known, now)
         await self._write(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), said))
 
-    async def _vertical(self, vpa: JsonObject, found: list[VmUse]) -> None:
-        if all(each.busy is None for each in found):
+    def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
+        """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
+
+        A count that is seen for the first time, or fell, is that of a guest which has booted: it says nothing of now.
+        """
+        had: list[Bytes] = []
+        for uid, each in said.items():
+            before = self._kills.get(uid)
+            if each.kills is not None:
+                self._kills[uid] = each.kills
+                size = each.memory_total or each.memory
+                if before is not None and each.kills > before and size is not None:
+                    had.append(size)
+        return max(had, default=None)
+
+    async def _vertical(self, vpa: JsonObject, found: list[VmUse], killed_at: Bytes | None) -> None:
+        if not any(each.amounts for each in found):
             return
-        history = decode_history(_kept(vpa), HISTORY)
-        after = observed(history, VM_CONTAINER, [each.amounts for each in found], self._context.clock.wall())
+        history, now = decode_history(_kept(vpa), HISTORY), self._context.clock.wall()
+        after = observed(history, VM_CONTAINER, [each.amounts for each in found], now)
+        if killed_at is not None:
+            after = ran_out_of_memory(after, VM_CONTAINER, killed_at, now)
         said = vertical(after, len(found))
         if said is None:
             return
         kept = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
         body: Json = {"metadata": {"annotations": {ANNOTATION_USE_HISTORY: kept}}}
-        written = await self._context.writer.do(Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body))
+        written = await self._context.writer.do(
+            Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body, version=version_of(vpa))
+        )
         await self._write(VERTICAL_AUTOSCALERS, written, vpa_status(said))
 
     async def _write(self, kind: Resource, about: JsonObject, status: Json) -> None:

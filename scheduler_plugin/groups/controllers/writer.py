@@ -1,15 +1,23 @@
-"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here."""
+"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here.
+
+Rules that hold here:
+
+- A process may stop between asking for that time and sending, and wake when another leads. So every patch and every
+  deletion is for the version that was judged, and is refused where anything has been written since.
+- A creation can have no such condition. Its name is fixed by its group and its owner by UID: the second is refused, one
+  that comes after all is looked at like any other object of the group, and without its owner it is collected.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, version_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
-from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
@@ -17,9 +25,14 @@ from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.lease import MERGE_PATCH, Leadership
 from scheduler_plugin.groups.objects.writes import Write
 
+PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
+"""Refusals that only say that the cache was behind."""
+
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+NO_DRY_RUN: Final = "does not support dry run"
+JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +49,50 @@ class Writer:
 
     async def do(self, write: Write) -> JsonObject:
         """Carries out one write; returns the object, or its Scale, as it is now."""
-        kind = STRATEGIC_PATCH if write.merges_lists else MERGE_PATCH
-        method, content_type = ("POST", "application/json") if write.creates else ("PATCH", kind)
-        return await self._call(write.what, method, write.path, write.guarded_body, content_type)
+        return await self._call(write.what, _creation(write.path, write.body) if write.creates else _patch(write))
 
-    async def delete(self, resource: Resource, name: ObjectName, uid: str) -> None:
-        """Deletes the object with this uid; 409 where another has taken its name."""
-        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        await self._call("delete", "DELETE", resource.path(name.namespace, name.name), body)
+    async def rehearse(self, write: Write) -> None:
+        """Asks whether a patch would be taken, and changes nothing (``dryRun``).
+
+        An admission webhook that cannot be asked so refuses the question; then only the write itself can tell.
+        """
+        try:
+            await self._call("rehearsal", _patch(write, {"dryRun": "All"}))
+        except ApiRefusedError as error:
+            if NO_DRY_RUN not in str(error):
+                raise
+
+    async def delete(self, resource: Resource, found: JsonObject) -> None:
+        """Deletes the object as it was ``found``; 409 where it has changed, or another has taken its name."""
+        name = name_of(found)
+        preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
+        path = resource.path(name.namespace, name.name)
+        await self._call("delete", ApiCall("DELETE", path, TIMEOUT, body=body, content_type=JSON))
 
     async def tell(self, event: EventRecord) -> None:
         """Records an event; one that is refused is dropped. Raises ``ApiUnknownError`` and ``NotLeadingError``."""
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
-            await self._call("event", "POST", event.path, dict(body))
+            await self._call("event", _creation(event.path, dict(body)))
         except ApiRefusedError:
             return
 
-    async def _call(
-        self, what: str, method: str, path: str, body: Json, content_type: str = "application/json"
-    ) -> JsonObject:
-        timeout = self.leadership.allowed(TIMEOUT)
+    async def _call(self, what: str, call: ApiCall) -> JsonObject:
+        in_time = replace(call, timeout=self.leadership.allowed(call.timeout))
         try:
-            found = await self.api.call(ApiCall(method, path, timeout, body=body, content_type=content_type))
+            found = await self.api.call(in_time)
         except ApiError as error:
             self.report(what, "refused" if isinstance(error, ApiRefusedError) else "unknown")
             raise
         self.report(what, "done")
         return found
+
+
+def _creation(path: str, body: Json) -> ApiCall:
+    return ApiCall("POST", path, TIMEOUT, body=body, content_type=JSON)
+
+
+def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
+    kind = STRATEGIC_PATCH if write.merges_lists else MERGE_PATCH
+    return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)

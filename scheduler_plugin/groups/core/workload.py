@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal, Self
 
@@ -79,17 +80,25 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A container that was killed for want of memory, and when (an aware time)."""
+
+    container: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A Deployment, a StatefulSet or a group of VMs, as it is.
 
     ``replicas`` is how many its spec asks for, ``ready`` how many serve; both are zero or more.
-    ``out_of_memory`` is set where a container was killed for want of memory since the last vertical scaling.
+    ``out_of_memory`` has the last kill for want of memory of each container since the last vertical scaling.
     """
 
     replicas: int
     ready: int = 0
     containers: tuple[Container, ...] = ()
-    out_of_memory: bool = False
+    out_of_memory: tuple[OutOfMemory, ...] = ()
 
     def container(self, name: str) -> Container | None:
         """The container of that name; None where there is none."""

@@ -26,7 +26,7 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
-from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member, Role, role_of
+from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -62,14 +62,13 @@ def member_labels(group: VmGroup, role: Role) -> Json:
 
 
 def owner_reference(group: VmGroup) -> Json:
-    """The reference that makes the group the owner of an object: it is deleted with the group."""
+    """The reference that makes the group the owner of an object, as ``ownership.owner_reference``."""
     return {
         "apiVersion": VM_GROUPS.api_version,
         "kind": VM_GROUPS.kind,
         "name": group.name.name,
         "uid": group.uid,
         "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 
@@ -86,8 +85,17 @@ def is_of(vm: JsonObject, group: VmGroup) -> bool:
     return any(text(each, "uid") == group.uid for each in owners)
 
 
+def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
+    """Whether the VM has the primary's name and is not the primary that the status remembers.
+
+    A creation that was sent late made it, after the primary had gone: its database is empty, and nothing may follow it.
+    """
+    is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
+    return is_primary and group.primary_uid not in ("", uid_of(vm))
+
+
 def read_member(
-    vm: JsonObject, group: VmGroup, listed: frozenset[str], database: DatabaseState | None, wall: float
+    vm: JsonObject, group: VmGroup, listed: frozenset[str], look: DatabaseLook, wall: float
 ) -> Member | None:
     """The member that ``vm`` is; None where its name is not a member's.
 
@@ -112,7 +120,8 @@ def read_member(
         leaving=is_leaving(vm),
         draining=_draining(vm, wall),
         listed=uid_of(vm) in listed,
-        database=database,
+        database=look.state,
+        silent=look.silent,
     )
 
 

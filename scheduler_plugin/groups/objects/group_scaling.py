@@ -6,17 +6,21 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, text
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, duration_field, whole_field
 
 MOST_REPLICAS: Final = 64
+SHORTEST: Final = Seconds(10.0)
+LONGEST: Final = Seconds(600.0)
+"""Windows of fewer than two looks, and of more than a peak is worth waiting, help no one."""
+
 _UTILIZATION: Final = 70
 _TIMES: Final = {
     "lastScaleUp": "last_up",
     "lastScaleDown": "last_down",
-    "moreSince": "more_since",
     "fewerSince": "fewer_since",
 }
 
@@ -33,12 +37,16 @@ def read_scaling(found: JsonObject, template: JsonObject) -> Scaling | None:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
     usual = Scaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
+    window = duration_field(found, ("scaling", "window"), usual.window)
+    if not SHORTEST <= window <= LONGEST:
+        raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
     return Scaling(
         usual.bounds,
         usual.most,
         whole_field(found, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
         duration_field(found, ("scaling", "scaleUpDelay"), usual.up_delay),
         duration_field(found, ("scaling", "scaleDownDelay"), usual.down_delay),
+        window,
     )
 
 
@@ -52,5 +60,9 @@ def scaling_status(decision: ScalingDecision) -> Json:
     """What the status says of a decision: what was wanted, what was kept and by which rule (S1.11), and the memory."""
     times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
     remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
-    said: Json = {"replicas": decision.replicas, "wanted": decision.wanted, "message": decision.because, **remembered}
-    return {**said, "rule": decision.rule.value} if decision.rule is not None else said
+    said: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}
+    if decision.wanted is not None:
+        said["wanted"] = decision.wanted
+    if decision.rule is not None:
+        said["rule"] = decision.rule.value
+    return said

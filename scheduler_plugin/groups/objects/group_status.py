@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.kubernetes.conditions import condition, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, whole
@@ -15,6 +16,9 @@ from protocol.names import LABEL_GROUP, LABEL_ROLE
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
+
+ABLE: Final = "AbleToScale"
+TAKEN: Final = "TargetTaken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,18 @@ class _Verdict:
 
 
 def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
-    found: JsonObject, group: VmGroup, members: Sequence[Member], plan: GroupPlan, unwritten: str, now: str
+    found: JsonObject,
+    group: VmGroup,
+    members: Sequence[Member],
+    plan: GroupPlan,
+    unwritten: str,
+    rivals: Sequence[str],
+    now: str,
 ) -> Json:
     """The whole status of the group ``found``, to be merged into the object.
 
-    ``unwritten`` says what of the plan could not be written, empty where all was. ``now`` is a Kubernetes timestamp.
+    ``unwritten`` says what of the plan could not be written, empty where all was. ``rivals`` are who else writes the
+    replicas of a group that scales itself. ``now`` is a Kubernetes timestamp.
     """
     going = {each.member.name for each in plan.drain}
     returning = {each.name for each in plan.stay}
@@ -43,6 +54,12 @@ def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
     ]
     primary = primary_of(members)
     verdict = _primary_ready(primary, plan)
+    verdicts = {
+        "Accepted": _Verdict(True, "Valid"),
+        "PrimaryReady": verdict,
+        "Ready": _ready(group, verdict, plan, unwritten),
+        **({} if group.scaling is None else {ABLE: _able(rivals)}),
+    }
     status: Json = {
         "observedGeneration": whole(found, "metadata", "generation"),
         "replicas": len(replicas) - len(draining),
@@ -50,11 +67,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all that a status tells of
         "drainingReplicas": len(draining),
         "selector": selector(group),
         "members": [_member(each, plan) for each in members],
-        "conditions": [
-            _condition(found, "Accepted", _Verdict(True, "Valid")),
-            _condition(found, "PrimaryReady", verdict),
-            _condition(found, "Ready", _ready(group, verdict, plan, unwritten)),
-        ],
+        "conditions": [_condition(found, kind, each) for kind, each in verdicts.items()],
     }
     if known := child(found, "status", "primary"):
         status["primary"] = known
@@ -73,6 +86,15 @@ def refused_status(found: JsonObject, fault: str, now: str) -> Json:
 def selector(group: VmGroup) -> str:
     """What ``/scale`` says the replicas' pods are found by."""
     return f"{LABEL_GROUP}={group.name.name},{LABEL_ROLE}={Role.REPLICA}"
+
+
+def taken_by(rivals: Sequence[str]) -> str:
+    """Why a group does not scale itself, for people."""
+    return f"spec.scaling and {', '.join(rivals)} would both write the replicas: take one away"
+
+
+def _able(rivals: Sequence[str]) -> _Verdict:
+    return _Verdict(False, TAKEN, taken_by(rivals)) if rivals else _Verdict(True, "ScalesItself")
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:

@@ -24,14 +24,17 @@ class ForeignObjectError(ValueError):
 
 
 def owner_reference(owner: JsonObject) -> Json:
-    """The reference that makes ``owner`` the controller of an object, which then goes when the owner goes."""
+    """The reference that makes ``owner`` the controller of an object, which then goes when the owner goes.
+
+    It does not block the owner's deletion: where OwnerReferencesPermissionEnforcement is on, that takes a right to the
+    owner's finalizers, and nothing here needs the owner to wait.
+    """
     return {
         "apiVersion": text(owner, "apiVersion"),
         "kind": text(owner, "kind"),
         "name": name_of(owner).name,
         "uid": uid_of(owner),
         "controller": True,
-        "blockOwnerDeletion": True,
     }
 
 

@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of, whole
-from protocol.names import LABEL_GROUP, LABEL_ROLE
-from protocol.units import MilliCpu, QuantityError
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, whole
+from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
-from scheduler_plugin.groups.core.replicas.members import Role
+from scheduler_plugin.groups.core.replicas.members import Role, role_of
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     ReplicaBounds,
@@ -24,25 +23,43 @@ from scheduler_plugin.groups.core.workload import (
 )
 from scheduler_plugin.groups.objects.amounts import write_amounts
 from scheduler_plugin.groups.objects.hpa import least_replicas
+from scheduler_plugin.groups.objects.ownership import is_owned_by
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
-    """The VMs that ``target`` consists of: itself, or the replicas of a group of VMs."""
+    """The VMs that ``target`` consists of: itself, or the replicas that a group of VMs owns."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    namespace, name = name_of(target).namespace, name_of(target).name
-    wanted = {LABEL_GROUP: name, LABEL_ROLE: Role.REPLICA.value}
-    found = (each for each in vms if name_of(each).namespace == namespace)
-    return [each for each in found if wanted.items() <= labels_of(each).items()]
+    return [each for each in vms if is_owned_by(each, target) and _is_replica(target, each)]
+
+
+def _is_replica(group: JsonObject, vm: JsonObject) -> bool:
+    role = role_of(name_of(group).name, name_of(vm).name)
+    return role is not None and role[0] is Role.REPLICA
+
+
+@dataclass(frozen=True, slots=True)
+class GuestUse:
+    """What an agent says of its guest: busy CPUs, memory that cannot be given back without swapping, all that it has,
+    and how many processes its kernel has killed for want of it since boot. None is not known.
+    """
+
+    cores_busy: float | None = None
+    memory: Bytes | None = None
+    memory_total: Bytes | None = None
+    kills: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VmUse:
-    """One VM: how many CPUs are busy (None: not known), the most that it may have, and whether it runs."""
+    """One VM: how many CPUs are busy (None: not known), the most that it may have, whether it runs, and the memory that
+    is used.
+    """
 
     busy: MilliCpu | None
     most: MilliCpu
     runs: bool
+    memory: Bytes | None = None
 
     @property
     def replica(self) -> ReplicaUse:
@@ -52,19 +69,19 @@ class VmUse:
     @property
     def amounts(self) -> ResourceList:
         """The same for a VPA's histogram."""
-        return ResourceList(self.busy)
+        return ResourceList(self.busy, self.memory)
 
 
-def uses(vms: Iterable[JsonObject], busy_cores: Mapping[str, float | None]) -> Iterator[VmUse]:
-    """The use of each VM that can be read; ``busy_cores`` by UID."""
+def uses(vms: Iterable[JsonObject], said: Mapping[str, GuestUse]) -> Iterator[VmUse]:
+    """The use of each VM that can be read; ``said`` by UID."""
     for vm in vms:
         try:
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        cores = busy_cores.get(uid_of(vm))
-        busy = None if cores is None else MilliCpu.cores(cores)
-        yield VmUse(busy, most, _runs(vm))
+        found = said.get(uid_of(vm), GuestUse())
+        busy = None if found.cores_busy is None else MilliCpu.cores(found.cores_busy)
+        yield VmUse(busy, most, _runs(vm), found.memory)
 
 
 def _runs(vm: JsonObject) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
@@ -24,6 +26,21 @@ def _container(found: JsonObject, path: str) -> ContainerRecommendation:
     return ContainerRecommendation(
         text(found, "containerName"), *(read_amounts(child(found, row), f"{path}.{row}") for row in rows)
     )
+
+
+WRITES: Final = frozenset({"Auto", "Recreate", "InPlaceOrRecreate", "Initial"})
+"""The modes in which a VPA's updater or admission hook sizes pods."""
+
+
+def update_mode(vpa: JsonObject) -> str:
+    """``spec.updatePolicy.updateMode``; ``Auto`` where it is left out, as VPA reads it."""
+    return text(vpa, "spec", "updatePolicy", "updateMode") or "Auto"
+
+
+def sized_by(vpa: JsonObject) -> tuple[str, str, str]:
+    """API group, kind and name of what the VPA recommends for."""
+    target = child(vpa, "spec", "targetRef")
+    return text(target, "apiVersion").rpartition("/")[0], text(target, "kind"), text(target, "name")
 
 
 def vpa_spec(template: JsonObject, target: JsonObject) -> Json:

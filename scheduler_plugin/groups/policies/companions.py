@@ -61,7 +61,8 @@ def managed(facts: Facts, found: Found, ruling: Ruling) -> tuple[Write, ...]:
     known = annotations_of(found.target)
     if patch := {name: value for name, value in ruling.annotations.items() if known.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
-        writes.append(Write("annotations", found.kind.resource, name_of(found.target), body))
+        version = version_of(found.target)
+        writes.append(Write("annotations", found.kind.resource, name_of(found.target), body, version=version))
     return tuple(writes)
 
 
@@ -80,7 +81,7 @@ def hpa_write(hpa: JsonObject, fields: Json) -> Write:
 
 def inbox(kind: Resource, facts: Facts, found: Found) -> Write | None:
     """Sets the group's own ``/scale`` back to the replicas that there are: an HPA that recommends to the group reckons
-    from there.
+    from there. It is for the version that the group has once its status is written.
     """
     replicas = found.template.replicas
     recommends = found.arrangement.hpa is not None and found.arrangement.hpa_asks_group

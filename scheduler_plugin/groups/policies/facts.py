@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from protocol.kubernetes.objects import JsonObject
 from scheduler_plugin.groups.core.workload import Workload
+from scheduler_plugin.groups.objects.target_pods import Killed
 from scheduler_plugin.groups.objects.targets import TargetKind
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.policy import Arrangement
@@ -17,8 +18,9 @@ class Facts:
     """One group and what is known of its surroundings. ``arrangement`` is None, and ``fault`` says why, where the group
     cannot be read.
 
-    ``rival`` is the older group that scales the same target, ``others`` are HPAs beside the group's own that scale it;
-    both empty where there are none. ``pause`` is how long a scaling is left alone.
+    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
+    group's do to it; both empty where there are none. ``killed`` are containers that ran out of memory, as far as their
+    pods still tell. ``pause`` is how long a scaling is left alone.
     """
 
     group: JsonObject
@@ -27,8 +29,9 @@ class Facts:
     target: JsonObject | None = None
     hpa: JsonObject | None = None
     vpa: JsonObject | None = None
-    rival: str = ""
+    rivals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    killed: tuple[Killed, ...] = ()
     pause: timedelta = timedelta(0)
 
 

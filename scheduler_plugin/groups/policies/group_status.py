@@ -10,15 +10,20 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.groups.core.workload import Container, Kept
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.targets import Shape, selector_of
 from scheduler_plugin.groups.policies.facts import Found
 from scheduler_plugin.groups.policies.policy import Arrangement, Ruling
 
-ABLE: Final = "AbleToScale"
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
 WRITABLE: Final = "TargetWritable"
 """False once a write was refused for good; it goes when a scaling has been carried out."""
+RESIZABLE: Final = "PodsResizable"
+"""False while the API refuses the resize of a running pod."""
+
+SIZED: Final = "lastSized"
+"""When sizes were last changed, in the template or of running pods."""
 
 
 def mirror(found: Found) -> Json:
@@ -80,8 +85,13 @@ def conditions(group: JsonObject, arrangement: Arrangement, ruling: Ruling) -> l
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
         *(condition(group, kind, "True", reason, message) for kind, reason, message in arrangement.remarks),
-        *(each for each in items(group, "status", "conditions") if text(each, "type") == WRITABLE),
+        *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
     ]
+
+
+def _kept_conditions(arrangement: Arrangement) -> tuple[str, ...]:
+    """Conditions about writes, which a ruling says nothing of."""
+    return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 
 
 def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:

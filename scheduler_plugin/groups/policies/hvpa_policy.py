@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, whole
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, decide
+from scheduler_plugin.groups.core.hvpa import HvpaSpec, Memory, Mode, decide
 from scheduler_plugin.groups.core.workload import Recommendations
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
 from scheduler_plugin.groups.objects.hvpa import Hvpa, HvpaError, decode, memory_json, memory_of
@@ -48,6 +48,7 @@ class HvpaPolicy:
             None if found.hpa is None else Companion(name, hpa_spec(found.hpa, group)),
             None if found.vpa is None else Companion(name, vpa_spec(found.vpa, found.target)),
             in_place=found.in_place,
+            sizes=found.vpa is not None or found.spec.mode is Mode.EFFECTIVE_INTERVALS,
             remarks=tuple(_remarks(found.spec)),
         )
 

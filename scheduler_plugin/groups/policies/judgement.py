@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Whatever is wrong is said in a condition, and then nothing is scaled: a group that cannot be read, a target that is
-  not there or another group's, an HPA that is another's.
+  not there or another group's, an HPA or a VPA of another that writes the same target.
 - A scaling that was begun is finished before anything new is decided.
 - After a scaling nothing is decided for a pause: no recommendation can have heard of it yet.
 - The same facts give the same judgement; what it wants written is absolute, so that it can be written again.
@@ -11,15 +11,18 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
-from scheduler_plugin.groups.core.workload import Container, Decision
+from scheduler_plugin.groups.core.workload import Container, Decision, OutOfMemory, Workload
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.ownership import ForeignObjectError
+from scheduler_plugin.groups.objects.target_pods import Killed
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     InvalidTargetError,
@@ -32,7 +35,7 @@ from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.companions import companions, hpa_changes, inbox, managed
 from scheduler_plugin.groups.policies.facts import Facts, Found, Problem, StopError
 from scheduler_plugin.groups.policies.group_status import (
-    ABLE,
+    SIZED,
     conditions,
     kept_sizes,
     merged_sizes,
@@ -78,14 +81,12 @@ def _looked_at(facts: Facts) -> Found:
         raise StopError("TargetMissing", f"{reference} is not there")
     if is_leaving(facts.target):
         raise StopError("TargetLeaving", f"{reference} is being deleted")
-    if facts.rival:
-        raise StopError("TargetTaken", f"{reference} is scaled by {facts.rival}, which is older")
+    if facts.rivals:
+        raise StopError("TargetTaken", f"{reference} is the target of {' and '.join(facts.rivals)} too")
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:
-        raise StopError(
-            "ForeignAutoscaler", f"{reference} is scaled by HorizontalPodAutoscaler {', '.join(facts.others)} too"
-        )
+        raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
     kind = TARGET_KINDS[reference.group, reference.kind]
     if kind.shape is Shape.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
@@ -108,20 +109,36 @@ def _ruled(policy: GroupPolicy, facts: Facts, found: Found, now: datetime) -> Ju
         return Judgement(as_it_was, found.upkeep, begun, sizes=sizes)
     if begun is None and _rests(status, facts.pause, now):
         return Judgement(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
-    workload = Decision(containers=sizes).applied(found.template)
+    workload = Decision(containers=sizes).applied(_with_kills(found.template, facts.killed, status))
     try:
         ruling = policy.rule(Situation(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
-    return _written(policy, facts, found, _Ruled(ruling, sizes), now)
+    return _written(policy, facts, found, _Ruled(ruling, sizes, workload), now)
+
+
+def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject) -> Workload:
+    """With the last kill of each container for want of memory that came after sizes were last changed."""
+    sized = parse_timestamp(status.get(SIZED)) or 0.0
+    last: dict[str, float] = {}
+    for each in killed:
+        if each.at > max(sized, last.get(each.container, 0.0)) and workload.container(each.container) is not None:
+            last[each.container] = each.at
+    found = (OutOfMemory(name, datetime.fromtimestamp(at, UTC)) for name, at in sorted(last.items()))
+    return replace(workload, out_of_memory=tuple(found))
+
+
+def _killed(workload: Workload) -> list[str]:
+    return [f"{each.container} ran out of memory at {each.at:%H:%M:%S} UTC" for each in workload.out_of_memory]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ruled:
-    """A ruling, and the sizes of running pods before it."""
+    """A ruling, the sizes of running pods before it, and what it was made for."""
 
     ruling: Ruling
     sizes: tuple[Container, ...]
+    workload: Workload
 
 
 def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now: datetime) -> Judgement:
@@ -131,9 +148,12 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
     if found.arrangement.in_place and found.kind.shape is Shape.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
-    intent = intent_of(decision, found.template, timestamp(now.timestamp()), hpa_changes(facts.hpa, ruling.hpa))
+    at = timestamp(now.timestamp())
+    intent = intent_of(decision, found.template, at, hpa_changes(facts.hpa, ruling.hpa))
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
-    kept = {name: value for name, value in child(group, "status").items() if name == "lastScaled"}
+    kept = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
+    if sizes != ruled.sizes:
+        kept[SIZED] = at
     status: Json = {
         **kept,
         **(ruling.unwritten if is_unwritten and ruling.unwritten is not None else ruling.status),
@@ -141,7 +161,7 @@ def _written(policy: GroupPolicy, facts: Facts, found: Found, ruled: _Ruled, now
         **written_sizes(sizes, found.template.containers),
         **({} if intent is None else {"intent": write_intent(intent)}),
         "kept": [shown(each) for each in decision.kept],
-        "explanation": list(decision.explanation),
+        "explanation": [*_killed(ruled.workload), *decision.explanation],
     }
     return Judgement(
         whole_status(group, status, conditions(group, found.arrangement, ruling), now),

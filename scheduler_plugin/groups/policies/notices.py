@@ -13,8 +13,9 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of,
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.policies.group_status import ABLE, WRITABLE
+from scheduler_plugin.groups.policies.group_status import RESIZABLE, SIZED, WRITABLE
 from scheduler_plugin.groups.policies.judgement import Judgement
 
 _LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
@@ -52,6 +53,8 @@ def without_intent(group: JsonObject, intent: Intent) -> Json:
     conditions = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
+    if intent.after:
+        status[SIZED] = intent.at
     return {**status, "conditions": conditions, "lastScaled": write_intent(intent)}
 
 
@@ -61,6 +64,21 @@ def refused(group: JsonObject, why: str, wall: float) -> Json:
     others = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
     said = condition(group, WRITABLE, "False", "Refused", why)
     return stamped({**status, "conditions": [*others, said]}, timestamp(wall))
+
+
+def was_refused(group: JsonObject) -> bool:
+    """Whether the last scaling of the group was refused for good."""
+    return any(text(each, "type") == WRITABLE for each in items(group, "status", "conditions"))
+
+
+def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status with what was refused of its pods' sizes; ``why`` is empty where nothing was."""
+    status = child(group, "status")
+    others = [each for each in items(status, "conditions") if text(each, "type") != RESIZABLE]
+    if len(others) == len(items(status, "conditions")) and not why:
+        return status
+    said = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
+    return stamped({**status, "conditions": [*others, *said]}, timestamp(wall))
 
 
 def _about(kind: Resource, group: JsonObject) -> EventSubject:

@@ -36,7 +36,8 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What belongs to a group. ``in_place``: pods are resized as they run, and the template stays.
+    """What belongs to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``: the group
+    writes sizes, so no other may.
 
     ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
     as long as the spec is so: type, reason and message.
@@ -46,6 +47,7 @@ class Arrangement:
     hpa: Companion | None = None
     vpa: Companion | None = None
     in_place: bool = False
+    sizes: bool = True
     hpa_asks_group: bool = True
     remarks: tuple[tuple[str, str, str], ...] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from protocol.floors import Floor, decode_floor, encode_floor
 from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_of
@@ -56,7 +56,7 @@ class TortoisePolicy:
             return Arrangement(target, hpa_asks_group=False)
         hpa = Companion(found.hpa, may_be_missing=found.spec.autoscaler is None)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, reference))
-        return Arrangement(target, hpa, vpa, hpa_asks_group=False)
+        return Arrangement(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(found)))
 
     def rule(self, situation: Situation) -> Ruling:
         """What the memory of its slots and the VPA's recommendation come to."""
@@ -98,6 +98,12 @@ class TortoisePolicy:
             status=write_peaks(peaks, found.spec.mode),
             annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
         )
+
+
+def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
+    """What people should know although nothing is wrong with the object."""
+    if ignored := found.spec.configuration.ignored:
+        yield "ConfigurationIgnored", "NoEffect", f"the global configuration has {', '.join(ignored)}: no effect here"
 
 
 def _reference(found: Tortoise) -> dict[str, object]:

@@ -23,6 +23,7 @@ from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import ORDERS
 from scripts.autoscale.simulate.run import Run
+from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
 from scripts.autoscale.simulate.tables import Outcome, as_json, print_tables
 
 DEFAULTS: Final = SimulationSettings()
@@ -48,6 +49,10 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         typer.Option(min=0.05, max=1, help="The share of all nodes that the fleet needs at its peak; sets their size."),
     ] = DEFAULTS.fill,
     spread: Annotated[float, typer.Option(min=0, max=24, help="Hours by which the VMs' days are shifted.")] = 4.0,
+    groups: Annotated[
+        int, typer.Option(min=0, max=100_000, help="So many of the VMs are primaries of groups with read replicas.")
+    ] = 0,
+    replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -76,6 +81,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             fill=fill,
             spread=spread,
             bandwidth=_bandwidth(bandwidth),
+            groups=SimulatedGroups(groups, replicas),
         )
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)

@@ -20,9 +20,11 @@ CURVES: Final = (
     "stuck",
     "demand",
     "short",
+    "sharing",
 )
 """Nodes over their watermark; mean and maximum utilisation of nodes; VMs and vCPUs denied; migrations started so far;
-nodes under pressure that no VM can leave; vCPUs wanted, and those of them that no guest had."""
+nodes under pressure that no VM can leave; vCPUs wanted, and those of them that no guest had; members of groups that
+share a node with another one of their group."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +35,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ``moved_again`` are migrations of VMs that had moved within the hour before. ``disturbed_vcpu_hours`` is the load of
     VMs while they migrate. ``stuck_node_hours`` is the time that nodes were under pressure while no VM could leave.
     Utilisation is reserved over reservable, of CPU or memory, whichever is more. ``short_percent`` is the share of the
-    CPU demand (capped at the VMs' bounds) that guests had no CPU for. ``violations`` must be 0. ``cpu_seconds`` is the
-    time that the simulation took.
+    CPU demand (capped at the VMs' bounds) that guests had no CPU for. ``groups`` have ``replicas`` in all;
+    ``sharing_percent`` is the share of their members' time beside another one of their group. ``violations`` must be 0.
+    ``cpu_seconds`` is the time that the simulation took.
     """
 
     order: str
@@ -58,6 +61,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     short_percent: float
     violations: int
     cpu_seconds: float
+    groups: int = 0
+    replicas: int = 0
+    sharing_percent: float = 0.0
 
 
 class Curves:

@@ -18,6 +18,7 @@ import numpy as np
 from protocol.units import Bytes, Resources, Seconds
 from scheduler_plugin.ledger.facts import Level, NodePolicy
 from scripts.autoscale.simulate.recording_grid import read_grid, steps_of_a_day
+from scripts.autoscale.simulate.simulated_groups import NO_GROUPS, SimulatedGroups
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable, draw_vm_table
 
 SYSTEM: Final = Resources.parse("500m", "1Gi")
@@ -35,6 +36,7 @@ class SimulationSettings:
 
     ``spread`` (hours) is how far apart VMs with the same daily rhythm are, ``fill`` the share of the nodes that the
     fleet needs at its peak. A migration takes ``setup`` plus the VM's memory in use divided by ``bandwidth`` (bytes/s).
+    ``groups`` are those that the first VMs form.
     """
 
     nodes: int = 500
@@ -49,6 +51,7 @@ class SimulationSettings:
     spread: float = 4.0
     bandwidth: Bytes = Bytes.parse("256Mi")
     setup: Seconds = Seconds(5.0)
+    groups: SimulatedGroups = NO_GROUPS
 
     @property
     def steps(self) -> int:
@@ -86,7 +89,11 @@ def make_fleet(settings: SimulationSettings) -> Fleet:
     grid = read_grid(settings.traces, settings.step, settings.speed, settings.seed)
     random = np.random.Generator(np.random.PCG64([settings.seed, 0xF1EE7]))
     day = steps_of_a_day(settings.step, settings.speed)
-    table = draw_vm_table(grid, settings.vms, day, settings.spread / 24, random)
+    if settings.groups.members > settings.vms:
+        raise SimulationSettingsError(
+            f"--groups: {settings.groups.members:,} members are more than --vms {settings.vms:,}"
+        )
+    table = settings.groups.shared(draw_vm_table(grid, settings.vms, day, settings.spread / 24, random))
     return Fleet(settings, table, _node_size(table, settings))
 
 

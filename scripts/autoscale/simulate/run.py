@@ -2,7 +2,8 @@
 
 - A step runs the agents that are due, in random order, then the planner and the migrations that end, then the checks
   and the statistics. No code here sleeps or reads a clock.
-- The planner runs every second of a step, as the real one does: its pace decides how long a node stays too full.
+- The planner runs every second of a step, as the real one does: its pace decides how long a node stays too full. One
+  that may move nothing runs once.
 - The first hour fills the agents' windows and spreads the VMs; it is checked but not counted.
 - The same fleet and the same order give the same result.
 """
@@ -18,7 +19,7 @@ from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import Fleet
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
-from scripts.autoscale.simulate.migration_model import Loads, MigrationModel
+from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, MigrationModel
 from scripts.autoscale.simulate.recording_grid import Ints
 from scripts.autoscale.simulate.run_statistics import RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
@@ -40,7 +41,7 @@ class Run:
         self.order = order
         self.warm_up = round(WARM_UP / settings.step)
         self.steps = self.warm_up + settings.steps
-        self._planner_rounds = max(1, round(settings.step / PLANNER_PERIOD))
+        self._planner_rounds = 1 if order == NO_MIGRATION else max(1, round(settings.step / PLANNER_PERIOD))
         self._fleet = fleet
         self._random = Random(f"{settings.seed} chance")
         self._cluster = SimulatedCluster(fleet)

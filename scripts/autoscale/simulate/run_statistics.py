@@ -57,6 +57,7 @@ class RunStatistics:
         self._over = np.zeros(len(cluster.nodes), dtype=np.bool_)
         self._has = np.array([vm.use.cpu.as_cores for vm in vms])
         self._most = fleet.table.vcpus.astype(np.float64)
+        self._on = np.array([self._number[vm.node] for vm in vms])
         self._denied: dict[int, float] = {}
         self._before = self._counts()
 
@@ -75,6 +76,7 @@ class RunStatistics:
             stuck=float(stuck),
             demand=float(demand.sum()),
             short=float(np.maximum(0.0, demand - self._has).sum()),
+            sharing=float(self._settings.groups.sharing(self._on)),
         )
         if self.curves.played == self._warm_up:
             self._before = self._counts()
@@ -89,6 +91,7 @@ class RunStatistics:
     def _note_vms(self, changed: list[SimulatedVm]) -> None:
         for vm in changed:
             self._has[vm.index] = vm.use.cpu.as_cores
+            self._on[vm.index] = self._number[vm.node]
             denial = vm.state.scheduler.denial
             if denial is None:
                 self._denied.pop(vm.index, None)
@@ -111,7 +114,7 @@ class RunStatistics:
     def figures(self, order: str, violations: int, cpu_seconds: float) -> Figures:
         """The figures of the steps counted so far."""
         step, curve = self._settings.step, self.curves.since(self._warm_up)
-        steps = len(curve["denied"])
+        steps, groups = len(curve["denied"]), self._settings.groups
         hours, nodes = steps * step / 3600, self._settings.nodes
         now = self._counts()
         count = now.since(self._before if steps else now)
@@ -136,6 +139,9 @@ class RunStatistics:
             over_watermark_percent=100 * over / (hours * nodes) if steps else 0.0,
             mean_utilisation=float(curve["utilisation"].mean()) if steps else 0.0,
             peak_utilisation=float(curve["utilisation"].max()) if steps else 0.0,
+            groups=groups.count,
+            replicas=groups.count * groups.replicas,
+            sharing_percent=100 * float(curve["sharing"].mean()) / max(1, groups.members) if steps else 0.0,
             short_percent=100 * float(curve["short"].sum()) / demand if demand else 0.0,
             violations=violations,
             cpu_seconds=round(cpu_seconds, 1),

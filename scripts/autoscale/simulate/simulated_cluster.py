@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
+from scheduler_plugin.constraints.model import NodeTraits
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
 from scripts.autoscale.simulate.fleet import Fleet, SimulationSettingsError
+from scripts.autoscale.simulate.simulated_groups import HOSTNAME
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
 
 MIGRATING: Final = "Migrating"
@@ -30,7 +33,9 @@ class SimulatedCluster:
         self.vms: dict[ObjectName, SimulatedVm] = {}
         self.asked = self.granted = self.denied = 0
         self.nodes = [f"node-{number}" for number in range(fleet.settings.nodes)]
-        nodes = [NodeFacts(name, fleet.allocatable, fleet.policy) for name in self.nodes]
+        self._groups = fleet.settings.groups
+        policy, size = fleet.policy, fleet.allocatable
+        nodes = [NodeFacts(name, size, policy, traits=NodeTraits({HOSTNAME: name})) for name in self.nodes]
         self.ledger.resync(nodes, [], [], Instant(0.0))
 
     # Requests and changes of VMs --------------------------------------------------------------------------------------
@@ -70,6 +75,7 @@ class SimulatedCluster:
             permit=vm.permit,
             pod=ObjectName(NAMESPACE, vm.pod),
             phase=MIGRATING if vm.is_migrating else RUNNING,
+            constraints=self._groups.constraints(vm.index),
         )
 
     # Placement -----------------------------------------------------------------------------------------------
@@ -86,10 +92,18 @@ class SimulatedCluster:
             raise SimulationSettingsError(
                 "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
             )
+        fits = self._apart(vm, fits)
         scores = self.ledger.scores(facts, fits)
         best = max(scores)
         vm.node = random.choice([node for node, score in zip(fits, scores, strict=True) if score == best])
         self.bind(facts, vm.node)
+
+    def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
+        """Those of the nodes on which the fewest members of the VM's group are."""
+        names = (ObjectName(NAMESPACE, f"vm-{index}") for index in self._groups.beside(vm.index))
+        beside = Counter(self.vms[name].node for name in names if name in self.vms)
+        fewest = min(beside[node] for node in fits)
+        return [node for node in fits if beside[node] == fewest]
 
     def bind(self, pod: PodFacts, node: str) -> bool:
         """Binds the pod, as the scheduler and the API do it. False where the scheduler refuses."""
@@ -106,7 +120,8 @@ class SimulatedCluster:
 
     def pod(self, vm: SimulatedVm, pod: str, migration: ObjectName | None = None) -> PodFacts:
         """A pod for the VM, not bound yet; its name is its UID."""
-        return PodFacts(pod, ObjectName(NAMESPACE, pod), ZERO, vm.name, migration=migration)
+        traits = self._groups.traits(vm.index)
+        return PodFacts(pod, ObjectName(NAMESPACE, pod), ZERO, vm.name, migration=migration, traits=traits)
 
     def take_touched(self) -> list[str]:
         """The nodes on which something has changed since the last call."""

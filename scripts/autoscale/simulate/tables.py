@@ -49,6 +49,12 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 )
 """The rows of the table. Violations must be 0 in every column."""
 
+GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
+    ("groups, and their replicas", lambda found: f"{found.groups:,}, {found.replicas:,}"),
+    ("beside another of their group, % of member-hours", lambda found: f"{found.sharing_percent:.2f}"),
+)
+"""Rows of fleets that have groups."""
+
 
 def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) -> None:
     """The orders side by side, and the violations found."""
@@ -57,7 +63,7 @@ def print_tables(console: Console, fleet: Fleet, outcomes: Sequence[Outcome]) ->
     table = Table("")
     for each in outcomes:
         table.add_column(each.figures.order, justify="right")
-    for name, cell in ROWS:
+    for name, cell in (*ROWS, *(GROUP_ROWS if fleet.settings.groups.count else ())):
         table.add_row(name, *(cell(each.figures) for each in outcomes))
     console.print(table)
     for each in outcomes:
@@ -95,6 +101,8 @@ def as_json(fleet: Fleet, outcomes: Sequence[Outcome], *, finished: bool) -> byt
             for each in outcomes
         ],
     }
+    if settings.groups.count:
+        document["groups"] = {"count": settings.groups.count, "replicas": settings.groups.replicas}
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 

@@ -200,6 +200,6 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 
 AnyOrderOfEvents.TestCase.settings = settings(
-    max_examples=examples(30, 80), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(20, 80), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )
 TestAnyOrderOfEvents = pytest.mark.filterwarnings("default")(AnyOrderOfEvents.TestCase)

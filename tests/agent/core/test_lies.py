@@ -85,6 +85,16 @@ def test_the_explanation_says_everything_that_is_wrong_and_whose_fault_it_is() -
     assert (found.metrics.cores_busy, found.metrics.cpu_stall, found.metrics.mem_used) == (0.25, 0.75, "0")
 
 
+def test_the_cpu_that_was_seen_is_counted_and_what_was_not_seen_is_not() -> None:
+    story = settled(1).at(10.0).looks()
+    begun = story.state.guest.counted
+    story.at(12.0).looks(cores=0.25, span=2.0).at(13.0).looks(cores=0.75)
+    story.at(60.0).looks(cores=0.5, span=47.0).at(61.0).looks(cores=0.5)
+    metrics = explain(story.state, "default/vm-1", story.instant).metrics
+    assert metrics is not None
+    assert (metrics.cpu_seconds - begun.used, metrics.seen_seconds - begun.seen) == (1.75, 4.0)
+
+
 def test_the_explanation_of_an_agent_that_knows_nothing_yet() -> None:
     found = explain(Story().state, "default/vm-1", Instant(0.0))
     assert (found.because, found.size, found.metrics, found.permit) == (

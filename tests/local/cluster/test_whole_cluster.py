@@ -20,6 +20,7 @@ from protocol.kubernetes.objects import Json, items, name_of, text, whole
 from protocol.kubernetes.resources import MIGRATIONS
 from protocol.messages import ObjectName
 from protocol.units import MilliCpu
+from tests.examples import THOROUGH
 from tests.local.cluster.group_story import a_primary_and_its_replica_stand_apart_and_a_move_ends_nothing
 from tests.local.cluster.living import cluster, folder_in, processes_of, seen
 from tests.plain_http import plain_client
@@ -107,6 +108,8 @@ async def test_a_vm_follows_its_load_and_its_cluster_survives_what_is_killed(tmp
 
 
 STEPS = ["network", "guests", "API server", "scheduler", "nodes", "agents"]
+INTERRUPTED = STEPS if THOROUGH else ["guests", "scheduler"]
+"""The quick suite interrupts before there is any process and when there are some; the story above ends them all."""
 
 
 async def interrupt(folder: ClusterFolder, spec: ClusterSpec, step: str) -> None:
@@ -124,7 +127,7 @@ async def interrupt(folder: ClusterFolder, spec: ClusterSpec, step: str) -> None
         await launched.end()
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", INTERRUPTED)
 async def test_an_interrupt_at_any_step_leaves_no_process(step: str, tmp_path: Path) -> None:
     folder = folder_in(tmp_path, step.replace(" ", "-").lower())
     await interrupt(folder, LIGHT, step)

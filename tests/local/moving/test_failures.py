@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from deploy.neonvm.ports import Survivor, TransferFault
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
+from tests.examples import THOROUGH
 from tests.local.moving.world import World, world_in
 
 Doing = Callable[[World], Awaitable[None]]
@@ -201,8 +203,16 @@ DISTURBANCES: list[Doing] = [
 ]
 
 
-@pytest.mark.parametrize("point", [World.preparing, World.sending, World.arrived], ids=_name)
-@pytest.mark.parametrize("disturb", DISTURBANCES, ids=_name)
+def every_one_with_one_of(moments: Sequence[Doing]) -> list[tuple[Doing, Doing]]:
+    """Every disturbance with one of ``moments`` in turn; in the thorough suite with each of them."""
+    if THOROUGH:
+        return list(product(DISTURBANCES, moments))
+    return list(zip(DISTURBANCES, cycle(moments), strict=False))
+
+
+@pytest.mark.parametrize(
+    ("disturb", "point"), every_one_with_one_of((World.preparing, World.sending, World.arrived)), ids=_name
+)
 async def test_whoever_else_is_away_or_restarted_the_guest_moves(world: World, disturb: Doing, point: Doing) -> None:
     await point(world)
     await disturb(world)
@@ -212,8 +222,7 @@ async def test_whoever_else_is_away_or_restarted_the_guest_moves(world: World, d
     await world.assert_well(*MOVED)
 
 
-@pytest.mark.parametrize("failure", [target_dies, source_dies], ids=_name)
-@pytest.mark.parametrize("disturb", DISTURBANCES, ids=_name)
+@pytest.mark.parametrize(("disturb", "failure"), every_one_with_one_of((target_dies, source_dies)), ids=_name)
 async def test_a_failure_that_nobody_saw_happen_is_found(world: World, disturb: Doing, failure: Doing) -> None:
     await world.sending()
     if disturb is api_server_is_away:

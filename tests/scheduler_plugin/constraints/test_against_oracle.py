@@ -159,7 +159,7 @@ def _candidate(pod: Json) -> Candidate:
     return Candidate(pod["metadata"]["namespace"], constraints, _traits(pod))
 
 
-@settings(max_examples=examples(60, 400))
+@settings(max_examples=examples(40, 400))
 @given(clusters(), st.booleans())
 def test_nodes_are_judged_as_kube_scheduler_judges_them(
     cluster: tuple[list[Json], list[Json], Json], late: bool

@@ -31,6 +31,7 @@ from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import Need
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.victims import least_loaded_first
+from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 
@@ -120,7 +121,7 @@ def needs(ledger: Ledger) -> list[Need]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20, 150), deadline=None)
 @given(FLEETS, POLICIES, st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 4)), max_size=4))
 def test_the_plan_is_the_one_of_asking_every_vm_about_every_node(
     fleet: list[tuple[int, bool, NodeTraits, list[tuple[int, int, tuple[dict[str, Any], PodTraits]]]]],

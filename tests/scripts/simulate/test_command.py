@@ -109,6 +109,9 @@ def interrupted_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(
     trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn: list[tuple[list[str], Path]] = []
+    draw = "scripts.autoscale.simulate.plot.draw"
+    monkeypatch.setattr(draw, lambda _, told, path: drawn.append(([each.figures.order for each in told], path)))
     interrupted_after(125, monkeypatch)
     picture = tmp_path / "day.svg"
     orders = ("none", "--order", "random", "--order", "oldest-first")
@@ -116,7 +119,7 @@ def test_ctrl_c_tells_what_was_counted_until_then_and_draws_it(
     found = json.loads(out)
     told = {each["figures"]["order"]: each["figures"]["hours"] for each in found["orders"]}
     assert (status, found["finished"], told) == (130, False, {"none": 0.1, "random": 0.05})
-    assert picture.exists()
+    assert drawn == [(["none", "random"], picture)]
 
 
 def test_ctrl_c_before_anything_is_counted_is_no_error(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:

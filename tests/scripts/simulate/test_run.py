@@ -15,7 +15,7 @@ from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS, Loa
 from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
-SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, fill=0.85)
+SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
 def played(settings: SimulationSettings, order: str) -> Run:
@@ -49,10 +49,13 @@ def test_before_anything_is_counted_the_figures_are_nought() -> None:
         pass
     found = run.figures(1.25)
     assert (found.hours, found.asked, found.migrations_per_hour, found.cpu_seconds) == (0.0, 0, 0.0, 1.2)
-    assert [len(curve) for curve in run.curves.values()] == [0] * 9
+    assert [len(curve) for curve in run.curves.values()] == [0] * 10
 
 
-def test_the_planner_runs_every_second_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("order", "times"), [("random", 30), (NO_MIGRATION, 1)])
+def test_the_planner_runs_every_second_of_a_step_unless_it_moves_nothing(
+    order: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rounds, reconcile = [], MigrationModel.reconcile
 
     def noted(self: MigrationModel, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], Plan]:
@@ -60,8 +63,8 @@ def test_the_planner_runs_every_second_of_a_step(monkeypatch: pytest.MonkeyPatch
         return reconcile(self, now, loads)
 
     monkeypatch.setattr(MigrationModel, "reconcile", noted)
-    assert next(Run(make_fleet(SMALL), "random").play()) == 1
-    assert rounds == [float(second) for second in range(15)]
+    assert next(Run(make_fleet(SMALL), order).play()) == 1
+    assert rounds == [float(second) for second in range(times)]
 
 
 def day_shift(folder: Path) -> tuple[Path, ...]:
@@ -73,7 +76,9 @@ def day_shift(folder: Path) -> tuple[Path, ...]:
 
 
 def test_migration_spares_a_fleet_the_denials_that_it_has_without(tmp_path: Path) -> None:
-    settings = SimulationSettings(nodes=4, vms=50, hours=2.0, fill=0.85, seed=2, traces=day_shift(tmp_path))
+    settings = SimulationSettings(
+        nodes=3, vms=40, hours=1.0, step=Seconds(30.0), fill=0.85, seed=2, traces=day_shift(tmp_path)
+    )
     found = {order: figures(settings, order) for order in ORDERS}
     still = found[NO_MIGRATION]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)

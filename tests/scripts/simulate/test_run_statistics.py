@@ -57,6 +57,9 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
             "short_percent": 100 * 2 / 20,
             "violations": 3,
             "cpu_seconds": 1.3,
+            "groups": 0,
+            "replicas": 0,
+            "sharing_percent": 0.0,
         }
     )
 

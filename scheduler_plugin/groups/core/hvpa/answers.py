@@ -52,6 +52,8 @@ def by_mode(gates: Gates, workload: Workload, horizontal: Wish | None, vertical:
     may = allowed(spec.mode, spec.mixed, HorizontalDelta(current, desired, spec.replicas), deltas)
 
     def chosen(wish: Wish) -> bool:
+        if gates.is_urgent(wish):  # more replicas would run out of memory like those that did
+            return True
         if wish.resource is None:
             return may.horizontal
         return may.up if wish.grows else may.down

@@ -9,6 +9,7 @@ from math import ceil
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.min_change import DEFAULT_MIN_CHANGE, is_enough, threshold
+from scheduler_plugin.groups.core.hvpa.settling import enough_since
 from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, Memory, UpdateMode
 from scheduler_plugin.groups.core.hvpa.wishes import Wish
 from scheduler_plugin.groups.core.workload import Rule
@@ -21,12 +22,12 @@ def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """Decides for one moment. A container that ran out of memory gets more without delay and least change."""
+    """Decides for one moment. A container in ``out_of_memory`` gets more memory without delay and least change."""
 
     spec: HvpaSpec
     memory: Memory
     now: datetime
-    out_of_memory: bool = False
+    out_of_memory: frozenset[str] = frozenset()
 
     def rules(self, wish: Wish) -> DirectionRules:
         """The rules for the axis and direction of ``wish``."""
@@ -35,7 +36,7 @@ class Gates:
 
     def is_urgent(self, wish: Wish) -> bool:
         """Whether the wish is for the memory that ran out."""
-        return self.out_of_memory and wish.resource == "memory" and wish.grows
+        return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
 
     def rule(self, wish: Wish) -> Rule | None:
         """By which rule the change from ``wish.current`` to ``wish.value`` is held back; None where it may go."""
@@ -46,18 +47,31 @@ class Gates:
             return Rule.DELAY
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
             return Rule.MAINTENANCE_WINDOW
-        return None if urgent or is_enough(wish.now, wish.value, self._least(wish)) else Rule.MIN_CHANGE
+        if not urgent and not is_enough(wish.now, wish.value, self._least(wish)):
+            return Rule.MIN_CHANGE
+        return None if self._is_settled(wish) else Rule.DELAY
 
     def message(self, wish: Wish, rule: Rule) -> str:
         """What people should know of ``rule`` holding ``wish`` back."""
         if rule is Rule.DELAY:
-            until = (self._last(wish) or self.now) + timedelta(seconds=self.rules(wish).delay)
-            return f"until {until.astimezone(UTC):%H:%M:%S} UTC"
+            return f"until {self._until(wish).astimezone(UTC):%H:%M:%S} UTC"
         if rule is Rule.MAINTENANCE_WINDOW:
             return f"until the window, {self.spec.window}" if self.spec.window else "there is no window"
         if rule is Rule.MIN_CHANGE:
             return f"a change of less than {wish.shown(ceil(self._least(wish)))}"
         return "update mode Off"
+
+    def _until(self, wish: Wish) -> datetime:
+        """When neither delay holds the wish back any more, if less is enough until then."""
+        last, delay = self._last(wish) or self.now, timedelta(seconds=self.rules(wish).delay)
+        if wish.grows or not self.spec.settle:
+            return last + delay
+        settled = enough_since(self.memory, wish, self.now) + timedelta(seconds=self.spec.settle)
+        return max(last + delay, settled)
+
+    def _is_settled(self, wish: Wish) -> bool:
+        since = enough_since(self.memory, wish, self.now)
+        return wish.grows or delay_passed(since, self.now, self.spec.settle)
 
     def _last(self, wish: Wish) -> datetime | None:
         return self.memory.last_up if wish.grows else self.memory.last_down

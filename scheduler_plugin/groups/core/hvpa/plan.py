@@ -17,6 +17,7 @@ from scheduler_plugin.groups.core.hvpa.answers import Answer, gated
 from scheduler_plugin.groups.core.hvpa.effective import Need, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import Gates
 from scheduler_plugin.groups.core.hvpa.needs import replica_bounds, total_needs
+from scheduler_plugin.groups.core.hvpa.settling import at_most_needed
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import Wish, within_policy
 from scheduler_plugin.groups.core.workload import Container, Recommendations, Rule, Workload
@@ -54,8 +55,9 @@ def _most(spec: HvpaSpec, need: Need, replicas: int) -> Amount | None:
 
 def by_plan(gates: Gates, workload: Workload, plan: Plan) -> list[Answer]:
     """What of the plan is written now."""
-    now, then = workload.replicas, plan.replicas
-    count = Wish(now, then, then)
+    now = workload.replicas
+    count = at_most_needed(gates.memory, Wish(now, plan.replicas, plan.replicas))
+    then = count.value
     if now == then:
         return _sizes(gates, workload, plan.needs, then, shrinks=True)
     answer = gated(gates, count, WHY)
@@ -85,7 +87,7 @@ def _sizes(gates: Gates, workload: Workload, needs: Sequence[Need], replicas: in
             least = _size(gates.spec, container, need, serving).wanted if shrinks else wish.now
             wish = Wish(wish.current, min(wish.now, max(wish.wanted, least)), 0, need.container, need.resource)
         if wish.wanted != wish.now:
-            found.append(gated(gates, wish.at(wish.wanted), WHY))
+            found.append(gated(gates, at_most_needed(gates.memory, wish.at(wish.wanted)), WHY))
     return found
 
 

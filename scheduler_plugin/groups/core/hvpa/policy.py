@@ -12,6 +12,7 @@ from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
 from scheduler_plugin.groups.core.hvpa.modes import Mode
 from scheduler_plugin.groups.core.hvpa.past_targets import remembered
 from scheduler_plugin.groups.core.hvpa.plan import Plan, by_plan, planned
+from scheduler_plugin.groups.core.hvpa.settling import with_waiting
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, Memory
 from scheduler_plugin.groups.core.hvpa.wishes import VerticalWishes, Wish, replica_wish, vertical_wishes
 from scheduler_plugin.groups.core.workload import Container, Decision, Recommendations, Rule, Workload, amount
@@ -26,17 +27,26 @@ def decide(
     if workload.replicas <= 0:
         return Decision(explanation=(SCALED_TO_ZERO,)), memory
     recommendations = _said(recommendations)
-    gates = Gates(spec, memory, now, workload.out_of_memory)
+    gates = Gates(spec, memory, now, frozenset(each.container for each in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is Mode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
         plan = planned(spec, workload, recommendations, memory)
         answers, needs = by_plan(gates, workload, plan), _explained(plan)
+        memory = with_waiting(memory, _waiting(spec, answers), now)
     else:
         answer = by_weight if spec.mode is Mode.WEIGHT_BASED else by_mode
         answers = answer(gates, workload, replica_wish(spec, workload, recommendations.horizontal), vertical)
         needs = ()
     return _decision(spec, workload, answers, vertical, needs), _remembered(memory, written(answers), now)
+
+
+def _waiting(spec: HvpaSpec, answers: Sequence[Answer]) -> list[Wish]:
+    """The wishes for less that wait; where nothing has to settle there are none."""
+    if not spec.settle:
+        return []
+    waits = [each.wish for each in answers if each.rule not in (None, Rule.MIN_CHANGE)]
+    return [wish for wish in waits if wish.value < wish.now]
 
 
 def _said(recommendations: Recommendations) -> Recommendations:

@@ -60,6 +60,7 @@ class HvpaSpec:
     """Everything that the policy needs of an Hvpa.
 
     ``desired_by_utilization`` says that the HPA measures use against requests: a larger replica then needs fewer.
+    ``settle`` is for how many seconds less must have been enough in effective intervals before anything shrinks.
     """
 
     replicas: ReplicaBounds = ONE_REPLICA
@@ -73,6 +74,7 @@ class HvpaSpec:
     window: MaintenanceWindow | None = None
     limit_gap: ResourceChangeParams = NO_PARAMS
     desired_by_utilization: tuple[Resource, ...] = ()
+    settle: Seconds = Seconds(0.0)
 
     def policy(self, container: str) -> ContainerPolicy:
         """The policy of that container: its own, that of ``*``, or none in particular."""
@@ -99,14 +101,24 @@ class PastReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class Shrinking:
+    """Less of ``subject`` has been enough ``since`` (an aware time); ``highest`` is the most that was needed then."""
+
+    subject: str
+    since: datetime
+    highest: int
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What must not be forgotten: when the workload was last scaled up and down, by either axis (aware times).
 
     ``targets`` and ``counts`` are for effective intervals: what a VPA recommended, and beside how many replicas. Counts
-    fall from entry to entry.
+    fall from entry to entry. ``shrinking`` are the wishes for less that wait, at most one for each subject.
     """
 
     last_up: datetime | None = None
     last_down: datetime | None = None
     targets: tuple[PastTarget, ...] = ()
     counts: tuple[PastReplicas, ...] = ()
+    shrinking: tuple[Shrinking, ...] = ()

@@ -17,6 +17,7 @@ from typing import Final
 
 from protocol.smoothing.confidence import confidence_factor
 from protocol.units import Bytes, MilliCpu, Seconds
+from scheduler_plugin.groups.core.out_of_memory import after_kill
 from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
@@ -32,8 +33,6 @@ SAMPLES_PER_DAY: Final = 1440
 """One a minute: a day with fewer counts as less than a day of history."""
 
 _FIRST_BUCKET: Final[dict[Resource, float]] = {"cpu": 10.0, "memory": 10e6}
-_OUT_OF_MEMORY_FACTOR: Final = 1.2
-_OUT_OF_MEMORY_BYTES: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,7 @@ def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) 
     old = history.get(container)
     if old is None:
         return history
-    needed = max(used.value * _OUT_OF_MEMORY_FACTOR, float(used.value + _OUT_OF_MEMORY_BYTES))
-    return {**history, container: _with_peak(old, needed, max(at, old.until))}
+    return {**history, container: _with_peak(old, float(after_kill(used).value), max(at, old.until))}
 
 
 def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHistory:

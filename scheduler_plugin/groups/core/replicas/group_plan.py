@@ -23,7 +23,7 @@ from scheduler_plugin.groups.core.replicas.members import (
     primary_of,
     replicas_of,
 )
-from scheduler_plugin.groups.core.replicas.serving import hindrance
+from scheduler_plugin.groups.core.replicas.serving import hindrances
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
 def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan) -> GroupPlan:
     """``todo`` with what follows from it: who serves, and who can be deleted."""
     going = {each.member.name: each.because for each in todo.drain}
-    reasons = {each.name: going.get(each.name) or hindrance(each, primary, spec) for each in replicas}
+    reasons = hindrances([each for each in replicas if each.name not in going], primary, spec) | going
     staying = {each.name for each in todo.stay}
     drains = [
         (each, drain(each, each.draining, spec))
@@ -134,7 +134,8 @@ def _turns_stale(member: Member, primary: Member) -> bool:
 def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:
     """Replicas in the order in which they leave."""
     newest = sorted(staying, key=lambda each: (each.created, each.ordinal), reverse=True)
-    return sorted(newest, key=lambda each: (not hindrance(each, primary, spec), each.sessions))
+    reasons = hindrances(newest, primary, spec)
+    return sorted(newest, key=lambda each: (not reasons[each.name], each.sessions))
 
 
 def best(draining: Iterable[Member]) -> list[Member]:

@@ -58,13 +58,25 @@ class DatabaseState:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseLook:
+    """The last look at a database: its answer, None where it gave none, and for how long it has given none."""
+
+    state: DatabaseState | None
+    silent: Seconds | None = None
+
+
+UNASKED: Final = DatabaseLook(None)
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One VM of the group as it is.
 
     ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
     one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
     when it has been about to leave, None where it stays. ``listed``: the read endpoint has it now. ``database`` is
-    None where it cannot be asked at the moment, and so is ``busy_cores``, how many of its CPUs have been busy lately.
+    None where it cannot be asked at the moment; ``silent`` is for how long that has been so, None where it answered.
+    ``busy_cores`` is how many of its CPUs were busy over the window of ``Scaling``; None where that is not known.
     """
 
     name: str
@@ -80,6 +92,7 @@ class Member:
     draining: Seconds | None = None
     listed: bool = False
     database: DatabaseState | None = None
+    silent: Seconds | None = None
     busy_cores: float | None = None
 
     @property

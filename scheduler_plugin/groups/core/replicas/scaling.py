@@ -1,13 +1,12 @@
 """How many read replicas a group should have by its own load: effective intervals, vertical first (S1.12).
 
-- The need is what all replicas use together, over the target utilisation. Their agents size each of them; another one
-  is added only when the need exceeds what those there are can have, and one is taken only when it fits the rest with
-  room to spare.
-- A group that people scaled to no replica stays so, as an HPA leaves it.
-- Where the load of a replica is not known, or no replica serves, nothing changes.
-- Growing waits until more were needed for ``LASTING``, because a new replica costs a copy of all data, and for
-  ``up_delay`` after the last growth (S1.8). Shrinking waits until fewer were enough for the whole of ``down_delay``,
-  and as long after any scaling.
+- The need is what all replicas use together, as a mean over a window, over the target utilisation. Their agents size
+  each of them; another one is added only when the need exceeds what those there are can have, and one is taken only
+  when it fits the rest with room to spare.
+- A replica whose load is not known counts as idle when growing and as full when shrinking, as an HPA takes it. Where
+  nothing is known, or no replica serves, nothing changes; nor does a group that people scaled to no replica.
+- Growing waits for ``up_delay`` after the last growth (S1.8); that a moment of load adds nothing is the window's doing.
+  Shrinking waits until fewer were enough for the whole of ``down_delay``, and as long after any scaling.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, Need, p
 from scheduler_plugin.groups.core.replicas.members import Member
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 
-LASTING: Final = Seconds(10.0)
-"""So long a need must last before a replica is made for it."""
-
 SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone"
 
 
@@ -33,7 +29,8 @@ class Scaling:
     """How a group scales itself.
 
     ``utilization`` is the share of a replica's CPU that its load may take (0..1]; ``most`` is the most CPU that a
-    replica may have.
+    replica may have. ``window`` is what loads are means of: shorter than a peak that is worth another replica, and long
+    enough that a moment of work is not.
     """
 
     bounds: ReplicaBounds
@@ -41,22 +38,22 @@ class Scaling:
     utilization: float = 0.7
     up_delay: Seconds = Seconds(30.0)
     down_delay: Seconds = Seconds(300.0)
+    window: Seconds = Seconds(30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingMemory:
     """What the status remembers, in seconds since 1970; None where it has not happened.
 
-    ``more_since``, ``fewer_since``: from when on more were needed, or fewer were enough, at every look.
+    ``fewer_since``: from when on fewer were enough at every look.
     """
 
     last_up: float | None = None
     last_down: float | None = None
-    more_since: float | None = None
     fewer_since: float | None = None
 
     def at_rest(self) -> ScalingMemory:
-        """The same once as many as there are were right, or it was not known."""
+        """The same once as many as there are were right, more were needed, or it was not known."""
         return ScalingMemory(self.last_up, self.last_down)
 
 
@@ -86,13 +83,27 @@ def decide(
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
     loads = [each.busy_cores for each in replicas if each.available and not each.leaving]
     known = [load for load in loads if load is not None]
-    if len(known) < len(loads) or not loads:
-        unknown = f"the load of {len(loads) - len(known)} replicas is not known" if loads else "no replica serves"
+    if not known:
+        unknown = "their loads are not known over the window yet" if loads else "no replica serves"
         return ScalingDecision(current, None, memory.at_rest(), unknown)
-    need = Need("vm", "cpu", 0, ceil(round(sum(known) * 1000 / scaling.utilization, 6)))
-    wanted = planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
-    story = f"{sum(known):.1f} CPUs are busy, a replica may have {scaling.most} and use {scaling.utilization:.0%} of it"
-    return _paced(scaling, current, wanted, memory, now, story)
+    wanted = _wanted(scaling, current, sum(known), len(loads) - len(known))
+    return _paced(scaling, current, wanted, memory, now, _story(scaling, known, len(loads)))
+
+
+def _wanted(scaling: Scaling, current: int, busy: float, unknown: int) -> int:
+    """How many replicas the load wants, of which so many CPUs are known to be ``busy``."""
+    sure, total = (
+        ceil(round(cores * 1000 / scaling.utilization, 6)) for cores in (busy, busy + unknown * scaling.most.as_cores)
+    )
+    need = Need("vm", "cpu", 0, total, sure)
+    return planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
+
+
+def _story(scaling: Scaling, known: Sequence[float], serving: int) -> str:
+    busy = f"{sum(known):.1f} CPUs were busy over {scaling.window:g} s"
+    if len(known) < serving:
+        busy += f" on {len(known)} of {serving} replicas"
+    return f"{busy}, a replica may have {scaling.most} and use {scaling.utilization:.0%} of it"
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
@@ -101,13 +112,12 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
     if wanted == current:
         return ScalingDecision(current, wanted, memory.at_rest(), "the load fits the replicas that there are")
     if wanted > current:
-        since = now if memory.more_since is None else memory.more_since
-        memory = replace(memory, more_since=since, fewer_since=None)
-        waits = [(since, LASTING), (memory.last_up, scaling.up_delay)]
+        memory = memory.at_rest()
+        waits = [(memory.last_up, scaling.up_delay)]
         done = ScalingMemory(now, memory.last_down)
     else:
         since = now if memory.fewer_since is None else memory.fewer_since
-        memory = replace(memory, more_since=None, fewer_since=since)
+        memory = replace(memory, fewer_since=since)
         waits = [(each, scaling.down_delay) for each in (since, memory.last_up, memory.last_down)]
         done = ScalingMemory(memory.last_up, now)
     blocked = [span for begun, span in waits if begun is not None and now - begun < span]

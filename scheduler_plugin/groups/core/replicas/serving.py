@@ -2,23 +2,38 @@
 
 - A replica serves once its database accepts queries, streams from the primary and has caught up within the bound; one
   that serves may be twice as far behind before it stops: a bound that is just reached must not make clients reconnect.
-- While the primary is away nothing is written, so a replica that served goes on serving. The same holds for one that
-  cannot be asked for the moment.
+- While the primary is away nothing is written, so a replica that served goes on serving.
+- One that served and cannot be asked goes on for ``SILENCE``, and longer where no other serves that can: it accepts
+  connections, and what it knows may be old, but no reads at all are worse.
 - One that drains serves no new client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member
 
+SILENCE: Final = Seconds(30.0)
+"""How long a replica that serves may leave questions unanswered: its agent may just be starting again."""
+
 _LEEWAY: Final = 2.0
+_UNSAID: Final = "its agent has not said how its database is"
+
+
+def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
+    """Why the read endpoint does not list each of the replicas, by name; empty for those that it does."""
+    found = {each.name: hindrance(each, primary, spec) for each in replicas}
+    silent = [each for each in replicas if not found[each.name] and (each.silent or 0.0) >= SILENCE]
+    if len(silent) == sum(not why for why in found.values()):
+        return found
+    return found | {each.name: _UNSAID for each in silent}
 
 
 def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
-    """Why the read endpoint does not list the replica; empty where it does."""
+    """Why the read endpoint does not list the replica, by itself; empty where it does."""
     if member.leaving or member.draining is not None:
         return "it leaves the group"
     if not member.available:
@@ -26,7 +41,7 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
     if not member.address:
         return "it has no address yet"
     if member.database is None:
-        return "" if member.listed else "its agent has not said how its database is"
+        return "" if member.listed else _UNSAID
     if not member.database.is_standby:
         return "its database is not a standby"
     return _behind(member, member.database, primary, spec)

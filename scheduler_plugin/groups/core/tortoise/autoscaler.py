@@ -4,14 +4,16 @@ Rules that hold here:
 
 - Each horizontal resource of a container has one ``ContainerResource`` metric; no other of that type is left.
 - ``Resource`` metrics go: they would fight with those, which begin with their target. All other metrics stay as they
-  are, and where they are.
+  are, and where they are, but for external ones that the global configuration excludes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from protocol.kubernetes.objects import text
 from scheduler_plugin.groups.core.tortoise.configuration import INITIAL_TARGET
 from scheduler_plugin.groups.core.workload import Resource
 
@@ -42,6 +44,11 @@ class OtherMetric:
     """A metric of any other type, as the API has it."""
 
     content: Mapping[str, object]
+
+    @property
+    def external(self) -> str:
+        """The name of an ``External`` metric; empty for all others."""
+        return text(self.content, "external", "metric", "name") if self.content.get("type") == "External" else ""
 
 
 Metric = ContainerTarget | ResourceTarget | OtherMetric
@@ -86,6 +93,17 @@ class Autoscaler:
             for container, resource in missing
         ]
         return replace(self, metrics=(*kept, *new))
+
+    def without(self, external: re.Pattern[str]) -> Autoscaler:
+        """The same without ``External`` metrics whose names match."""
+        return replace(
+            self,
+            metrics=tuple(
+                each
+                for each in self.metrics
+                if not (isinstance(each, OtherMetric) and each.external and external.search(each.external))
+            ),
+        )
 
 
 def _is_of(metric: Metric, container: str, resource: Resource) -> bool:

@@ -6,6 +6,8 @@ The names in a document are those of Tortoise's global configuration, in which `
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fractions import Fraction
@@ -14,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.slots import Period, SlotLayout
-from scheduler_plugin.groups.core.workload import Bounds, ResourceList
+from scheduler_plugin.groups.core.workload import Bounds, Resource, ResourceList
 
 SLOT_DECAY: Final = Fraction("0.95")
 """The share of a slot's number that still counts when the slot comes again."""
@@ -46,10 +48,16 @@ FLOOR_LEAD: Final = timedelta(minutes=5)
 FLOOR_LIFE: Final = timedelta(hours=2)
 """A VM's floor that is not renewed for so long counts no more."""
 
+NO_METRIC: Final = re.compile(r"(?!)")
+"""Matches no name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The global configuration. Percentages are whole; ratios are exact."""
+    """The global configuration. Percentages are whole; ratios are exact.
+
+    ``ignored`` are upstream's names that were given and have no effect here.
+    """
 
     range_of_min_max_replicas_recommendation_hours: int = 1
     gathering_data_period_type: Period = "weekly"
@@ -73,6 +81,10 @@ class Configuration:
     max_allowed_scaling_down_ratio: Fraction = Fraction("0.8")
     buffer_ratio_on_vertical_resource: Fraction = Fraction("0.1")
     emergency_mode_grace_period: timedelta = timedelta(minutes=5)
+    resource_limit_multiplier: Mapping[Resource, int] = field(default_factory=dict)
+    minimum_cpu_limit: MilliCpu = MilliCpu(0)
+    hpa_external_metric_exclusion_regex: re.Pattern[str] = NO_METRIC
+    ignored: tuple[str, ...] = ()
 
     @property
     def layout(self) -> SlotLayout:

@@ -21,6 +21,7 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     Mode,
     Phase,
     is_missing,
+    is_within,
     next_phase,
     resource_phases,
 )
@@ -70,14 +71,18 @@ def _learned(spec: Spec, workload: Workload, seen: Seen, memory: Memory, now: da
     is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
-    missing = is_missing(seen.metrics_missing_since, configuration.emergency_mode_grace_period, now)
-    circumstances = Circumstances(spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing)
+    grace = configuration.emergency_mode_grace_period
+    missing = is_missing(seen.metrics_missing_since, grace, now)
+    killed = any(is_within(each.at, grace, now) for each in workload.out_of_memory)
+    circumstances = Circumstances(
+        spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
+    )
     phase = next_phase(memory.phase, [each.state for each in resources.values()], circumstances)
     memory = replace(memory, policies=policies, resources=resources, phase=phase)
     memory = replace(memory, replicas=memory.replicas.laid_out(configuration.layout))
-    if not phase.learns:
-        return memory
-    return memory.with_replicas(workload.replicas, configuration, now).with_recommendation(seen.vertical)
+    if phase.learns:
+        memory = memory.with_replicas(workload.replicas, configuration, now).with_recommendation(seen.vertical)
+    return memory.with_kills(workload)
 
 
 Numbered = tuple[Autoscaler | None, Autoscaler | None, Memory]

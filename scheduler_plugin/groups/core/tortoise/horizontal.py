@@ -26,10 +26,10 @@ def base(spec: Spec, workload: Workload, seen: Autoscaler | None, memory: Memory
     if places:
         bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
         first = seen or Autoscaler(bounds.min, bounds.max)
-        return first.managing(places)
+        return first.managing(places).without(spec.configuration.hpa_external_metric_exclusion_regex)
     if seen is None or spec.autoscaler is None:
         return None
-    others = seen.managing(())
+    others = seen.managing(()).without(spec.configuration.hpa_external_metric_exclusion_regex)
     if others.metrics:
         return others
     return Autoscaler(workload.replicas, workload.replicas) if workload.replicas else seen

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A new resource gathers data for a day or a week, counted from when it began to be scaled; then it works.
-- An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period; it lasts as long.
+- An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period, or when a
+  container runs out of memory; it lasts as long as its cause.
 - Nothing is learned during an emergency or on the way back: replicas and sizes say nothing of the need then.
 """
 
@@ -63,22 +64,30 @@ class Circumstances:
     """What decides about a phase beside the past.
 
     ``ready``: there are recommendations to work with. ``metrics_missing``: for longer than the grace period.
+    ``out_of_memory``: a container was killed for want of memory within it, and has got no more since.
     """
 
     mode: Mode
     has_horizontal: bool
     ready: bool = True
     metrics_missing: bool = False
+    out_of_memory: bool = False
 
     @property
     def is_emergency(self) -> bool:
         """Whether as many replicas as ever should run now."""
-        return self.mode is Mode.EMERGENCY or (self.mode is Mode.AUTO and self.metrics_missing)
+        is_alarming = self.metrics_missing or self.out_of_memory
+        return self.mode is Mode.EMERGENCY or (self.mode is Mode.AUTO and is_alarming)
 
 
 def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
     """Whether metrics that are missing ``since`` then (None: they are there) have been missing too long."""
     return since is not None and now - since >= grace
+
+
+def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
+    """Whether what happened ``at`` that time is shorter ago than ``grace``; the clock of a node may be ahead."""
+    return now - at < grace
 
 
 _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.BACK_TO_NORMAL})

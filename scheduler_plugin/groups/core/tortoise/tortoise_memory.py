@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from scheduler_plugin.groups.core.out_of_memory import after_kill
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase, ResourcePhase, ResourceState
 from scheduler_plugin.groups.core.tortoise.recommendation_maximum import learned
 from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     Bounds,
+    Container,
     ContainerRecommendation,
     ResourceList,
     VerticalRecommendation,
+    Workload,
 )
 
 
@@ -86,3 +89,15 @@ class Memory:
             for name in sorted(names)
         }
         return replace(self, recommended={name: sizes for name, sizes in found.items() if sizes})
+
+    def with_kills(self, workload: Workload) -> Memory:
+        """After containers ran out of the memory that they could have: more is recommended, also in an emergency."""
+        found = dict(self.recommended)
+        for kill in workload.out_of_memory:
+            container = workload.container(kill.container) or Container(kill.container)
+            had = container.limits.memory or container.requests.memory
+            if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
+                sizes = found.get(kill.container, NOTHING)
+                needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)
+                found[kill.container] = sizes.with_value("memory", needed)
+        return replace(self, recommended=found)

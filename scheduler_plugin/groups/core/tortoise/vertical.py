@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from protocol.units import Amount
+from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
 from scheduler_plugin.groups.core.tortoise.configuration import DOWN_INTERVAL, GROWTH_INTERVAL, Configuration
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, Sized, SizeFacts, container_size
 from scheduler_plugin.groups.core.tortoise.phases import Phase
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, horizontal
+from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Memory, Spec
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
@@ -18,7 +19,6 @@ from scheduler_plugin.groups.core.workload import (
     Container,
     Kept,
     Resource,
-    ResourceList,
     Rule,
     Workload,
 )
@@ -26,11 +26,12 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """What one resource of one container requests, and what it should."""
+    """What one resource of one container requests, what it should, and its limit then; None is none."""
 
     place: Place
     request: Amount
     sized: Sized
+    limit: int | None = None
 
     @property
     def shrinks(self) -> bool:
@@ -56,17 +57,34 @@ def watched(
 
 
 def resizes(spec: Spec, workload: Workload, memory: Memory, found: Sizing) -> Iterator[Resize]:
-    """Every resource that may be sized now, in the order of the containers."""
-    if memory.phase not in (Phase.WORKING, Phase.PARTLY_WORKING):
-        return
+    """Every resource that may be sized now, in the order of the containers.
+
+    In an emergency, and on the way back, that is the memory that ran out: anything else rests.
+    """
+    killed = {(each.container, "memory") for each in workload.out_of_memory}
+    is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
         recommended = memory.recommended.get(container.name, NOTHING)
         for resource, request in container.requests:
             place, most = (container.name, resource), recommended[resource]
-            if memory.works(place) and request and most is not None:
+            if memory.works(place) and request and most is not None and (is_usual or place in killed):
                 facts = _facts(place, request, most, spec, found)
-                sized = container_size(memory.policies[place], facts, found.numbers, found.ratios)
-                yield Resize(place, request, sized)
+                policy = Scaling.VERTICAL if place in killed else memory.policies[place]
+                sized = container_size(policy, facts, found.numbers, found.ratios)
+                if is_usual or sized.size > request.value:
+                    yield Resize(place, request, sized, _limit(container, place, sized, spec.configuration))
+
+
+def _limit(container: Container, place: Place, sized: Sized, configuration: Configuration) -> int | None:
+    """The limit beside a new request: a multiple of it where the configuration says so, else in its old ratio."""
+    resource = place[1]
+    limit, request = container.limits[resource], container.requests[resource]
+    if limit is None or request is None or sized.size == request.value:
+        return None
+    multiplier = configuration.resource_limit_multiplier.get(resource)
+    found = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
+    least = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
+    return max(found or 0, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +125,23 @@ def written(
     Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
     """
     waits = memory.shrunk_at is not None and now - memory.shrunk_at < DOWN_INTERVAL
-    found: dict[str, ResourceList] = {}
+    found: dict[str, Container] = {}
     kept: list[Kept] = []
     lowered = False
     for each in changes:
         container, resource = each.place
         delayed = each.shrinks and waits
         if each.sized.size != each.request.value and not delayed:
-            found[container] = found.get(container, NOTHING).with_value(resource, each.sized.size)
+            found[container] = _with(found.get(container, Container(container)), resource, each)
             lowered = lowered or each.shrinks
         kept += _kept(each, delayed=delayed)
     remembered = replace(memory, shrunk_at=now) if lowered else memory
-    return tuple(Container(name, requests) for name, requests in found.items()), kept, remembered
+    return tuple(found.values()), kept, remembered
+
+
+def _with(container: Container, resource: Resource, each: Resize) -> Container:
+    requests = container.requests.with_value(resource, each.sized.size)
+    return Container(container.name, requests, container.limits.with_value(resource, each.limit))
 
 
 def _kept(each: Resize, *, delayed: bool) -> list[Kept]:

@@ -10,12 +10,13 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import Json, JsonObject, child
+from protocol.names import VM_KIND
 from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     DirectionRules,
@@ -44,6 +45,7 @@ from scheduler_plugin.groups.objects.hvpa.mode_fields import (
     mixed_of,
     mode_of,
     replica_bounds,
+    settle_of,
     weight_intervals,
 )
 from scheduler_plugin.groups.objects.hvpa.rule_fields import axis_rules, both_params, maintenance_window
@@ -118,8 +120,10 @@ def decode(found: JsonObject) -> Hvpa:
     target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
     is_vm_group, is_off = target.get("kind") == VM_GROUP, applied is Applied.OFF
+    policy = _policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group)
+    restarts = applied is not Applied.IN_PLACE and target.get("kind") not in (VM_GROUP, VM_KIND)
     decoded = Hvpa(
-        spec=_policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group),
+        spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
         target=target,
         hpa=None if found_in.hpa is None else parts.read(partial(hpa_template, found_in.hpa), _NOTHING),
         vpa=None if found_in.vpa is None else parts.read(partial(vpa_template, found_in.vpa), _NOTHING),

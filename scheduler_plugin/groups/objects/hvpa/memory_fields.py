@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text, whole
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
-from scheduler_plugin.groups.core.hvpa.spec import Memory, PastReplicas, PastTarget
+from scheduler_plugin.groups.core.hvpa.spec import Memory, PastReplicas, PastTarget, Shrinking
 from scheduler_plugin.groups.core.workload import RESOURCES
 
 
@@ -18,11 +18,15 @@ def memory_json(memory: Memory) -> Json:
         for each in memory.targets
     ]
     counts = [{"since": _written(each.since), "replicas": each.replicas} for each in memory.counts]
+    waiting = [
+        {"subject": each.subject, "since": _written(each.since), "highest": each.highest} for each in memory.shrinking
+    ]
     return {
         "lastScaleUpTime": None if memory.last_up is None else _written(memory.last_up),
         "lastScaleDownTime": None if memory.last_down is None else _written(memory.last_down),
         "pastTargets": targets or None,
         "pastReplicas": counts or None,
+        **({"shrinking": waiting} if waiting else {}),
     }
 
 
@@ -33,6 +37,7 @@ def memory_of(status: JsonObject) -> Memory:
         _moment(status.get("lastScaleDownTime")),
         tuple(_targets(status)),
         tuple(_counts(status)),
+        tuple(_shrinking(status)),
     )
 
 
@@ -48,6 +53,13 @@ def _counts(status: JsonObject) -> Iterator[PastReplicas]:
         since = _moment(each.get("since"))
         if since is not None and whole(each, "replicas") > 0:
             yield PastReplicas(since, whole(each, "replicas"))
+
+
+def _shrinking(status: JsonObject) -> Iterator[Shrinking]:
+    for each in items(status, "shrinking"):
+        since = _moment(each.get("since"))
+        if since is not None and whole(each, "highest") >= 0:
+            yield Shrinking(text(each, "subject"), since, whole(each, "highest"))
 
 
 def _written(at: datetime) -> str:

@@ -2,12 +2,14 @@
 
 Rules that hold here:
 
-- A name that is not known, and a value that cannot be, refuses the whole document; the message begins with the name.
+- A name that is not upstream's, and a value that cannot be, refuses the whole document, by its name.
+- What is upstream's and has no effect here is accepted and named in ``ignored``.
 - Durations are written as ``15s`` or ``24h``, amounts as Kubernetes quantities, ratios as numbers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -18,7 +20,8 @@ from zoneinfo import ZoneInfo
 from protocol.durations import format_duration, parse_duration
 from protocol.field_errors import shown
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.configuration import NO_METRIC, Configuration
+from scheduler_plugin.groups.core.workload import RESOURCES, Resource
 
 LARGEST: Final = 10_000
 """Of replicas; and the largest multiplier."""
@@ -32,8 +35,23 @@ def _name(field: str) -> str:
     return "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.split("_"))
 
 
-_FIELDS: Final = {_name(each.name): each.name for each in fields(Configuration)}
+_FIELDS: Final = {_name(each.name): each.name for each in fields(Configuration) if each.name != "ignored"}
 """From the name in a document to the field."""
+
+IGNORED: Final = frozenset(
+    {
+        "FeatureFlags",
+        "IstioSidecarProxyDefaultCPU",
+        "IstioSidecarProxyDefaultMemory",
+        "MaximumCPURequestPerContainer",
+        "MaximumMemoryRequestPerContainer",
+        "MinimumCPURequestPerContainer",
+        "MinimumMemoryRequestPerContainer",
+        "ServiceGroups",
+        "MaximumMaxReplicasPerGroup",
+    }
+)
+"""Names of upstream's that are accepted, so that a file can move, and have no effect: every Tortoise says so."""
 
 
 def read_configuration(document: Mapping[str, object]) -> Configuration:
@@ -43,8 +61,10 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
     MilliCpu(value=5000)
     """
     usual = Configuration()
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"ignored": tuple(sorted(IGNORED & document.keys()))}
     for name, given in document.items():
+        if name in IGNORED:
+            continue
         field = _FIELDS.get(name)
         if field is None:
             raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
@@ -76,6 +96,8 @@ def _written(value: object) -> object:
             return float(value)
         case ZoneInfo():
             return value.key
+        case re.Pattern():
+            return "" if value is NO_METRIC else value.pattern
     return value
 
 
@@ -116,12 +138,35 @@ def _memory(given: object) -> Bytes:
     return Bytes.parse(given)  # type: ignore[arg-type]  # parse refuses what is not a quantity
 
 
+def _pattern(given: object) -> re.Pattern[str]:
+    if given == "":
+        return NO_METRIC
+    try:
+        return re.compile(given)  # type: ignore[call-overload,no-any-return]  # what is no text raises
+    except (re.error, TypeError, RecursionError, OverflowError):
+        raise ValueError(f"expected a regular expression, got {shown(given)}") from None
+
+
+def _multipliers(given: object) -> dict[Resource, int]:
+    """A whole number of at least 1 for each resource: a limit is never below its request."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"expected a number for each of cpu and memory, got {shown(given)}")
+    found: dict[Resource, int] = {}
+    for name, number in given.items():
+        if name not in RESOURCES:
+            raise ValueError(f"expected cpu and memory, got {shown(name)}")
+        found[name] = _whole(number)
+    return found
+
+
 _READERS: Final[Mapping[type, Callable[[object], object]]] = {
     int: _whole,
     Fraction: _ratio,
     timedelta: _span,
     ZoneInfo: _zone,
     str: _period,
+    re.Pattern: _pattern,
+    dict: _multipliers,
     MilliCpu: _cpu,
     Bytes: _memory,
 }

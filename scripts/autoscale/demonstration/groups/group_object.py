@@ -16,10 +16,15 @@ FIRST: Final = ObjectName("default", "shop-replica-0")
 """The replica that the group begins with."""
 
 MOST_REPLICAS: Final = 2
+LEAST_CPUS: Final = 1
 MOST_CPUS: Final = 2
 _SLOTS: Final = 4
 _UTILIZATION: Final = 40
-"""Low: an emulated guest, the clients and the way between them share the CPUs of one machine."""
+"""Low: an emulated guest, the clients and the way between them share the CPUs of one machine. Not lower: two idle
+guests that wait for these CPUs were seen to be busy with half a CPU together.
+"""
+_DOWN_DELAY: Final = "90s"
+"""Longer than a replica takes to start: where the machine is busy, the other one's load falls meanwhile."""
 
 
 def demo_group(policy: str) -> Json:
@@ -38,7 +43,7 @@ def demo_group(policy: str) -> Json:
                 "maxReplicas": MOST_REPLICAS,
                 "targetCPUUtilizationPercentage": _UTILIZATION,
                 "scaleUpDelay": "5s",
-                "scaleDownDelay": "45s",
+                "scaleDownDelay": _DOWN_DELAY,
             },
             "drain": {"gracePeriod": "20s"},
         },

@@ -38,7 +38,11 @@ class GroupReport(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GroupObservations:
-    """What is written down while the act is played. ``started_at`` is the first replica's size before the load."""
+    """What is written down while the act is played. ``started_at`` is the first replica's size before the load.
+
+    ``said_under_load`` and ``said_at_last``: how long was waited, and what the group said of itself then; the second is
+    empty where the group came back.
+    """
 
     first: str
     is_simulated: bool = False
@@ -50,6 +54,8 @@ class GroupObservations:
     transactions: int = 0
     failed: int = 0
     problem: str = ""
+    said_under_load: str = ""
+    said_at_last: str = ""
 
     def saw(self, at: Seconds, serving: int, cpus: Mapping[str, float]) -> bool:
         """The group is like this; returns whether that is new."""
@@ -78,6 +84,17 @@ def group_report(seen: GroupObservations) -> GroupReport:
     )
 
 
+def _not_back(seen: GroupObservations, last: GroupPoint, most_cpu: float) -> str:
+    """What did not happen after the load."""
+    if last.serving != 1:
+        return f"{last.serving} replicas serve, not the one of the beginning,"
+    if len(last.cpus) > 2:
+        return f"{', '.join(sorted(last.cpus))} run, not one replica beside the primary,"
+    if last.cpus.get(seen.first, most_cpu) > seen.started_at:
+        return f"the replica did not shrink to the {seen.started_at:g} vCPU of the beginning"
+    return "the group did not come back"
+
+
 def _problems(seen: GroupObservations, most_cpu: float, most_serving: int) -> Sequence[str]:
     if seen.load_ended is None or not seen.points:
         return [seen.problem or "the group's load did not run"]
@@ -86,11 +103,9 @@ def _problems(seen: GroupObservations, most_cpu: float, most_serving: int) -> Se
     if most_cpu <= seen.started_at:
         found.append(f"the replica did not grow: it had {seen.started_at:g} vCPU before the load and never more")
     if most_serving < 2:
-        found.append("no replica was added under load")
-    if last.serving != 1:
-        found.append(f"{last.serving} replicas serve at the end, not the one of the beginning")
-    elif last.cpus.get(seen.first, most_cpu) >= most_cpu > seen.started_at:
-        found.append("the replica did not shrink after the load")
+        found.append(f"no replica was added under load {seen.said_under_load}")
+    if seen.said_at_last:
+        found.append(f"{_not_back(seen, last, most_cpu)} {seen.said_at_last}")
     if seen.failed:
         found.append(f"{seen.failed} transactions of the read load failed")
     if not seen.is_simulated and not seen.transactions:

@@ -12,7 +12,14 @@ from deploy.kube.client import ApiError
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
-from scripts.autoscale.demonstration.groups.group_object import FIRST, GROUP, MOST_CPUS, MOST_REPLICAS, demo_group
+from scripts.autoscale.demonstration.groups.group_object import (
+    FIRST,
+    GROUP,
+    LEAST_CPUS,
+    MOST_CPUS,
+    MOST_REPLICAS,
+    demo_group,
+)
 from scripts.autoscale.demonstration.groups.group_report import GroupObservations
 from scripts.autoscale.demonstration.groups.group_watch import GroupWatch
 from scripts.autoscale.demonstration.groups.read_load import ReadLoad
@@ -24,8 +31,12 @@ _BOOT: Final = Seconds(360.0)
 """A primary and then a replica that copies it, emulated."""
 _LONGEST_LOAD: Final = Seconds(300.0)
 """A second replica copies the primary while the first one is loaded."""
+_REST: Final = Seconds(90.0)
+"""A guest that has just started or was written to comes to rest, unless the machine is busy."""
 _TOGETHER: Final = Seconds(10.0)
-_BACK: Final = Seconds(240.0)
+_ROOM: Final = Seconds(240.0)
+_BACK: Final = Seconds(300.0)
+"""The window, the delay, a drain and a shrink, with as much again for a busy machine."""
 _LOOK: Final = Seconds(0.1)
 
 
@@ -62,15 +73,16 @@ class GroupScenario:
                 await self.site.client.delete(VIRTUAL_MACHINES, name)
         await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
         await self.site.client.create(VM_GROUPS, GROUP.namespace, demo_group(self.policy))
-        await self._until(lambda: self.watcher.is_ready, _BOOT, f"the group did not come up: {self.watcher.why}")
+        await self._until(lambda: self.watcher.is_ready, _BOOT, "the group did not come up")
         self.tell("the group serves: a primary, and a replica that streams from it")
 
     async def play(self) -> None:
         """Loads the replicas until another one serves, and waits until that has gone again. Raises ``SiteError``."""
         load, seen = await self.read_load(), self.seen
         await load.prepare()
+        await self._comes(self._is_least, _REST)
         await self._until(
-            self._has_room, _BACK, "the replica stays large without load, so it could not be seen to grow"
+            self._has_room, _ROOM, "the replica stays large without load, so it could not be seen to grow"
         )
         seen.started_at = self._size()
         seen.load_began = self.elapsed()
@@ -78,9 +90,14 @@ class GroupScenario:
         outcome = await load.press(self._goes_on(), self._heard)
         self.tps, seen.load_ended = None, self.elapsed()
         seen.transactions, seen.failed, seen.problem = outcome.transactions, outcome.failed, outcome.problem
+        seen.said_under_load = self._said(Seconds(seen.load_ended - seen.load_began))
         self.tell("the reads have ended")
-        with suppress(SiteError):
-            await self._until(self._is_back, _BACK, "")
+        if not await self._comes(self._is_back, _BACK):
+            seen.said_at_last = self._said(_BACK)
+
+    def _said(self, waited: Seconds) -> str:
+        """What the group says of itself after a wait."""
+        return f"within {waited:.0f} s: {self.watcher.why or 'the group says nothing'}"
 
     def _goes_on(self) -> Callable[[], bool]:
         """Whether the load is still needed: until two have served for a while, or for too long."""
@@ -96,6 +113,9 @@ class GroupScenario:
 
     def _size(self) -> float:
         return self.seen.points[-1].cpus.get(FIRST.name, 0.0) if self.seen.points else 0.0
+
+    def _is_least(self) -> bool:
+        return 0.0 < self._size() <= LEAST_CPUS
 
     def _has_room(self) -> bool:
         return 0.0 < self._size() < MOST_CPUS
@@ -117,8 +137,13 @@ class GroupScenario:
             self.tell(f"{serving} {'replica serves' if serving == 1 else 'replicas serve'}; {sizes}")
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds, otherwise: str) -> None:
+        if not await self._comes(holds, at_most):
+            raise SiteError(f"{otherwise} {self._said(at_most)}; see: kubectl describe vmg")
+
+    async def _comes(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
         deadline = self.clock.now() + at_most
         while not holds():
             if self.clock.now() >= deadline:
-                raise SiteError(f"{otherwise}; see: kubectl describe vmg")
+                return False
             await self.clock.sleep(_LOOK)
+        return True

@@ -59,6 +59,7 @@ def draw_group(report: GroupReport, path: Path) -> None:
             panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
             panel.spines[["top", "right"]].set_visible(False)
         done = f"{report.transactions:,} reads, {report.failed} failed" if report.transactions else "simulated"
+        figure.legend(loc="outside upper right", ncols=4, frameon=False, fontsize=9)
         sizes.set_title(f"A primary and its read replicas: {done}", loc="left", fontsize=11, color=INK)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
 
@@ -71,7 +72,6 @@ def _sizes(panel: Axes, points: Sequence[GroupPoint], began: float, until: float
         _stairs(panel, points, heights, (began, until), colour, name)
     panel.set_ylabel("vCPU")
     panel.set_ylim(bottom=0)
-    panel.legend(loc="upper right", frameon=False, fontsize=9)
 
 
 def _stairs(  # noqa: PLR0913, PLR0917 - one line of a picture

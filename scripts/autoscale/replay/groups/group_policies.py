@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from protocol.units import MilliCpu
+from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core import hvpa
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
@@ -33,6 +33,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
     Workload,
 )
+from scheduler_plugin.groups.objects.hvpa.mode_fields import SETTLE_RESTARTING
 from scripts.autoscale.replay.groups.group_model import REPLICAS, GroupPlayer, Look, Shape, Wanted
 
 TARGET: Final = 80
@@ -107,6 +108,7 @@ class HvpaPlayer:
             effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
             containers=(hvpa.ContainerPolicy(bounds=sizes),),
             desired_by_utilization=("cpu",),
+            settle=SETTLE_RESTARTING if mode is hvpa.Mode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
 
     def __call__(self, look: Look) -> Wanted:

@@ -42,6 +42,7 @@ def manifest(example: str) -> str:
     return (Path(__file__).parent / f"{example}.yaml").read_text()
 
 
+@cache
 def hvpa(example: str) -> Hvpa:
     return decode(yaml.safe_load(manifest(example)))
 

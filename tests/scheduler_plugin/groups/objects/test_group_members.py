@@ -7,8 +7,9 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
-from scheduler_plugin.groups.core.replicas.members import Member, Role
-from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
+from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
+from scheduler_plugin.groups.objects import ownership
+from scheduler_plugin.groups.objects.group_members import is_of, member_vm, owner_reference, read_member
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
@@ -66,7 +67,7 @@ def found(**status: object) -> Json:
 
 
 def read(vm: Json, listed: frozenset[str] = frozenset()) -> Member | None:
-    return read_member(vm, SHOP, listed, STANDBY, NOW)
+    return read_member(vm, SHOP, listed, DatabaseLook(STANDBY), NOW)
 
 
 def test_a_member_is_read_from_its_vm() -> None:
@@ -116,3 +117,11 @@ def test_a_vm_of_the_group_under_another_name_is_no_member() -> None:
     vm = found()
     vm["metadata"] = {**child(vm, "metadata"), "name": "handmade"}
     assert read(vm) is None
+
+
+def test_what_a_group_owns_does_not_block_its_deletion_because_that_takes_a_right_to_its_finalizers() -> None:
+    reference = owner_reference(SHOP)
+    object_of = {"apiVersion": "autoscaling.neon.tech/v1alpha1", "kind": "VirtualMachineGroup"}
+    assert reference == {**object_of, "name": "shop", "uid": SHOP.uid, "controller": True}
+    found: Json = {**object_of, "metadata": {"name": "shop", "uid": SHOP.uid}}
+    assert ownership.owner_reference(found) == reference

@@ -24,7 +24,7 @@ def test_a_group_that_says_nothing_does_not_scale_itself() -> None:
 
 def test_what_is_left_out_has_a_default() -> None:
     found = parse_vm_group(shop(scaling={"maxReplicas": 3})).scaling
-    assert found == Scaling(ReplicaBounds(1, 3), MilliCpu(4000), 0.7, Seconds(30.0), Seconds(300.0))
+    assert found == Scaling(ReplicaBounds(1, 3), MilliCpu(4000), 0.7, Seconds(30.0), Seconds(300.0), Seconds(30.0))
     smaller: Json = {"spec": {"guest": {**GUEST, "cpus": {"min": 1, "max": 2}}}}
     given = {
         "minReplicas": 2,
@@ -32,9 +32,10 @@ def test_what_is_left_out_has_a_default() -> None:
         "targetCPUUtilizationPercentage": 50,
         "scaleUpDelay": "1m",
         "scaleDownDelay": "1h",
+        "window": "2m",
     }
     found = parse_vm_group(shop(scaling=given, replicaTemplate=smaller)).scaling
-    assert found == Scaling(ReplicaBounds(2, 2), MilliCpu(2000), 0.5, Seconds(60.0), Seconds(3600.0))
+    assert found == Scaling(ReplicaBounds(2, 2), MilliCpu(2000), 0.5, Seconds(60.0), Seconds(3600.0), Seconds(120.0))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_what_is_left_out_has_a_default() -> None:
             {"targetCPUUtilizationPercentage": 0},
             "spec.scaling.targetCPUUtilizationPercentage: expected a whole number from 1 to 100, got 0",
         ),
+        ({"window": "9s"}, "spec.scaling.window: expected 10 s to 600 s, got 9 s"),
+        ({"window": "11m"}, "spec.scaling.window: expected 10 s to 600 s, got 660 s"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(scaling: Json, message: str) -> None:
@@ -65,4 +68,5 @@ def test_a_status_says_what_was_wanted_and_kept_and_remembers_what_delays_count_
     }
     assert read_memory({"status": {"scaling": kept}}) == memory
     assert read_memory({"status": {"scaling": {"fewerSince": "long ago"}}}) == ScalingMemory()
-    assert "rule" not in scaling_status(ScalingDecision(1, 1, memory, ""))
+    unknown = scaling_status(ScalingDecision(1, None, ScalingMemory(), "not known"))
+    assert unknown == {"replicas": 1, "message": "not known"}, "a null would be written again at each look"

@@ -20,7 +20,7 @@ NOW = "2026-01-01T00:01:00Z"
 def status(members: Sequence[Member], **spec: object) -> Json:
     given = shop(**spec)
     group = parse_vm_group(given)
-    return group_status(given, group, members, plan_group(group.spec, members, bool(members)), "", NOW)
+    return group_status(given, group, members, plan_group(group.spec, members, bool(members)), "", (), NOW)
 
 
 def conditions(found: Json) -> dict[str, tuple[str, str, str]]:
@@ -85,7 +85,7 @@ def test_a_primary_that_is_gone_stays_remembered() -> None:
     given = shop()
     given["status"] = {"primary": {"name": "shop-primary", "uid": "u-p"}}
     group = parse_vm_group(given)
-    assert group_status(given, group, [], plan_group(group.spec, [], True), "", NOW)["primary"] == {
+    assert group_status(given, group, [], plan_group(group.spec, [], True), "", (), NOW)["primary"] == {
         "name": "shop-primary",
         "uid": "u-p",
     }

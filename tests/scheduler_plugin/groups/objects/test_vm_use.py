@@ -12,15 +12,15 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.vm_use import VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
+from scheduler_plugin.groups.objects.vm_use import GuestUse, VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
 
 GUEST = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 2}}
 
 
-def vm(name: str, phase: str = "Running", available: str = "", **labels: str) -> Json:
+def vm(name: str, phase: str = "Running", available: str = "", owner: str = "") -> Json:
     conditions = [{"type": "Other"}, {"type": "Available", "status": available}] if available else []
-    marks = {f"autoscaling.neon.tech/{key}": value for key, value in labels.items()}
-    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}", "labels": marks}
+    owners = [{"uid": owner, "controller": True}] if owner else []
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}", "ownerReferences": owners}
     return {
         "kind": "VirtualMachine",
         "metadata": metadata,
@@ -30,18 +30,20 @@ def vm(name: str, phase: str = "Running", available: str = "", **labels: str) ->
 
 
 def test_a_group_consists_of_its_replicas_and_a_vm_of_itself() -> None:
-    group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop"}}
-    there = [vm("p", group="shop", role="primary"), vm("r", group="shop", role="replica"), vm("x", group="y")]
-    elsewhere = {**vm("r", group="shop", role="replica"), "metadata": {"namespace": "other", "name": "r"}}
-    assert [name_of(each).name for each in vms_of(group, [*there, elsewhere])] == ["r"]
+    group: Json = {"kind": "VirtualMachineGroup", "metadata": {"namespace": "default", "name": "shop", "uid": "us"}}
+    there = [vm("shop-primary", owner="us"), vm("shop-replica-0", owner="us"), vm("other", owner="us")]
+    others = [vm("shop-replica-1", owner="the group of that name before"), vm("shop-replica-2")]
+    assert [name_of(each).name for each in vms_of(group, [*there, *others])] == ["shop-replica-0"]
     assert vms_of(there[0], there) == [there[0]]
 
 
 def test_a_vm_requests_the_most_that_it_may_have() -> None:
-    seen = list(uses([vm("a"), vm("b", available="False"), {**vm("c"), "spec": {}}], {"uid-a": 1.5}))
-    assert seen == [VmUse(MilliCpu(1500), MilliCpu(4000), True), VmUse(None, MilliCpu(4000), False)]
+    seen = list(
+        uses([vm("a"), vm("b", available="False"), {**vm("c"), "spec": {}}], {"uid-a": GuestUse(1.5, Bytes(7))})
+    )
+    assert seen == [VmUse(MilliCpu(1500), MilliCpu(4000), True, Bytes(7)), VmUse(None, MilliCpu(4000), False)]
     assert [each.replica for each in seen] == [ReplicaUse(1500, 4000, True), ReplicaUse(None, 4000, False)]
-    assert [each.amounts for each in seen] == [ResourceList(MilliCpu(1500)), ResourceList()]
+    assert [each.amounts for each in seen] == [ResourceList(MilliCpu(1500), Bytes(7)), ResourceList()]
 
 
 def test_of_an_hpa_the_metrics_of_cpu_count() -> None:

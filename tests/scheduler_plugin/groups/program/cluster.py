@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from itertools import count
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import yaml
@@ -21,9 +23,11 @@ from starlette.requests import Request
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import ApiError as ServerError
 from deploy.local.apiserver.registry.watching import Watch
+from deploy.local.apiserver.resources.definitions import CRD_KEY
 from deploy.local.apiserver.routes.requests import target_of, watch_options
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
+from deploy.local.apiserver.storage.history import Stored
 from deploy.local.cluster.content import definitions
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
@@ -31,6 +35,9 @@ from protocol.kubernetes.refusals import read_refusal
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from tests.fake_clock import FakeClock
+
+_DEFINED: Final[list[Stored]] = []
+"""The definitions of a local cluster as a server stores them, in this order."""
 
 TOKEN = "the-admin-of-this-test"
 MERGE = "application/merge-patch+json"
@@ -40,9 +47,9 @@ class EmbeddedCluster:
     """One API server with the kinds of a local cluster; ``ways`` are all connections to it that were made."""
 
     def __init__(self, clock: FakeClock) -> None:
-        uids = count(1)
+        self._uids = count(1)
         environment = Environment(
-            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(uids)}", lambda text: text[0]
+            lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(self._uids)}", lambda text: text[0]
         )
         self.server = build(None, admin_tokens(TOKEN), environment, ApiServerSettings())
         self._routes = ResourceRoutes(
@@ -51,9 +58,15 @@ class EmbeddedCluster:
         self.connections: list[Connection] = []
 
     async def prepare(self) -> None:
-        """Defines the custom kinds."""
-        for definition in definitions():
-            await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
+        """Defines the custom kinds. The first cluster checks them; the others store what it made of them."""
+        store = self.server.api.store
+        for each in _DEFINED:
+            store.create(each.key, each.body)
+            next(self._uids)
+        if not _DEFINED:
+            for definition in definitions():
+                await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
+            _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
 
     async def request(
         self, method: str, path: str, body: JsonObject | None = None, content_type: str = "", query: str = ""
@@ -80,7 +93,7 @@ class EmbeddedCluster:
 
     async def make(self, resource: Resource, text: str, namespace: str = "default") -> Json:
         """Creates the object of a YAML text."""
-        return decoded(await self.request("POST", resource.path(namespace), yaml.safe_load(text)))
+        return decoded(await self.request("POST", resource.path(namespace), _read(text)))
 
     async def get(self, resource: Resource, name: str, namespace: str = "default") -> Json:
         """One object."""
@@ -128,14 +141,19 @@ _moments = count()
 
 @dataclass(slots=True)
 class Connection:
-    """``KubernetesApi``. ``cut_at`` is the number of writes that are let through; ``is_applied`` says whether the last
-    one takes effect before the process dies. Renewals of the Lease do not count.
+    """``KubernetesApi``. ``cut_at`` is the number of writes that are let through, ``cut_on`` is in that at which the
+    process dies as ``METHOD path``; ``is_applied`` says whether the last
+    one takes effect before the process dies. Renewals of the Lease do not count. ``held`` is the write that was not let
+    through: a process that was only stopped (SIGSTOP) sends it when it wakes.
     """
 
     cluster: EmbeddedCluster
     cut_at: int | None = None
+    cut_on: str = ""
     is_applied: bool = False
     is_cut: bool = False
+    held: ApiCall | None = None
+    no_dry_run: str = ""
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -157,23 +175,49 @@ class Connection:
         if self.is_cut:
             raise ApiUnknownError("the process is dead")
         self.asked.append(call)
-        writes = call.method != "GET" and "/leases" not in call.path
-        dies = writes and self.cut_at == self.count
+        writes = call.method != "GET" and "/leases" not in call.path and not call.query.get("dryRun")
+        is_named = bool(self.cut_on) and self.cut_on in f"{call.method} {call.path}"
+        dies = writes and (self.cut_at == self.count or is_named)
         self.count += writes
         if dies:
             self.is_cut = True
             if not self.is_applied:
+                self.held = call
                 raise ApiUnknownError("killed before the write took effect")
         for part, status in self.refuse.items():
             if call.method != "GET" and part in f"{call.method} {call.path}":
                 raise ApiRefusedError(read_refusal(status, b"no", ""))
+        if self.no_dry_run and call.query.get("dryRun"):
+            raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))
         query = urlencode(dict(call.query))
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
-        if call.method != "GET":
-            self.applied.append((next(_moments), f"{call.method} {call.path}"))
+        if not call.query.get("dryRun"):
+            self._note(call)
         if dies:
             raise ApiUnknownError("killed after the write took effect")
         return answer
+
+    async def send_late(self) -> int:
+        """The write at which the process stopped is sent after all; returns 200, or the status of its refusal."""
+        assert self.held is not None
+        call = self.held
+        try:
+            await self.cluster.request(call.method, call.path, call.body, call.content_type)
+        except ApiRefusedError as error:
+            return error.refusal.status
+        self._note(call)
+        return 200
+
+    def _note(self, call: ApiCall) -> None:
+        if call.method != "GET":
+            self.applied.append((next(_moments), f"{call.method} {call.path}"))
+
+
+@cache
+def _read(text: str) -> JsonObject:
+    """The object of a YAML text, read only."""
+    found: Json = yaml.safe_load(text)
+    return found
 
 
 def decoded(answer: bytes) -> Json:

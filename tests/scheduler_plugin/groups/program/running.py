@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from scheduler_plugin.groups.app import Program, assemble
-from scheduler_plugin.groups.settings import GroupsSettings
+from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 
@@ -29,6 +29,12 @@ spec:
         image: example.invalid/resource-consumer
         resources: {requests: {cpu: 500m, memory: 500Mi}}
 """
+
+FOLLOWED = GroupsSettings()
+"""Where one process follows another."""
+
+UNFOLLOWED = GroupsSettings(lease=LeaseSettings(duration_seconds=120, renew_seconds=60.0))
+"""Where no process follows another, renewals every two seconds would be most of the work."""
 
 
 @dataclass(slots=True)
@@ -86,12 +92,12 @@ class World:
 
 
 @asynccontextmanager
-async def world(settings: GroupsSettings | None = None) -> AsyncIterator[World]:
+async def world(settings: GroupsSettings = UNFOLLOWED) -> AsyncIterator[World]:
     """A cluster with the kinds of a local one, and nothing else."""
     clock = FakeClock()
     cluster = EmbeddedCluster(clock)
     await cluster.prepare()
-    found = World(clock, cluster, settings or GroupsSettings())
+    found = World(clock, cluster, settings)
     try:
         yield found
     finally:

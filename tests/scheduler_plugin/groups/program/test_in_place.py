@@ -8,6 +8,7 @@ from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, annotations_of, child, items
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
 from protocol.names import ANNOTATION_BOUNDS
+from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed
 
@@ -85,6 +86,45 @@ async def test_a_wish_that_the_kubelet_cannot_fulfil_is_withdrawn_and_tried_agai
         assert await requests(run, "one") == {"cpu": "500m", "memory": "500Mi"}
         await run.passes(300)
         assert await requests(run, "one") == {"cpu": "1500m", "memory": "1500Mi"}
+
+
+async def test_a_pod_that_is_refused_holds_up_no_other_and_is_tried_again_by_itself_ever_more_rarely() -> None:
+    async with world() as run:
+        await begun(run)
+        for name in ("two", "three"):
+            await run.cluster.make(PODS, POD.replace("NAME", name))
+        way = run.cluster.connections[0]
+        way.refuse = {"pods/one/resize": 403}
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        larger, old = {"cpu": "1500m", "memory": "1500Mi"}, {"cpu": "500m", "memory": "500Mi"}
+        assert [await requests(run, name) for name in ("one", "two", "three")] == [old, larger, larger]
+        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+        assert said == ("False", "Refused", "one cannot be resized: 403: no")
+        await run.passes(15)
+        written = len(run.cluster.writes())
+        for _ in range(80):
+            await run.passes(15)
+        tried = [each for each in way.asked if each.path.endswith("pods/one/resize")]
+        assert (len(run.cluster.writes()), 6 <= len(tried) <= 9) == (written, True)
+        way.refuse.clear()
+        for _ in range(30):
+            await run.passes(15)
+        assert await requests(run, "one") == larger
+        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
+
+
+async def test_a_pod_that_changed_meanwhile_holds_up_no_other_either() -> None:
+    async with world() as run:
+        await begun(run)
+        await run.cluster.make(PODS, POD.replace("NAME", "two"))
+        way = run.cluster.connections[0]
+        way.refuse = {"pods/one/resize": 409}
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        assert await requests(run, "two") == {"cpu": "1500m", "memory": "1500Mi"}
+        way.refuse.clear()
+        await run.passes(5)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "1500Mi"}
+        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
 async def test_a_template_that_people_change_ends_what_was_resized() -> None:

@@ -10,7 +10,7 @@ import pytest
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from tests.scheduler_plugin.groups.program.cluster import status_of
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 
 STEPS = (
@@ -43,7 +43,7 @@ def short(write: str) -> str:
 
 
 async def test_these_are_the_steps() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         before = len(run.cluster.writes(whole=True))
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
@@ -54,7 +54,7 @@ async def test_these_are_the_steps() -> None:
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=[each.replace("/", " ") for each in STEPS])
 async def test_a_scaling_is_finished_once_whatever_step_the_process_is_killed_at(step: int, is_applied: bool) -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         before = len(run.cluster.writes())
         way = run.cluster.connections[0]
@@ -74,7 +74,7 @@ async def test_a_scaling_is_finished_once_whatever_step_the_process_is_killed_at
 
 
 async def test_a_successor_keeps_the_delay_of_its_predecessor() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
         scaled_at = run.clock.now()
@@ -86,7 +86,7 @@ async def test_a_successor_keeps_the_delay_of_its_predecessor() -> None:
 
 
 async def test_a_scaling_that_another_overtook_is_given_up_and_decided_anew() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         way = run.cluster.connections[0]
         way.cut_at = way.count + STEPS.index("PATCH deployments/resource-consumer")

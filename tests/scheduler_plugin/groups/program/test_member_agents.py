@@ -6,9 +6,11 @@ import httpx
 import pytest
 
 from protocol.kubernetes.objects import Json
-from protocol.units import Seconds
+from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.objects.vm_use import GuestUse
 
 VM: Json = {"metadata": {"name": "db"}, "status": {"podIP": "10.0.0.7"}}
 DATABASE = b'{"standby": true, "streaming": true, "lagSeconds": 0.5, "sessions": 2, "oldestTransactionSeconds": 1.5}'
@@ -25,8 +27,24 @@ def agents(body: bytes, status: int = 200) -> HttpMemberAgents:
 async def test_an_agent_says_how_its_database_is_and_how_busy_its_vm() -> None:
     assert await agents(DATABASE).database(VM) == DatabaseState(True, True, Seconds(0.5), 2, Seconds(1.5))
     assert await agents(b'{"standby": false}').database(VM) == DatabaseState(False)
-    assert await agents(b'{"vm": "db", "metrics": {"cores_busy": 1.25, "load1": 2}}').busy_cores(VM) == 1.25
-    assert await agents(b'{"vm": "db", "metrics": null}').busy_cores(VM) is None
+    metrics = b'{"cores_busy": 1.25, "mem_used": "1Gi", "mem_total": "2Gi", "oom_kills": 3, "load1": 2}'
+    said = await agents(b'{"vm": "db", "metrics": ' + metrics + b"}").use(VM)
+    assert said == GuestUse(1.25, Bytes(2**30), Bytes(2**31), 3)
+    assert await agents(b'{"vm": "db", "metrics": {"cores_busy": 1.25, "mem_used": "much"}}').use(VM) == GuestUse(1.25)
+    assert await agents(b'{"vm": "db", "metrics": null}').use(VM) == GuestUse()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "count"),
+    [
+        (b'{"cpu_seconds": 12.5, "seen_seconds": 60}', CpuCount(Seconds(12.5), Seconds(60.0))),
+        (b'{"cpu_seconds": 12.5}', None),
+        (b'{"cpu_seconds": -1, "seen_seconds": 60}', None),
+        (b"null", None),
+    ],
+)
+async def test_an_agent_says_what_it_has_counted(metrics: bytes, count: CpuCount | None) -> None:
+    assert await agents(b'{"metrics": %s}' % metrics).cpu_count(VM) == count
 
 
 @pytest.mark.parametrize(

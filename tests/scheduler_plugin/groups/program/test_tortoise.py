@@ -307,3 +307,13 @@ async def test_a_vm_gets_a_floor_from_what_the_same_hour_needed() -> None:
         await run.passes(15)
         vm = await run.cluster.get(VIRTUAL_MACHINES, "db")
         assert decode_floor(annotations_of(vm)[ANNOTATION_FLOOR]).size.cpu == MilliCpu.cores(4)
+
+
+async def test_a_tortoise_says_which_settings_have_no_effect() -> None:
+    async with world(parse_settings("tortoise: {FeatureFlags: []}")) as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HORIZONTAL_AUTOSCALERS, HPA)
+        await run.cluster.make(TORTOISES, TORTOISE)
+        await run.start()
+        said = condition_of(await run.cluster.get(TORTOISES, "lovely"), "ConfigurationIgnored")
+        assert said == ("True", "NoEffect", "the global configuration has FeatureFlags: no effect here")

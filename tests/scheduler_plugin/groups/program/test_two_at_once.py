@@ -5,14 +5,14 @@ from __future__ import annotations
 from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, Ruling, Situation
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import named
 
 
 async def test_one_acts_and_the_other_only_looks() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         await run.start("second")
         await run.recommend("hvpa-sample", 6, cpu="1500m", memory="1500Mi")
@@ -24,7 +24,7 @@ async def test_one_acts_and_the_other_only_looks() -> None:
 
 
 async def test_the_second_goes_on_within_fifteen_seconds() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         await run.start("second")
         run.cluster.connections[0].is_cut = True
@@ -36,7 +36,7 @@ async def test_the_second_goes_on_within_fifteen_seconds() -> None:
 
 
 async def test_a_process_that_ends_in_order_is_followed_at_once() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         second = await run.start("second")
         run.tasks[0].cancel()
@@ -47,7 +47,7 @@ async def test_a_process_that_ends_in_order_is_followed_at_once() -> None:
 
 
 async def test_a_group_that_breaks_the_program_s_expectations_disturbs_no_other() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         controller = run.processes["first"].controllers["Hvpa"]
         controller.policy = BreaksOn("hvpa-sample", controller.policy)
@@ -79,7 +79,7 @@ class BreaksOn:
 
 
 async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         hung = run.cluster.connections[0]
         hung.is_cut = True
@@ -97,7 +97,7 @@ async def test_a_holder_that_hung_writes_nothing_once_it_wakes() -> None:
 
 async def test_a_group_that_both_judged_is_written_by_one() -> None:
     """The Lease apart: the version of the group that was judged lets one of two status writes through."""
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await settled(run)
         second = await run.start("second")
         second.leadership._until = run.processes["first"].leadership._until

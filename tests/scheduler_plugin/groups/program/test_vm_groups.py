@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.objects import Json, text, whole
 from protocol.kubernetes.resources import ENDPOINT_SLICES, EVENTS, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST
-from tests.scheduler_plugin.groups.program.cluster import condition_of, decoded
-from tests.scheduler_plugin.groups.program.vm_group_story import Story, story, with_sessions
+from tests.scheduler_plugin.groups.program.cluster import Connection, condition_of, decoded
+from tests.scheduler_plugin.groups.program.vm_group_story import FOLLOWED_SOON, Story, story, with_sessions
 
 
 async def test_a_group_becomes_a_primary_replicas_and_an_endpoint_that_lists_them() -> None:
@@ -141,7 +141,7 @@ async def succeeded(run: Story, *, is_applied: bool, seconds: int) -> int:
 
 @pytest.mark.parametrize("is_applied", [False, True])
 async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled_or_lost(is_applied: bool) -> None:
-    async with story() as run:
+    async with story(FOLLOWED_SOON) as run:
         await run.create()
         processes = await succeeded(run, is_applied=is_applied, seconds=50)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica", "replica-1": "replica"}
@@ -162,34 +162,91 @@ async def test_killed_at_every_write_its_successors_go_on_and_nothing_is_doubled
 async def test_a_group_that_scales_itself_adds_a_replica_when_its_own_cannot_grow_and_takes_it_back() -> None:
     async with story() as run:
         program = await run.start()
-        scaling = {"minReplicas": 1, "maxReplicas": 2, "scaleUpDelay": "10s", "scaleDownDelay": "20s"}
+        delays = {"window": "10s", "scaleUpDelay": "10s", "scaleDownDelay": "20s"}
+        scaling = {"minReplicas": 1, "maxReplicas": 2, **delays}
         await run.create(replicas=1, scaling=scaling)
         run.databases.busy.update({"shop-replica-0": 1.0, "shop-replica-1": 1.0})
         await run.pass_time(15)
         assert await run.offered() == ["replica-0"]
         run.databases.busy["shop-replica-0"] = 3.9
-        await run.pass_time(20)
+        await run.pass_time(25)
         assert await run.offered() == ["replica-0", "replica-1"]
         run.databases.busy.update({"shop-replica-0": 0.5, "shop-replica-1": 0.5})
         await run.pass_time(15)
+        story_of_load = "CPUs were busy over 10 s, a replica may have 4 and use 70% of it"
         assert (await run.status())["scaling"] == {
             "replicas": 2,
             "wanted": 1,
             "rule": "Delay",
-            "message": "1.0 CPUs are busy, a replica may have 4 and use 70% of it; the delay of 20 s is not over",
-            "lastScaleUp": "2026-01-01T00:17:10Z",
-            "fewerSince": "2026-01-01T00:17:20Z",
+            "message": f"1.0 {story_of_load}; the delay of 20 s is not over",
+            "lastScaleUp": "2026-01-01T00:17:05Z",
+            "fewerSince": "2026-01-01T00:17:30Z",
         }
         await run.pass_time(25)
         assert await run.vms() == {"primary": "primary", "replica-0": "replica"}
         notes = [str(event["message"]) for event in await run.cluster.every(EVENTS)]
         assert [note for note in notes if "→" in note] == [
-            "1 → 2 replicas: 3.9 CPUs are busy, a replica may have 4 and use 70% of it",
-            "2 → 1 replicas: 1.0 CPUs are busy, a replica may have 4 and use 70% of it",
+            f"1 → 2 replicas: 3.9 {story_of_load}",
+            f"2 → 1 replicas: 1.0 {story_of_load}",
         ]
         page = program.page().decode()
         assert 'autoscale_groups_count{kind="VirtualMachineGroup"} 1.0' in page
         assert 'scalings_total{axis="horizontal",direction="up",kind="VirtualMachineGroup"} 1.0' in page
+
+
+@pytest.mark.parametrize("write", range(4))
+async def test_killed_at_any_write_of_a_scaling_its_successor_neither_repeats_nor_forgets_it(write: int) -> None:
+    async with story(FOLLOWED_SOON) as run:
+        delays = {"window": "10s", "scaleUpDelay": "30s", "scaleDownDelay": "20s"}
+        await run.create(replicas=1, scaling={"minReplicas": 1, "maxReplicas": 3, **delays})
+        way = run.cluster.connection()
+        await run.start(way)
+        run.databases.busy.update(dict.fromkeys(("shop-replica-0", "shop-replica-1", "shop-replica-2"), 3.9))
+        await run.pass_time(9)
+        way.cut_at, way.is_applied = way.count + write, True
+        (first, up), (second, again) = await scaled(run, way, 80)
+        assert (way.is_cut, up, again) == (True, 2, 3)
+        assert second - first >= 30  # the delay holds for the successor too
+        run.databases.busy.update(dict.fromkeys(run.databases.busy, 0.1))
+        assert [count for _, count in await scaled(run, way, 60)] == [1]
+
+
+async def scaled(run: Story, way: Connection, seconds: int) -> list[tuple[int, int]]:
+    """When the number of replicas changed and to what, in a time in which a process that dies has a successor."""
+    changes, known, succeeded = [], await replicas(run), way.is_cut
+    for second in range(seconds):
+        if way.is_cut and not succeeded:
+            succeeded = True
+            await run.start()
+        await run.pass_time(1)
+        if (count := await replicas(run)) != known:
+            known = count
+            changes.append((second, count))
+    return changes
+
+
+async def replicas(run: Story) -> int:
+    return whole(await run.cluster.get(VM_GROUPS, "shop"), "spec", "replicas")
+
+
+async def test_a_replica_whose_agent_never_answers_leaves_the_endpoint_and_comes_back_with_it() -> None:
+    async with story() as run:
+        await run.start()
+        await run.create()
+        await run.pass_time(6)
+        run.databases.said["shop-replica-0"] = None
+        await run.pass_time(15)
+        assert await run.offered() == ["replica-0", "replica-1"]
+        await run.pass_time(30)
+        assert await run.offered() == ["replica-1"]
+        said = "1 of 2 replicas serve (shop-replica-0: its agent has not said how its database is)"
+        assert condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")[2] == said
+        run.databases.said["shop-replica-1"] = None
+        await run.pass_time(90)
+        assert await run.offered() == ["replica-1"]
+        del run.databases.said["shop-replica-0"]
+        await run.pass_time(4)
+        assert await run.offered() == ["replica-0"]
 
 
 async def test_the_slice_is_written_only_when_it_changes() -> None:

@@ -17,12 +17,17 @@ from protocol.kubernetes.resources import (
     VM_GROUPS,
 )
 from protocol.names import ANNOTATION_BOUNDS
-from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
+from protocol.units import Bytes
+from scheduler_plugin.groups.objects.vm_use import GuestUse
+from scheduler_plugin.groups.settings import GroupsSettings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
+from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
 from tests.scheduler_plugin.groups.program.test_in_place import VM
 from tests.scheduler_plugin.groups.program.vm_group_story import Story, story
 
-AGENTS = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0), recommender="agents")
+AGENTS = GroupsSettings(lease=UNFOLLOWED.lease, recommender="agents")
+
+GIB = 2**30
 
 OF_GROUP = """
 metadata: {name: readers}
@@ -84,6 +89,29 @@ async def test_a_vm_gets_a_lower_bound_from_what_it_used_and_the_history_survive
         run.databases.busy = {}
         await run.start(settings=AGENTS)
         assert annotations_of(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")) == before
+
+
+async def test_a_vm_gets_a_lower_bound_of_memory_from_its_peaks_and_more_after_its_guest_ran_out() -> None:
+    async with recommending() as run:
+        await run.cluster.make(VIRTUAL_MACHINES, VM)
+        run.databases.used = {"db": GuestUse(memory=Bytes(3 * GIB), memory_total=Bytes(4 * GIB), kills=7)}
+        await run.cluster.make(HVPAS, OF_VM)
+        await run.pass_time(40)
+        assert await least_memory(run) == "4Gi"  # 3 GiB, the end of its bucket, 15 % and whole slots
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(4 * GIB), kills=7)}
+        await run.pass_time(20)
+        assert await least_memory(run) == "4Gi"  # what was needed once a day is needed
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(4 * GIB), kills=8)}
+        await run.pass_time(60)
+        assert await least_memory(run) == "6Gi"  # 4 GiB and a fifth, 15 %
+        run.databases.used = {"db": GuestUse(memory=Bytes(2 * GIB), memory_total=Bytes(9 * GIB), kills=0)}
+        await run.pass_time(60)
+        assert await least_memory(run) == "6Gi"  # it has booted
+
+
+async def least_memory(run: Story) -> object:
+    vm = await run.cluster.get(VIRTUAL_MACHINES, "db")
+    return json.loads(annotations_of(vm)[ANNOTATION_BOUNDS])["min"]["mem"]
 
 
 async def test_agents_that_are_silent_are_said_and_nothing_is_scaled() -> None:

@@ -14,7 +14,7 @@ from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.web import probes_app
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
-from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
+from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_what_is_wrong import changed, named
 from tests.scheduler_plugin.groups.program.vm_group_story import story
@@ -47,7 +47,7 @@ async def test_it_is_healthy_at_once_and_ready_once_the_cluster_is_read() -> Non
 
 
 async def test_it_says_whether_it_leads() -> None:
-    async with world() as run:
+    async with world(FOLLOWED) as run:
         await run.start()
         async with asked(run) as client:
             assert (await client.get("/readyz")).text == "ok, leading\n"
@@ -93,7 +93,7 @@ async def test_metrics_count_groups_scalings_and_what_stopped_them() -> None:
                 "autoscale_groups_ready 1.0",
                 'autoscale_groups_count{kind="Hvpa"} 2.0',
                 'autoscale_groups_count{kind="Tortoise"} 0.0',
-                'autoscale_groups_stopped{kind="Hvpa",reason="TargetTaken"} 1.0',
+                'autoscale_groups_stopped{kind="Hvpa",reason="TargetTaken"} 2.0',
                 'autoscale_groups_scalings_total{axis="horizontal",direction="up",kind="Hvpa"} 1.0',
                 'autoscale_groups_scalings_total{axis="vertical",direction="up",kind="Hvpa"} 1.0',
                 'autoscale_groups_writes_total{outcome="done",what="replicas"} 1.0',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from protocol.kubernetes.objects import child, items, name_of, uid_of
@@ -68,20 +69,23 @@ async def test_a_target_that_is_deleted_is_said_and_nothing_more_is_done() -> No
         assert [reason for reason, _ in await run.events()] == ["TargetMissing"]
 
 
-async def test_of_two_groups_with_one_target_the_older_scales_and_the_younger_says_so() -> None:
+async def test_of_two_groups_with_one_target_neither_scales_until_one_is_gone() -> None:
     async with world() as run:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
-        await run.clock.advance(5)
-        await run.cluster.make(HVPAS, named(INTERVALS, "another"))
         await run.start()
-        taken = ("False", "TargetTaken", "Deployment resource-consumer is scaled by Hvpa hvpa-sample, which is older")
         assert (await able(run))[0] == "True"
-        assert await able(run, "another") == taken
+        await run.cluster.make(HVPAS, named(INTERVALS, "another"))
+        await run.recommend("hvpa-sample", 5)
+        await run.passes(60)
+        said = "Deployment resource-consumer is the target of Hvpa {} too"
+        assert await able(run) == ("False", "TargetTaken", said.format("another"))
+        assert await able(run, "another") == ("False", "TargetTaken", said.format("hvpa-sample"))
+        assert (await run.size())[0] == 1
         assert [name_of(each).name for each in await run.cluster.every(HORIZONTAL_AUTOSCALERS)] == ["hvpa-sample"]
-        await run.cluster.delete(HVPAS, "hvpa-sample")
+        await run.cluster.delete(HVPAS, "another")
         await run.passes(0)
-        assert (await able(run, "another"))[0] == "True"
+        assert (await able(run))[0] == "True"
 
 
 async def test_an_hpa_that_belongs_to_another_is_left_alone_and_nothing_is_scaled() -> None:
@@ -204,7 +208,42 @@ async def test_a_write_that_is_refused_again_and_again_is_repeated_with_pauses()
         await run.recommend("hvpa-sample", 5)
         for _ in range(12):
             await run.passes(5)
-        assert len([each for each in way.asked if each.method == "PATCH" and "deployments" in each.path]) < 20
+        assert 3 < len([each for each in way.asked if each.method == "PATCH" and "deployments" in each.path]) < 20
+
+
+@pytest.mark.parametrize("what", ["deployments/resource-consumer/scale", "PATCH /apis/apps/v1/namespaces/default/dep"])
+async def test_a_scaling_that_is_refused_again_and_again_costs_no_write_of_the_status(what: str) -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", scaleDownDelay="0s"))
+        way = run.cluster.connections[0] if run.cluster.connections else run.cluster.connection()
+        way.refuse = {what: 403}
+        await run.start("first", way)
+        await run.recommend("hvpa-sample", 5, cpu="1500m", memory="1500Mi")
+        await run.passes(5)
+        written = len(run.cluster.writes())
+        for _ in range(24):
+            await run.passes(5)
+        assert len(run.cluster.writes()) == written
+        await run.recommend("hvpa-sample", 6, cpu="1600m", memory="1600Mi")
+        way.refuse.clear()
+        await run.passes(600)
+        group = await run.cluster.get(HVPAS, "hvpa-sample")
+        assert (condition_of(group, "TargetWritable"), (await run.size())[0] > 1) == (("", "", ""), True)
+
+
+async def test_a_webhook_that_cannot_be_asked_beforehand_is_asked_by_the_write_itself() -> None:
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", scaleDownDelay="0s"))
+        way = run.cluster.connection()
+        way.refuse = {"deployments/resource-consumer/scale": 403}
+        await run.start("first", way)
+        await run.recommend("hvpa-sample", 5)
+        way.refuse.clear()
+        way.no_dry_run = "admission webhook policy.example.com does not support dry run"
+        await run.passes(300)
+        assert (await run.size())[0] > 1
 
 
 async def test_a_group_that_is_deleted_takes_its_hpa_and_vpa_along() -> None:

@@ -10,43 +10,64 @@ from dataclasses import dataclass, field, replace
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
+from protocol.units import Seconds
 from scheduler_plugin.groups.app import Program, assemble
+from scheduler_plugin.groups.core.replicas.load_window import CpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
+from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
+
+FOLLOWED_SOON = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+"""Where one process follows another within seconds."""
 
 
 @dataclass
 class Databases:
     """``MemberAgents``: every replica streams, except where ``said`` says something else by its name."""
 
+    clock: FakeClock
     said: dict[str, DatabaseState | None] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
+    used: dict[str, GuestUse] = field(default_factory=dict)
+    counted: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         return self.said.get(name_of(vm).name, STANDBY)
 
-    async def busy_cores(self, vm: JsonObject) -> float | None:
-        return self.busy.get(name_of(vm).name)
+    async def use(self, vm: JsonObject) -> GuestUse:
+        name = name_of(vm).name
+        return replace(self.used.get(name, GuestUse()), cores_busy=self.busy.get(name))
+
+    async def cpu_count(self, vm: JsonObject) -> CpuCount | None:
+        """Says how busy it has been since the last look, as if ``busy`` had held since then."""
+        name, now = name_of(vm).name, float(self.clock.now())
+        if name not in self.busy:
+            return None
+        before, used = self.counted.get(name, (now, 0.0))
+        self.counted[name] = now, used + (now - before) * self.busy[name]
+        return CpuCount(Seconds(self.counted[name][1]), Seconds(now))
 
 
 class Story:
     """One group in one cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: GroupsSettings) -> None:
         self.clock = FakeClock()
+        self._settings = settings
         self.cluster = EmbeddedCluster(self.clock)
-        self.databases = Databases()
+        self.databases = Databases(self.clock)
         self.boots = True
         self._booted = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, way: Connection | None = None, settings: GroupsSettings | None = None) -> Program:
         """One more process of the program."""
-        settings = settings or GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+        settings = settings or self._settings
         way = way or self.cluster.connection()
         identity = f"process-{len(self._tasks)}"
         program = assemble(way, self.clock, settings, identity, self.databases)
@@ -114,9 +135,9 @@ def with_sessions(count: int, oldest: float | None = None) -> DatabaseState:
 
 
 @asynccontextmanager
-async def story() -> AsyncIterator[Story]:
+async def story(settings: GroupsSettings = UNFOLLOWED) -> AsyncIterator[Story]:
     """A cluster without a group, and without the program."""
-    found = Story()
+    found = Story(settings)
     await found.cluster.prepare()
     try:
         yield found

@@ -26,6 +26,7 @@ from scheduler_plugin.ledger import (
     violations,
 )
 from scheduler_plugin.ledger.accounts.claims import ClaimState
+from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, names, sizes
 from tests.scheduler_plugin.ledger.fleet import name
@@ -129,4 +130,4 @@ class AnyOrder(ChangingObjects):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(12, 80), stateful_step_count=30, deadline=None)

@@ -13,6 +13,7 @@ from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     Decision,
     HorizontalRecommendation,
+    OutOfMemory,
     Recommendations,
     ReplicaBounds,
     ResourceList,
@@ -58,5 +59,7 @@ def requests(decision: Decision) -> ResourceList:
     return decision.containers[0].requests if decision.containers else NOTHING
 
 
-def out_of_memory(workload: Workload) -> Workload:
-    return replace(workload, out_of_memory=True)
+def out_of_memory(workload: Workload, *containers: str) -> Workload:
+    """The workload, of which those containers, or all, were just killed for want of memory."""
+    names = containers or [each.name for each in workload.containers]
+    return replace(workload, out_of_memory=tuple(OutOfMemory(name, NOON) for name in names))

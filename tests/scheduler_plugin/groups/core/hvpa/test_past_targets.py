@@ -24,6 +24,7 @@ from scheduler_plugin.groups.core.workload import (
     Resource,
     Workload,
 )
+from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, running, sized, spec_for, wanted
 
 MOST = 8000
@@ -96,7 +97,7 @@ def fewest(load: int) -> int:
 
 
 @given(st.integers(1, 12), st.integers(1000, 90_000))
-@settings(max_examples=25)
+@settings(max_examples=examples(12, 80))
 def test_a_target_of_the_past_makes_nothing_run_away(replicas: int, load: int) -> None:
     """A constant load: never more replicas than there were or than it takes, and never less than it needs."""
     hours = beginning(replicas, load)
@@ -111,7 +112,7 @@ def test_a_target_of_the_past_makes_nothing_run_away(replicas: int, load: int) -
 
 
 @given(st.integers(1, 4), st.integers(2000, 30_000), st.integers(4000, 90_000), st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=examples(12, 80))
 def test_a_new_load_is_carried_once_an_hpa_sees_it(replicas: int, before: int, after: int, says_ratio: bool) -> None:
     """A target that does not rise may hide it: the HPA of 80 % does not, and adds no more than a replica to spare."""
     by_cpu: tuple[Resource, ...] = ("cpu",)

@@ -43,6 +43,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
     Workload,
 )
+from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, decided, running, sized, spec_for, wanted
 
 STEPS = 120
@@ -109,7 +110,7 @@ def spec_of(mode: Mode, bounds: ReplicaBounds, rows: list[tuple[int, int]], any_
 
 
 @given(replica_bounds, rows, st.integers(1, 16), st.integers(100, 8000), loads)
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 150))
 def test_the_order_of_recommendations_does_not_matter_to_effective_intervals(
     bounds: ReplicaBounds, rows: list[tuple[int, int]], replicas: int, cpu: int, load: Load
 ) -> None:
@@ -126,7 +127,7 @@ def test_the_order_of_recommendations_does_not_matter_to_effective_intervals(
 
 
 @given(replica_bounds, rows, st.integers(1, 16), st.integers(100, 8000), loads)
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 150))
 def test_effective_intervals_never_have_less_than_is_needed_once_they_had_it(
     bounds: ReplicaBounds, rows: list[tuple[int, int]], replicas: int, cpu: int, load: Load
 ) -> None:
@@ -145,7 +146,7 @@ def test_effective_intervals_never_have_less_than_is_needed_once_they_had_it(
 
 
 @given(st.sampled_from(Mode), replica_bounds, intervals, st.integers(1, 16), st.integers(1, 20_000), loads)
-@settings(max_examples=80)
+@settings(max_examples=examples(25, 200))
 def test_a_constant_load_comes_to_rest_in_every_mode(  # noqa: PLR0917 - all that may vary
     mode: Mode, bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, cpu: int, load: Load
 ) -> None:
@@ -155,7 +156,7 @@ def test_a_constant_load_comes_to_rest_in_every_mode(  # noqa: PLR0917 - all tha
 
 
 @given(replica_bounds, intervals, st.integers(1, 16), st.integers(1, 16))
-@settings(max_examples=100)
+@settings(max_examples=examples(30, 200))
 def test_no_interval_traps_the_replicas(
     bounds: ReplicaBounds, found: tuple[Interval, ...], replicas: int, desired: int
 ) -> None:
@@ -190,7 +191,7 @@ def container_of(requests: ResourceList, limits: ResourceList) -> Container:
     st.tuples(st.integers(0, 10**6), st.integers(-3, 10**6), lists),
     st.booleans(),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(25, 200))
 def test_nothing_is_ever_written_outside_its_bounds(  # noqa: PLR0917 - everything that a decision looks at
     mode: Mode,
     bounds: ReplicaBounds,

@@ -149,6 +149,13 @@ def test_a_container_that_ran_out_of_memory_gets_all_of_it_at_once() -> None:
     assert [kept.subject for kept in decision.kept] == ["app/cpu"]
     less = decided(spec, out_of_memory(workload), wanted(4, sized(memory=90)))
     assert requests(less) == NOTHING
+    assert requests(decided(spec, out_of_memory(workload, "proxy"), wanted(4, sized(memory=110)))) == NOTHING
+
+
+def test_in_a_mode_that_adds_replicas_first_memory_that_ran_out_grows_all_the_same() -> None:
+    workload = running(4, sized(1000, 100))
+    decision = decided(spec_for(Mode.HPA_PREFERRED), out_of_memory(workload), wanted(5, sized(2000, 110)))
+    assert (decision.replicas, requests(decision)) == (5, sized(memory=110))
 
 
 def test_replicas_outside_their_bounds_come_back_whatever_the_weight() -> None:

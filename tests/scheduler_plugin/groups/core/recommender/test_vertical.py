@@ -26,6 +26,7 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
+from tests.examples import examples
 
 T0 = 1_767_225_600.0
 MEGA = 1_000_000
@@ -56,7 +57,7 @@ def close(found: float | None, expected: float) -> bool:
 
 
 @given(st.lists(st.integers(0, 900_000), min_size=1, max_size=40), st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0]))
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 150))
 def test_a_percentile_is_that_of_the_samples_or_a_little_above(values: list[int], fraction: float) -> None:
     histogram = EMPTY
     for value in values:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import plan_group
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member, Role, primary_of, replicas_of
+from tests.examples import examples
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica, summary
 
 
@@ -122,7 +123,7 @@ MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 150))
 @given(MEMBERS, st.integers(0, 6), st.randoms(use_true_random=False))
 def test_any_group_comes_to_its_number_and_never_takes_the_primary(
     members: list[Member], wanted: int, chance: object

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.replicas.scaling import Scaling, ScalingDecision, ScalingMemory, decide
@@ -16,7 +13,7 @@ from tests.scheduler_plugin.groups.core.replicas.group_story import replica
 
 NOW = 1000.0
 TWO_CPUS = Scaling(ReplicaBounds(1, 4), MilliCpu(2000), 0.7, Seconds(30.0), Seconds(300.0))
-LONG_ENOUGH = ScalingMemory(more_since=NOW - 10.0, fewer_since=NOW - 300.0)
+LONG_ENOUGH = ScalingMemory(fewer_since=NOW - 300.0)
 
 
 def decided(*busy: float | None, memory: ScalingMemory = LONG_ENOUGH, current: int | None = None) -> ScalingDecision:
@@ -47,13 +44,26 @@ def test_another_replica_comes_only_when_those_there_are_cannot_grow_any_more(
 
 
 def test_it_says_what_it_saw() -> None:
-    assert decided(1.9).because == "1.9 CPUs are busy, a replica may have 2 and use 70% of it"
+    assert decided(1.9).because == "1.9 CPUs were busy over 30 s, a replica may have 2 and use 70% of it"
     assert decided(1.0).because == "the load fits the replicas that there are"
 
 
-def test_where_a_load_is_not_known_nothing_changes() -> None:
-    found = decided(2.0, None)
-    assert (found.replicas, found.wanted, found.because) == (2, None, "the load of 1 replicas is not known")
+@pytest.mark.parametrize(
+    ("busy", "replicas"),
+    [((None, None), 2), ((2.0, None), 2), ((0.0, None), 2), ((2.0, 2.0, None), 3), ((2.0, 2.0, 2.0, None), 4),
+     ((0.0, 0.0, None), 2), ((0.6, 0.6, None), 3)],
+)  # fmt: skip
+def test_a_load_that_is_not_known_is_none_when_growing_and_full_when_shrinking(
+    busy: tuple[float | None, ...], replicas: int
+) -> None:
+    assert decided(*busy).replicas == replicas
+
+
+def test_it_says_whose_load_is_not_known() -> None:
+    nothing = decided(None, None)
+    assert (nothing.wanted, nothing.because) == (None, "their loads are not known over the window yet")
+    story = "0.0 CPUs were busy over 30 s on 3 of 4 replicas, a replica may have 2 and use 70% of it"
+    assert decided(0.0, 0.0, 0.0, None).because == story
     boots = [replica(0, busy_cores=2.0), replica(1, available=False), replica(2, leaving=True)]
     assert decide(TWO_CPUS, 2, boots, ScalingMemory(), NOW).replicas == 2
 
@@ -81,14 +91,6 @@ def test_growing_waits_after_growing_and_equality_passes() -> None:
     assert soon.because.endswith("the delay of 30 s is not over")
 
 
-def test_a_moment_of_load_adds_nothing() -> None:
-    first = decided(2.0, memory=ScalingMemory())
-    assert (first.replicas, first.wanted, first.rule, first.memory.more_since) == (1, 2, Rule.DELAY, NOW)
-    assert first.because.endswith("the delay of 10 s is not over")
-    assert decided(2.0, memory=ScalingMemory(more_since=NOW - 9.9)).replicas == 1
-    assert decided(1.0, memory=LONG_ENOUGH).memory == ScalingMemory()
-
-
 @pytest.mark.parametrize(
     ("memory", "replicas"),
     [
@@ -109,19 +111,6 @@ def test_shrinking_waits_until_fewer_were_enough_for_long(memory: ScalingMemory,
         assert found.memory.fewer_since == (NOW if memory.fewer_since is None else memory.fewer_since)
 
 
-def test_a_moment_of_load_ends_the_wait_for_fewer() -> None:
-    assert decided(1.4, 1.4).memory.fewer_since is None
-
-
-@settings(max_examples=50)
-@given(st.floats(0.0, 8.0), st.integers(1, 4))
-def test_a_constant_load_comes_to_rest_and_stays(total: float, current: int) -> None:
-    counts, memory, now = [current], ScalingMemory(), NOW
-    for _ in range(40):
-        each = min(2.0, total / counts[-1])
-        members = [replica(number, busy_cores=each) for number in range(counts[-1])]
-        found = decide(TWO_CPUS, counts[-1], members, memory, now)
-        counts, memory, now = [*counts, found.replicas], found.memory, now + 100.0
-    assert len(set(counts[-20:])) == 1
-    turns = [b - a for a, b in pairwise(counts) if a != b]
-    assert all(turn > 0 for turn in turns) or all(turn < 0 for turn in turns)
+def test_a_load_that_needs_them_all_ends_the_wait_for_fewer() -> None:
+    enough, more = decided(1.4, 1.4), decided(2.0, 2.0, memory=replace(LONG_ENOUGH, last_up=NOW))
+    assert (enough.memory, more.memory) == (ScalingMemory(), ScalingMemory(last_up=NOW))

@@ -8,11 +8,11 @@ import pytest
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member
-from scheduler_plugin.groups.core.replicas.serving import hindrance
+from scheduler_plugin.groups.core.replicas.serving import SILENCE, hindrance, hindrances
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica
 
 AWAY = replace(PRIMARY, available=False)
-SILENT = replace(STANDBY, streaming=False)
+LOST = replace(STANDBY, streaming=False)
 
 
 def behind(seconds: float | None) -> DatabaseState:
@@ -41,14 +41,39 @@ def test_a_replica_serves_once_it_answers_streams_and_has_caught_up(member: Memb
     assert hindrance(member, PRIMARY, SHOP) == because
 
 
-def test_who_cannot_be_asked_stays_as_it_was() -> None:
+def test_who_cannot_be_asked_for_a_moment_stays_as_it_was() -> None:
     assert hindrance(replica(0, database=None), PRIMARY, SHOP) == ""
     new = replica(0, database=None, listed=False)
     assert hindrance(new, PRIMARY, SHOP) == "its agent has not said how its database is"
 
 
+def silent(ordinal: int, seconds: float = SILENCE, **changes: object) -> Member:
+    return replica(ordinal, database=None, silent=Seconds(seconds), **changes)
+
+
+@pytest.mark.parametrize(
+    ("members", "served"),
+    [
+        ([silent(0), replica(1)], [1]),
+        ([silent(0, SILENCE - 1), replica(1)], [0, 1]),
+        ([silent(0), silent(1)], [0, 1]),
+        ([silent(0), silent(1, SILENCE - 1)], [1]),
+        ([silent(0), replica(1, available=False)], [0]),
+        ([silent(0), silent(1, listed=False)], [0]),
+        ([], []),
+    ],
+)
+def test_who_has_not_answered_for_long_serves_only_where_no_other_does(
+    members: list[Member], served: list[int]
+) -> None:
+    found = hindrances(members, PRIMARY, SHOP)
+    assert [each.ordinal for each in members if not found[each.name]] == served
+    unsaid = "its agent has not said how its database is"
+    assert {found[each.name] for each in members if each.database is None} <= {"", unsaid}
+
+
 def test_replicas_go_on_serving_while_the_primary_is_away_because_nothing_is_written() -> None:
-    silent, new = replica(0, database=SILENT), replica(1, database=SILENT, listed=False)
+    lone, new = replica(0, database=LOST), replica(1, database=LOST, listed=False)
     lost = "it does not stream from the primary"
-    assert [hindrance(silent, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]
+    assert [hindrance(lone, primary, SHOP) for primary in (PRIMARY, AWAY, None)] == [lost, "", ""]
     assert [hindrance(new, primary, SHOP) for primary in (PRIMARY, AWAY)] == [lost, lost]

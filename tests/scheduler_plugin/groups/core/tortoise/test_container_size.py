@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, SizeFacts, container_size
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
+from tests.examples import examples
 
 FACTS = SizeFacts(request=1000, recommended=600, least=100, most=5000, target=80)
 SOME = Numbers(replicas=6, least=4, minimum_min=3, preferred_max=30)
@@ -106,13 +107,13 @@ NUMBERS_OF_ANY_KIND = st.builds(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 150))
 @given(FACTS_OF_ANY_KIND, NUMBERS_OF_ANY_KIND, st.sampled_from([Scaling.HORIZONTAL, Scaling.VERTICAL]))
 def test_a_size_is_never_outside_the_bounds(facts: SizeFacts, numbers: Numbers, policy: Scaling) -> None:
     assert facts.least <= container_size(policy, facts, numbers, RATIOS).size <= facts.most
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 100))
 @given(FACTS_OF_ANY_KIND)
 def test_for_a_constant_need_a_vertical_size_moves_in_one_direction_and_rests(facts: SizeFacts) -> None:
     sizes = [facts.request]

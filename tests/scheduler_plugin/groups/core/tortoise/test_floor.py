@@ -14,6 +14,7 @@ from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.floor import Peaks, renewed, wanted_floor
 from scheduler_plugin.groups.core.tortoise.phases import Mode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
+from tests.examples import examples
 
 LAYOUT = SlotLayout(1, "daily", ZoneInfo("UTC"))
 BOUNDS = Bounds(Resources.parse(1, "1Gi"), Resources.parse(8, "8Gi"))
@@ -73,7 +74,7 @@ def test_a_floor_is_written_when_it_changes_and_renewed_once_an_hour() -> None:
     assert renewed(first, None, MONDAY) is None
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8, 50))
 @given(st.integers(1, 32), st.integers(10, 60))
 def test_a_peak_that_never_comes_again_does_not_keep_itself_alive(size: int, days: int) -> None:
     peak = Resources.parse(size, "1Gi")

@@ -13,13 +13,14 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import Mode, Phase
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import Bounds
+from tests.examples import examples
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import ClusterModel, cpu
 
 USUAL = Configuration(preferred_max_replicas=10)
 SPEC = Spec(USUAL, Mode.AUTO, sizes={"app": Bounds(cpu(0.5), cpu(6))}, max_replicas=40)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8, 50))
 @given(st.lists(st.tuples(st.floats(0.1, 120), st.sampled_from(list(Mode))), max_size=40), st.integers(3, 40))
 def test_replicas_and_sizes_stay_within_their_bounds(looks: list[tuple[float, Mode]], replicas: int) -> None:
     model = ClusterModel.working(SPEC, replicas, 2)
@@ -31,7 +32,7 @@ def test_replicas_and_sizes_stay_within_their_bounds(looks: list[tuple[float, Mo
         assert model.autoscaler.target("app", "cpu") in range(65, 91)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8, 50))
 @given(st.lists(st.floats(0.1, 120), min_size=2, max_size=30), st.integers(3, 40))
 def test_an_emergency_never_shrinks_anything(needs: list[float], replicas: int) -> None:
     model = ClusterModel.working(SPEC, replicas, 2)
@@ -48,7 +49,7 @@ def test_an_emergency_never_shrinks_anything(needs: list[float], replicas: int) 
         last = (model.replicas, model.cores)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(8, 40))
 @given(st.floats(0.2, 150), st.integers(3, 40), st.sampled_from([0.5, 1, 2, 4]))
 def test_for_a_constant_need_neither_numbers_nor_sizes_swing(need: float, replicas: int, cores: float) -> None:
     aims = replace(USUAL, minimum_target_resource_utilization=80, maximum_target_resource_utilization=80)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory, capped, proposed, step_back
 from scheduler_plugin.groups.core.workload import ReplicaBounds
+from tests.examples import examples
 
 MONDAY = datetime(2026, 5, 4, 10, tzinfo=UTC)
 USUAL = Configuration()
@@ -40,7 +41,7 @@ def test_the_way_back_from_an_emergency_ends() -> None:
     assert steps == sorted(steps, reverse=True)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(12, 80))
 @given(
     st.lists(st.tuples(st.integers(0, 24 * 60), st.integers(0, 400)), min_size=1, max_size=30),
     st.integers(1, 20),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
 from scheduler_plugin.groups.core.tortoise.slots import Period, Slot, SlotLayout
+from tests.examples import examples
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")
 MONDAY = datetime(2026, 5, 4, 10, tzinfo=UTC)
@@ -83,7 +84,7 @@ def test_in_another_time_zone_memory_begins_anew() -> None:
 SEEN = st.lists(st.tuples(st.integers(0, 24 * 30 * 12), st.integers(0, 500)), max_size=40)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(12, 80))
 @given(SEEN, st.sampled_from([1, 6, 24]), st.sampled_from(["daily", "weekly"]))
 def test_a_number_is_never_below_what_was_just_seen_and_falls_only_when_its_slot_comes_again(
     seen: list[tuple[int, int]], range_hours: int, period: Period

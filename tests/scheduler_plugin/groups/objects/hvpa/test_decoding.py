@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
+from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa import (
     AxisRules,
     ChangeParams,
@@ -27,7 +29,7 @@ from scheduler_plugin.groups.core.hvpa import (
     UpdateMode,
 )
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
-from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget
+from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Bounds, ReplicaBounds
 from scheduler_plugin.groups.objects.hvpa import HvpaError, decode, memory_json, memory_of
@@ -82,8 +84,26 @@ def test_every_spelling_of_the_autoscalers_is_the_same(spelling: dict[str, Any])
         Mode.EFFECTIVE_INTERVALS,
         containers=(ContainerPolicy("app", Bounds(most=sized(4000))),),
         desired_by_utilization=("cpu",),
+        settle=Seconds(900.0),
     )
     assert found.metrics == (MetricTarget("cpu", utilization=80),)
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({}, 900),
+        ({"updateMode": "inPlace"}, 300),
+        ({"targetRef": {**TARGET, "kind": "VirtualMachineGroup"}}, 300),
+        ({"targetRef": {**TARGET, "kind": "VirtualMachine"}}, 300),
+        ({"scaleDownDelay": "90s"}, 90),
+        ({"scaleDownDelay": "0s"}, 0),
+        ({"mode": "HpaPreferred"}, 0),
+        ({"weightBasedScalingIntervals": WEIGHT}, 0),
+    ],
+)
+def test_effective_intervals_let_less_settle_longer_where_resizing_restarts(more: dict[str, Any], seconds: int) -> None:
+    assert int(spec_of(**more).settle) == seconds
 
 
 @pytest.mark.parametrize(
@@ -387,6 +407,8 @@ def test_memory_survives_a_restart() -> None:
         ],
     }
     assert memory_of(said) == memory
+    waits = replace(memory, shrinking=(Shrinking("app/cpu", at, 700), Shrinking("replicas", at, 3)))
+    assert memory_of(memory_json(waits)) == waits
     assert memory_of(memory_json(Memory())) == Memory()
 
 
@@ -395,6 +417,7 @@ def test_memory_survives_a_restart() -> None:
     [
         {"lastScaleUpTime": "yesterday"},
         {"pastTargets": [{"resource": "gpu", "replicas": 1}, {"resource": "cpu", "replicas": 0}]},
+        {"shrinking": [{"subject": "app/cpu", "highest": 3}, {"since": "2026-01-01T12:30:15Z", "highest": -1}]},
         {"pastReplicas": [{"replicas": 2}, {"since": "2026-01-01T12:30:15Z"}]},
     ],
 )

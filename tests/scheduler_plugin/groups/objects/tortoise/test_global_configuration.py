@@ -47,10 +47,44 @@ def test_each_kind_of_value_is_read_as_it_is_written() -> None:
     assert found.gathering == timedelta(days=1)
 
 
+def test_limits_and_exclusions_are_read_and_written_as_they_are() -> None:
+    document: dict[str, object] = {
+        "ResourceLimitMultiplier": {"cpu": 3, "memory": 1},
+        "MinimumCPULimit": "500m",
+        "HPAExternalMetricExclusionRegex": "datadogmetric.*",
+    }
+    written = write_configuration(read_configuration(document))
+    assert {name: written[name] for name in document} == document
+    assert write_configuration(Configuration())["HPAExternalMetricExclusionRegex"] == ""
+    assert read_configuration({"HPAExternalMetricExclusionRegex": ""}) == Configuration()
+
+
+def test_names_of_upstream_without_an_effect_here_are_accepted_and_remembered() -> None:
+    found = read_configuration({"FeatureFlags": ["x"], "IstioSidecarProxyDefaultCPU": "100m", "MinimumMinReplicas": 2})
+    assert (found.ignored, found.minimum_min_replicas) == (("FeatureFlags", "IstioSidecarProxyDefaultCPU"), 2)
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"FeatureFlags": []}, "FeatureFlags: unknown name; expected one of BufferRatioOnVerticalResource, "),
+        ({"FeatureFlag": []}, "FeatureFlag: unknown name; expected one of BufferRatioOnVerticalResource, "),
+        (
+            {"ResourceLimitMultiplier": 3},
+            "ResourceLimitMultiplier: expected a number for each of cpu and memory, got 3",
+        ),
+        ({"ResourceLimitMultiplier": {"gpu": 3}}, "ResourceLimitMultiplier: expected cpu and memory, got 'gpu'"),
+        (
+            {"ResourceLimitMultiplier": {"cpu": 0}},
+            "ResourceLimitMultiplier: expected a whole number from 1 to 10000, got 0",
+        ),
+        (
+            {"HPAExternalMetricExclusionRegex": "("},
+            "HPAExternalMetricExclusionRegex: expected a regular expression, got '('",
+        ),
+        (
+            {"HPAExternalMetricExclusionRegex": 7},
+            "HPAExternalMetricExclusionRegex: expected a regular expression, got 7",
+        ),
         ({"PreferredMaxReplicas": 0}, "PreferredMaxReplicas: expected a whole number from 1 to 10000, got 0"),
         ({"PreferredMaxReplicas": True}, "PreferredMaxReplicas: expected a whole number from 1 to 10000, got True"),
         ({"ReplicaReductionFactor": "x"}, "ReplicaReductionFactor: expected a number from 0 to 10000, got 'x'"),

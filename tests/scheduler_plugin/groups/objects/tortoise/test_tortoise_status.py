@@ -30,6 +30,7 @@ from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
 )
 from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
+from tests.examples import examples
 
 USUAL = Configuration()
 MONDAY = datetime(2026, 5, 4, 10, tzinfo=UTC)
@@ -132,7 +133,7 @@ FIELDS = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(15, 100))
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_whatever_a_status_says_it_is_read_and_can_be_written_again(status: Json) -> None:
     found = read_memory(status, USUAL)

@@ -1,0 +1,63 @@
+"""How busy a replica has been over a window: the mean of what its agent counted (pure).
+
+- An agent counts the CPU seconds that its guest was seen to use, and over how many seconds it saw that. The difference
+  of two counts is exact, however often one looks, and however busy the moment of the look is.
+- A mean is known once the counts cover the window. A count that fell, because the agent was restarted, and one that
+  comes after more than a window begin it anew. So does a restart of this program: a decision waits for one window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from protocol.units import Instant, Seconds
+
+_SEEN: Final = 0.5
+"""The share of a window that an agent must have seen of its guest for its mean to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCount:
+    """What an agent has counted since it began: seconds of CPU used, within so many ``seen`` seconds."""
+
+    used: Seconds
+    seen: Seconds
+
+    def follows(self, before: CpuCount) -> bool:
+        """Whether it can be a later count of the same agent."""
+        return self.used >= before.used and self.seen >= before.seen
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWindow:
+    """The counts of one replica over the last ``span`` seconds and the one before them, oldest first."""
+
+    span: Seconds
+    counts: tuple[tuple[Instant, CpuCount], ...] = ()
+
+    def after(self, count: CpuCount | None, now: Instant) -> LoadWindow:
+        """The window at ``now``, when the agent said ``count``; None where it said nothing."""
+        if count is None:
+            return self
+        if self.counts and (now - self.counts[-1][0] > self.span or not count.follows(self.counts[-1][1])):
+            return replace(self, counts=((now, count),))
+        counts = (*self.counts, (now, count))
+        recent = [after for _, after in pairwise(counts) if _covers(after, now, self.span)]
+        return replace(self, counts=counts[len(recent) :])
+
+    def mean(self, now: Instant) -> float | None:
+        """The mean number of CPUs that were busy (>= 0); None where it is not known."""
+        if not self.counts or now - self.counts[-1][0] > self.span:
+            return None
+        (began, first), (ended, last) = self.counts[0], self.counts[-1]
+        seen = last.seen - first.seen
+        if ended - began < self.span or seen < _SEEN * (ended - began):
+            return None
+        return (last.used - first.used) / seen
+
+
+def _covers(count: tuple[Instant, CpuCount], now: Instant, span: Seconds) -> bool:
+    """Whether the window can begin with that count, so that no earlier one is needed."""
+    return now - count[0] >= span

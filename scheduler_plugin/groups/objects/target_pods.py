@@ -1,0 +1,68 @@
+"""Pods as groups see them: what is kept of one, which target it belongs to, and what ran out of memory in it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, texts
+from protocol.kubernetes.timestamps import parse_timestamp
+
+OUT_OF_MEMORY: Final = "OOMKilled"
+"""The reason with which a kubelet reports a container that the kernel killed for want of memory."""
+
+_STATUS: Final = ("name", "allocatedResources", "state", "lastState")
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
+
+
+def kept_pod(pod: JsonObject) -> Json:
+    """Of a pod what its size and its end depend on: a tenth of it, since there may be tens of thousands."""
+    metadata, status = child(pod, "metadata"), child(pod, "status")
+    containers = [_only(each, ("name", "resources")) for each in items(pod, "spec", "containers")]
+    conditions = [each for each in items(status, "conditions") if text(each, "type").startswith("PodResize")]
+    statuses = [_only(each, _STATUS) for each in items(status, "containerStatuses")]
+    kept: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
+    return {"metadata": _only(metadata, _METADATA), "spec": {"containers": containers}, "status": kept}
+
+
+def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
+    return {name: found[name] for name in names if name in found}
+
+
+def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects nothing here.
+
+    >>> selects({"matchLabels": {"app": "web"}}, {"app": "web", "tier": "1"}), selects({}, {"app": "web"})
+    (True, False)
+    """
+    equal, expressions = texts(selector, "matchLabels"), items(selector, "matchExpressions")
+    if not equal and not expressions:
+        return False
+    return equal.items() <= labels.items() and all(_holds(each, labels) for each in expressions)
+
+
+def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
+    key, operator, values = text(requirement, "key"), text(requirement, "operator"), requirement.get("values")
+    if operator in {"Exists", "DoesNotExist"}:
+        return (key in labels) is (operator == "Exists")
+    is_among = labels.get(key) in (values if isinstance(values, list) else ())
+    return is_among if operator == "In" else operator == "NotIn" and not is_among
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A container that was killed for want of memory; ``at`` in seconds since 1970."""
+
+    container: str
+    at: float
+
+
+def killed_in(pod: JsonObject) -> Iterator[Killed]:
+    """Every kill that the pod's status tells of: a container that runs again, waits to, or has ended."""
+    for each in items(pod, "status", "containerStatuses"):
+        for state in ("state", "lastState"):
+            ended = child(each, state, "terminated")
+            at = parse_timestamp(ended.get("finishedAt"))
+            if text(ended, "reason") == OUT_OF_MEMORY and at is not None:
+                yield Killed(text(each, "name"), at)

@@ -1,0 +1,70 @@
+"""What a pod's labels and status say of its target and of its memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.kubernetes.objects import Json
+from scheduler_plugin.groups.objects.target_pods import Killed, kept_pod, killed_in, selects
+
+NOON = "2026-01-01T12:00:00Z"
+LABELS = {"app": "web", "tier": "front"}
+
+
+def ended(state: str, reason: str, at: str = NOON) -> Json:
+    return {"name": "app", state: {"terminated": {"reason": reason, "finishedAt": at}}}
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_selected"),
+    [
+        ({"key": "tier", "operator": "In", "values": ["front", "back"]}, True),
+        ({"key": "tier", "operator": "In", "values": ["back"]}, False),
+        ({"key": "tier", "operator": "NotIn", "values": ["back"]}, True),
+        ({"key": "tier", "operator": "NotIn", "values": ["front"]}, False),
+        ({"key": "tier", "operator": "Exists"}, True),
+        ({"key": "canary", "operator": "Exists"}, False),
+        ({"key": "canary", "operator": "DoesNotExist"}, True),
+        ({"key": "tier", "operator": "Like", "values": ["front"]}, False),
+        ({"key": "tier", "operator": "In"}, False),
+    ],
+)
+def test_expressions_select_as_in_kubernetes(expression: Json, is_selected: bool) -> None:
+    assert selects({"matchExpressions": [expression]}, LABELS) is is_selected
+    assert selects({"matchLabels": {"app": "web"}, "matchExpressions": [expression]}, LABELS) is is_selected
+    assert not selects({"matchLabels": {"app": "api"}, "matchExpressions": [expression]}, LABELS)
+
+
+def test_an_empty_selector_selects_nothing() -> None:
+    assert not selects({}, LABELS)
+
+
+def test_a_kill_is_told_by_the_state_that_ended_and_by_the_last_one() -> None:
+    at = 1_767_268_800.0
+    statuses = [
+        ended("lastState", "OOMKilled"),
+        ended("state", "OOMKilled"),
+        ended("lastState", "Error"),
+        ended("lastState", "OOMKilled", "soon"),
+    ]
+    pod: Json = {"status": {"containerStatuses": statuses}}
+    assert list(killed_in(pod)) == [Killed("app", at), Killed("app", at)]
+    assert list(killed_in(kept_pod(pod))) == list(killed_in(pod))
+    assert list(killed_in({})) == []
+
+
+def test_of_a_pod_only_what_a_group_looks_at_is_kept() -> None:
+    pod: Json = {
+        "metadata": {"name": "web-1", "labels": LABELS, "annotations": {"a": "b"}, "managedFields": [{}]},
+        "spec": {"containers": [{"name": "app", "image": "x", "resources": {"requests": {"cpu": "1"}}}], "volumes": []},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "conditions": [{"type": "Ready"}, {"type": "PodResizePending"}],
+        },
+    }
+    assert kept_pod(pod) == {
+        "metadata": {"name": "web-1", "labels": LABELS},
+        "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
+        "status": {"phase": "Running", "conditions": [{"type": "PodResizePending"}], "containerStatuses": []},
+    }

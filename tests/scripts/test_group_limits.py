@@ -1,0 +1,69 @@
+"""The third act of the demonstration ends within its limits, and says what did not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from protocol.units import Seconds
+from scripts.autoscale.demonstration.groups.group_object import FIRST
+from scripts.autoscale.demonstration.groups.group_report import group_report
+from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
+from scripts.autoscale.demonstration.groups.read_load import ReadLoad
+from scripts.autoscale.demonstration.pgbench import Outcome
+from scripts.autoscale.site import Site, SiteError
+from tests.fake_clock import SleepingClock
+
+
+class Reads:
+    """A read load that one replica answers for as long as it is asked to."""
+
+    def __init__(self, clock: SleepingClock) -> None:
+        self._clock = clock
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
+        while goes_on():
+            on_tps(100.0)
+            await self._clock.sleep(Seconds(5.0))
+        return Outcome(900, 0, "")
+
+
+class NoSite:
+    """A cluster in which nothing ever changes."""
+
+    client = None
+
+
+def act(clock: SleepingClock) -> GroupScenario:
+    async def reads() -> ReadLoad:
+        return Reads(clock)
+
+    site = cast("Site", NoSite())
+    return GroupScenario(site, clock, lambda _: None, lambda: Seconds(float(clock.now())), reads, "{}")
+
+
+async def test_a_group_that_follows_no_load_ends_the_act_after_its_limits() -> None:
+    clock = SleepingClock()
+    scenario = act(clock)
+    scenario.seen.saw(Seconds(0.0), 2, {"shop-primary": 1.0, FIRST.name: 1.0})
+    began = clock.now()
+    await scenario.play()
+    assert clock.now() - began < 700
+    assert group_report(scenario.seen).problems == [
+        "the replica did not grow: it had 1 vCPU before the load and never more",
+        "no replica was added under load within 300 s: the group says nothing",
+        "2 replicas serve, not the one of the beginning, within 300 s: the group says nothing",
+    ]
+
+
+async def test_a_replica_that_is_never_small_ends_the_act_before_the_load() -> None:
+    clock = SleepingClock()
+    scenario = act(clock)
+    with pytest.raises(SiteError, match=r"the replica stays large without load, .* within 240 s"):
+        await scenario.play()
+    assert group_report(scenario.seen).problems == ["the group's load did not run"]
