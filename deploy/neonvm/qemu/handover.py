@@ -122,7 +122,8 @@ class Resumption(StrEnum):
     WAIT = "wait"
 
 
-_HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
+HELD_BY_THE_MOVE: Final = frozenset({"finish-migrate", "postmigrate", "paused"})
+"""The run states of a source that stands still because it has sent its guest."""
 
 
 def source_says(status: str) -> SourceSays:
@@ -149,6 +150,6 @@ def target_says(run_state: str) -> TargetSays:
 
 def resumption(source: SourceSays, run_state: str) -> Resumption:
     """How a source with this run state gets to run again; one that had its own reasons to stand still keeps them."""
-    if run_state not in _HELD_BY_THE_MOVE:
+    if run_state not in HELD_BY_THE_MOVE:
         return Resumption.DONE
     return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.qemu.handover import (
+    HELD_BY_THE_MOVE,
     Resumption,
     SourceSays,
     Step,
@@ -38,8 +39,8 @@ _LOOK: Final = 0.2
 """Seconds between two looks where no event asks for one."""
 
 _REPORT: Final = 1.0
-_UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device", "completed"})
-"""QEMU's words for a move that has begun and not failed."""
+_UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
+"""QEMU's words for a move that has begun and not ended."""
 _PATIENCE: Final = Seconds(60.0)
 """How long a released target or a source that is taken back may be silent before it counts as lost. Until then nothing
 else can run, and an emulated guest on a busy machine may well leave some calls unanswered.
@@ -146,8 +147,12 @@ class Transfer:
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
         if decided is not Decided.OPEN:
             return True
-        report = parse_report(await self._endpoints.source.call("query-migrate"))
-        return report.status in _UNDER_WAY
+        source = self._endpoints.source
+        status = parse_report(await source.call("query-migrate")).status
+        if source_says(status) is SourceSays.SENT:
+            # One that runs tells of the move with which its guest came.
+            return parse_run_state(await source.call("query-status")) in HELD_BY_THE_MOVE
+        return status in _UNDER_WAY
 
     async def _relax(self) -> None:
         """Lets the guest stand still for longer where it has not come to its end for long."""

@@ -81,7 +81,7 @@ class FakeQemu:
         """All has arrived, and the guest stands still."""
         assert self.target is not None
         self.migration, self.run_state = "completed", "postmigrate"
-        self.target.run_state = "paused"
+        self.target.migration, self.target.run_state = "completed", "paused"
         self.target.size = self.size
         for each in (self, self.target):
             each.say("STOP")

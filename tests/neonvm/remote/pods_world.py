@@ -248,9 +248,9 @@ class World:
         body = {**made, "metadata": {"name": "db"}, "spec": {**child(made, "spec"), **spec}}
         await self.client.create(VIRTUAL_MACHINES, "default", body)
 
-    async def move(self) -> None:
+    async def move(self, name: str = "move") -> None:
         body: Json = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
-        body |= {"metadata": {"name": "move"}, "spec": {"vmName": "db", "completionTimeout": 60}}
+        body |= {"metadata": {"name": name}, "spec": {"vmName": "db", "completionTimeout": 60}}
         await self.client.create(MIGRATIONS, "default", body)
 
     @property
@@ -261,7 +261,7 @@ class World:
     @property
     def migration(self) -> Json:
         found = self.api.objects("virtualmachinemigrations", "vm.neon.tech")
-        return child(found[0], "status") if found else {}
+        return child(found[-1], "status") if found else {}
 
     @property
     def claims(self) -> list[str]:

@@ -91,6 +91,19 @@ async def test_a_vm_moves_to_another_pod_with_its_address(tmp_path: Path) -> Non
         await made.until(lambda: list(made.pods) == [made.status["podName"]])
 
 
+async def test_a_vm_moves_on_from_where_it_has_arrived(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await running(made)
+        for name in ("move-1", "move-2"):
+            await made.move(name)
+            await made.until(lambda: made.sending)
+            assert made.sending is not None
+            made.sending.has_sent()
+            await made.until(lambda: made.migration.get("phase") == "Succeeded" and made.runs_well())
+            await made.until(lambda: list(made.pods) == [made.status["podName"]])
+        assert (made.status["podIP"], made.doubled) == ("10.1.0.3", [])
+
+
 async def test_a_cancelled_move_leaves_the_guest_where_it_was(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         source = await running(made)
