@@ -36,7 +36,6 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.qemu.accelerator import EMULATED_DOWNTIME
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
@@ -54,6 +53,10 @@ from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
 _EVERY: Final = Seconds(5.0)
+_EMULATED_STANDSTILL: Final = Seconds(30.0)
+"""An emulated guest is stopped with the first look at what it changes, and then sent: see ``EMULATED_DOWNTIME``. Over a
+network, and with its disk, it would be looked at many times, and each look may lose a write.
+"""
 _ROLES: Final = {
     GuestPhase.BOOTING: PodRole.BOOTING,
     GuestPhase.RECEIVING: PodRole.RECEIVING,
@@ -240,7 +243,7 @@ def _least_downtime(*ends: Acceleration | None) -> Seconds:
     """Raises ``TransferError`` where the two ends cannot exchange a guest."""
     if len({each.is_on for each in ends if each is not None}) > 1:
         raise _refused("one of the nodes has an accelerator that works and the other emulates its guests")
-    return Seconds(0.0) if all(each is not None and each.is_on for each in ends) else EMULATED_DOWNTIME
+    return Seconds(0.0) if all(each is not None and each.is_on for each in ends) else _EMULATED_STANDSTILL
 
 
 def _refused(why: str) -> TransferError:
