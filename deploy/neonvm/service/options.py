@@ -16,7 +16,12 @@ def parser() -> argparse.ArgumentParser:
     for flag, default, metavar, what in (
         ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
         ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
-        ("--addresses", "10.100.128.0-10.100.255.254", "FIRST-LAST", "the addresses of VMs on the flat network"),
+        (
+            "--addresses",
+            "10.111.0.1-10.111.254.254",
+            "FIRST-LAST",
+            "the VMs' addresses, and nothing else's",
+        ),
         ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
         ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
     ):

@@ -1,0 +1,153 @@
+"""A VM on real nodes: it boots in a pod, grows, and moves with its address while a session is open."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.images.building.image_build import build, native_platform
+from deploy.images.building.layers import LayerMaker
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import Origin
+from deploy.images.inputs.checkout import Checkout
+from tests.deploy.manifests import ROOT
+from tests.kubernetes.postgres_session import Session
+from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
+from tests.kubernetes.test_node_failures import pid_of
+
+pytestmark = pytest.mark.kubernetes
+
+NODES = ("node-1", "node-2")
+USED = ("neonvm-controller", "neonvm-network", "neonvm-runner", "postgres-vm")
+VM = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": "VirtualMachine",
+    "metadata": {"name": "db", "namespace": "default"},
+    "spec": {
+        "schedulerName": "default-scheduler",
+        "extraNetwork": {"enable": True},
+        "terminationGracePeriodSeconds": 20,
+        "guest": {
+            "cpus": {"min": "250m", "max": 2, "use": 1},
+            "memorySlotSize": "128Mi",
+            "memorySlots": {"min": 2, "max": 8, "use": 3},
+            "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
+            "ports": [{"port": 5432}],
+        },
+    },
+}
+CTR = ("/run/autoscale/programs/containerd/ctr", "--namespace=k8s.io", "images", "import", "-")
+
+
+def bring_images(cluster: RealKubernetes, folder: Path) -> None:
+    """Builds what runs VMs, and imports it on every node."""
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
+    for name in USED:
+        archive = build(IMAGES[name], maker, f"localhost:5001/{name}:dev", folder).path
+        for node in NODES:
+            enter = ("nsenter", "-t", str(pid_of(cluster, f"{node} containerd")), "-m", "-n", "-p", "--")
+            with archive.open("rb") as given:
+                subprocess.run([*enter, *CTR], stdin=given, check=True, capture_output=True)
+
+
+def status(cluster: RealKubernetes) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.get("neonvm", "db").get("status", {})
+    return found
+
+
+def namespace_of(cluster: RealKubernetes, node: str) -> str:
+    command = ["ip", "netns", "identify", str(pid_of(cluster, f"{node} containerd"))]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKubernetes]:
+    """The cluster with our controller and network, and a VM whose database answers."""
+    bring_images(cluster, tmp_path_factory.mktemp("images"))
+    for name in ("neonvm-controller", "neonvm-network"):
+        cluster.kubectl("apply", f"--filename={ROOT / 'deploy/kubernetes' / f'{name}.yaml'}")
+    cluster.apply(VM)
+    try:
+        eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
+        yield cluster
+    finally:
+        cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
+        eventually(lambda: not cluster.get("pods", "--selector=vm.neon.tech/name=db")["items"], "its pod is gone")
+
+
+def is_ready(cluster: RealKubernetes) -> bool:
+    said = {each["type"]: each["status"] for each in status(cluster).get("conditions", [])}
+    return said.get("Available") == "True"
+
+
+@pytest.fixture
+def session(vm: RealKubernetes) -> Iterator[Session]:
+    """A session over the flat network, from a place of its own on the first node's part of it."""
+    node, client = namespace_of(vm, "node-1"), f"autoscale-client-{os.getpid()}"
+    made = [
+        ["ip", "netns", "add", client],
+        ["ip", "-n", node, "link", "add", "client0", "type", "veth", "peer", "name", "eth0", "netns", client],
+        ["ip", "-n", node, "link", "set", "client0", "master", "neonvm0", "mtu", "1400", "up"],
+        ["ip", "-n", client, "address", "add", "10.111.255.254/16", "dev", "eth0"],
+        ["ip", "-n", client, "link", "set", "eth0", "mtu", "1400", "up"],
+    ]
+    try:
+        for command in made:
+            subprocess.run(command, check=True)
+        opened = Session(client, status(vm)["extraNetIP"])
+        yield opened
+        opened.close()
+    finally:
+        subprocess.run(["ip", "netns", "del", client], check=False)
+
+
+def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> None:
+    found = status(vm)
+    said = {each["type"]: each["reason"] for each in found["conditions"]}
+    assert (found["phase"], found["node"] in NODES) == ("Running", True)
+    assert said["Accelerated"] in {"Accelerated", "Emulated"}
+    assert [each["metadata"]["name"] for each in vm.get("ipaddresses")["items"] if "labels" in each["metadata"]].count(
+        found["extraNetIP"]
+    ) == 1
+
+
+def test_a_vm_grows(vm: RealKubernetes) -> None:
+    size = {"spec": {"guest": {"cpus": {"use": 2}, "memorySlots": {"use": 4}}}}
+    vm.kubectl("patch", "neonvm/db", "--type=merge", f"--patch={json.dumps(size)}")
+    eventually(lambda: (status(vm)["cpus"], status(vm)["memorySize"]) == ("2", "512Mi"), "it has grown")
+
+
+@pytest.mark.parametrize("killed", [(), ("kubelet", "containerd")], ids=["in peace", "while its target's node dies"])
+def test_a_vm_moves_and_an_open_session_stays(vm: RealKubernetes, session: Session, killed: tuple[str, ...]) -> None:
+    before, backend = status(vm), session.ask("select pg_backend_pid()")
+    (target,) = set(NODES) - {before["node"]}
+    name = f"move-{len(killed)}"
+    spec = {"vmName": "db", "completionTimeout": 120}
+    kind = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration"}
+    over = threading.Event()
+    worker = threading.Thread(target=lambda: [session.ask("select 1") for _ in iter(over.is_set, True)])
+    worker.start()
+    try:
+        vm.apply({**kind, "metadata": {"name": name}, "spec": spec})
+        path = ("virtualmachinemigrations.vm.neon.tech", name)
+        eventually(lambda: vm.get(*path).get("status", {}).get("phase") not in {None, "", "Pending"}, "it has begun")
+        for part in killed:
+            os.kill(pid_of(vm, f"{target} {part}"), signal.SIGKILL)
+        eventually(lambda: vm.get(*path)["status"]["phase"] == "Succeeded", "it has moved")
+    finally:
+        over.set()
+        worker.join()
+    after = status(vm)
+    assert (after["node"], after["extraNetIP"]) == (target, before["extraNetIP"])
+    assert session.ask("select pg_backend_pid()") == backend
+    eventually(lambda: len(vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]) == 1, "one pod is left")
+    vm.wait("condition=Ready", "node", "--all")
