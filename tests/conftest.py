@@ -24,8 +24,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# Collected modules and tests live to the end: the garbage collector need not look through them for every 700 objects.
-gc.set_threshold(20_000, 20, 20)
+# Collected modules and tests live to the end: the garbage collector need not look for cycles among
+# them all the time (a fifteenth of the suite's CPU, for 40 MB more).
+gc.set_threshold(200_000, 50, 100)
 
 
 def pytest_collection_finish() -> None:
