@@ -6,14 +6,19 @@ ones. ``tests/examples.py`` says how many.
 
 import gc
 import logging
-from collections.abc import Generator
-from typing import Any
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from tests.examples import EXPLORES, examples
+
+if TYPE_CHECKING:
+    from tests.kubernetes.real_kubernetes import RealKubernetes
 
 settings.register_profile(
     "suite",
@@ -66,3 +71,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def clusters_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the real clusters of this run are, on a machine where there can be any."""
+    from tests.kubernetes.real_kubernetes import refuse_unless_possible  # noqa: PLC0415 - the quick suite has no use for it
+
+    folder = tmp_path_factory.mktemp("clusters")
+    refuse_unless_possible(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_kubernetes(clusters_home: Path) -> Iterator["RealKubernetes"]:
+    """One real Kubernetes of two nodes for the whole run. A test leaves its nodes Ready and names its own objects."""
+    from tests.kubernetes.real_kubernetes import RealKubernetes, running  # noqa: PLC0415 - as above
+
+    with running(RealKubernetes(f"test-{os.getpid()}", clusters_home), "--nodes", "2") as up:
+        yield up

@@ -1,6 +1,9 @@
-"""What every Kubernetes API must do for this project: by default asked of our own server, and of a real one on request.
+"""What every Kubernetes API must do for this project: asked of our own server, of a real Kubernetes and of yours.
 
-Set ``AUTOSCALE_TEST_KUBECONFIG`` to a kubeconfig with a token or a client certificate to ask that cluster as well
-(marker ``cluster``), and ``AUTOSCALE_TEST_CONTROLLERS=1`` where it runs kube-controller-manager. Everything is asked
-over HTTP; nothing here knows what is behind it. Tests make namespaces and definitions of their own and remove them.
+- ``ours``: always. ``real``: under the marker ``kubernetes`` (``make test-kubernetes``), which brings one up.
+- ``named``: the cluster of ``AUTOSCALE_TEST_KUBECONFIG``, a kubeconfig with a token or a client certificate (marker
+  ``cluster``), with ``AUTOSCALE_TEST_CONTROLLERS=1`` where kube-controller-manager runs.
+
+Everything is asked over HTTP; nothing here knows what is behind it. Tests make namespaces and definitions of their own
+and remove them. Pods are bound to a node that no kubelet has.
 """

@@ -60,6 +60,11 @@ class Cluster:
     kubeconfig: Path
     namespace: str
 
+    @property
+    def node(self) -> str:
+        """A node that no kubelet has, and no other test: a real cluster removes its pods some 40 s later."""
+        return f"node-of-{self.namespace}"
+
     def path(self, plural: str, name: str = "", group_version: str = "v1") -> str:
         """The path of a collection, or of an object, in the test's namespace."""
         root = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"

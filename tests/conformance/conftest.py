@@ -9,32 +9,53 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from tests.conformance.cluster import Cluster, client_of, done
 
+if TYPE_CHECKING:
+    from tests.kubernetes.real_kubernetes import RealKubernetes
+
 _KUBECTL = shutil.which("kubectl")
-_REAL = os.environ.get("AUTOSCALE_TEST_KUBECONFIG")
+_NAMED = os.environ.get("AUTOSCALE_TEST_KUBECONFIG")
 _CONTROLLERS = os.environ.get("AUTOSCALE_TEST_CONTROLLERS") == "1"
 _NEED_CONTROLLERS = "test_controllers"
+_NEED_KUBECTL = "test_kubectl"
+_OURS, _REAL = "ours", "real"
 
-collect_ignore = [] if _KUBECTL else ["test_kubectl.py"]
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without a kubectl on PATH, only a real Kubernetes has one."""
+    needless = collection_path.stem == _NEED_KUBECTL and not _KUBECTL and not _asks_the_real_one(config)
+    return True if needless else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not _KUBECTL:
-        terminalreporter.write_line("kubectl is not on PATH: tests/conformance/test_kubectl.py was not collected")
+        terminalreporter.write_line("kubectl is not on PATH: tests/conformance/test_kubectl.py did not ask our server")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kubeconfig" not in metafunc.fixturenames:
         return
-    variants = [pytest.param("", id="ours")]
-    if _REAL and (_CONTROLLERS or _NEED_CONTROLLERS not in metafunc.module.__name__):
-        variants.append(pytest.param(_REAL, id="real", marks=pytest.mark.cluster))
+    module = metafunc.module.__name__
+    variants = []
+    if _KUBECTL or _NEED_KUBECTL not in module:
+        variants.append(pytest.param(_OURS, id=_OURS))
+    if _asks_the_real_one(metafunc.config):
+        variants.append(pytest.param(_REAL, id=_REAL, marks=pytest.mark.kubernetes))
+    if _NAMED and (_CONTROLLERS or _NEED_CONTROLLERS not in module):
+        variants.append(pytest.param(_NAMED, id="named", marks=pytest.mark.cluster))
     metafunc.parametrize("kubeconfig", variants, indirect=True, scope="session")
+
+
+def _asks_the_real_one(config: pytest.Config) -> bool:
+    """A real Kubernetes is brought up on request alone: a run that names no marker has none of its tests."""
+    markers = str(config.getoption("markexpr"))
+    return "kubernetes" in markers and "not kubernetes" not in markers
 
 
 @pytest.fixture(scope="session")
@@ -57,10 +78,24 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kubeconfig(request: pytest.FixtureRequest) -> Path:
     """The kubeconfig of the API under test."""
-    if request.param:
-        return Path(request.param)
-    path: Path = request.getfixturevalue("our_server")
-    return path
+    if request.param == _REAL:
+        cluster: RealKubernetes = request.getfixturevalue("real_kubernetes")
+        return cluster.kubeconfig
+    if request.param == _OURS:
+        path: Path = request.getfixturevalue("our_server")
+        return path
+    return Path(request.param)
+
+
+@pytest.fixture
+def kubectl_program(request: pytest.FixtureRequest) -> str:
+    """A real Kubernetes has a kubectl of its version; the others are asked with the one on PATH."""
+    if request.node.callspec.params["kubeconfig"] == _REAL:
+        from tests.kubernetes.real_kubernetes import kubectl_program as built  # noqa: PLC0415 - nothing else here needs it
+
+        return str(built())
+    assert _KUBECTL, "no such test is collected without it"
+    return _KUBECTL
 
 
 @pytest.fixture(scope="session")

@@ -91,10 +91,10 @@ async def test_the_asynchronous_client_reads_and_binds(cluster: Cluster) -> None
     await asyncio.to_thread(cluster.pod, "p")
     async with async_client_for(cluster) as client:
         core = aio.client.CoreV1Api(client)
-        target = aio.client.V1ObjectReference(kind="Node", name="node-1")
+        target = aio.client.V1ObjectReference(kind="Node", name=cluster.node)
         binding = aio.client.V1Binding(metadata=aio.client.V1ObjectMeta(name="p"), target=target)
         await core.create_namespaced_pod_binding_without_preload_content("p", cluster.namespace, binding)
-        pods = await core.list_namespaced_pod(cluster.namespace, field_selector="spec.nodeName=node-1")
+        pods = await core.list_namespaced_pod(cluster.namespace, field_selector=f"spec.nodeName={cluster.node}")
     assert [pod.metadata.name for pod in pods.items] == ["p"]
 
 

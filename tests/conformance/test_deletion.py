@@ -55,7 +55,7 @@ def test_a_pod_without_a_node_ends_at_once(cluster: Cluster) -> None:
 def test_a_pod_with_a_node_ends_when_the_node_says_so(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
-    done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": "node-1"}}))
+    done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": cluster.node}}))
     done(cluster.http.delete(path, params={"gracePeriodSeconds": "20"}))
     ending = cluster.get(path)["metadata"]
     done(cluster.http.delete(path, params={"gracePeriodSeconds": "0"}))
@@ -66,7 +66,7 @@ def test_a_pod_with_a_node_ends_when_the_node_says_so(cluster: Cluster) -> None:
 def test_a_finished_pod_ends_at_once(cluster: Cluster) -> None:
     cluster.pod("p")
     path = cluster.path("pods", "p")
-    done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": "node-1"}}))
+    done(cluster.http.post(f"{path}/binding", json={"metadata": {"name": "p"}, "target": {"name": cluster.node}}))
     done(cluster.patch(f"{path}/status", {"status": {"phase": "Succeeded"}}))
     done(cluster.http.delete(path))
     assert cluster.http.get(path).status_code == 404

@@ -1,4 +1,4 @@
-"""kubectl, as people type it. Collected only where it is on PATH."""
+"""kubectl, as people type it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ spec:
 class Kubectl:
     """Runs kubectl in the test's namespace, without a garbage collector; all tests share a discovery cache."""
 
-    def __init__(self, cluster: Cluster, directory: Path, cache: Path) -> None:
+    def __init__(self, program: str, cluster: Cluster, directory: Path, cache: Path) -> None:
+        self._program = program
         self._directory = directory
         self._flags = ["--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace]
         self._flags += ["--cache-dir", str(cache)]
         self._environment = {**os.environ, "HOME": str(directory), "GOGC": "off"}
 
     def command(self, *words: str) -> list[str]:
-        return ["kubectl", *self._flags, *words]
+        return [self._program, *self._flags, *words]
 
     def tried(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -68,8 +69,10 @@ class Kubectl:
 
 
 @pytest.fixture
-def kubectl(cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    return Kubectl(cluster, tmp_path, tmp_path_factory.getbasetemp() / "kubectl-cache")
+def kubectl(
+    kubectl_program: str, cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Kubectl:
+    return Kubectl(kubectl_program, cluster, tmp_path, tmp_path_factory.getbasetemp() / "kubectl-cache")
 
 
 def test_apply_creates_changes_and_takes_back(kubectl: Kubectl) -> None:

@@ -1,26 +1,21 @@
-"""One real Kubernetes of two nodes for all tests that change nothing of it but objects."""
+"""What the tests here call the cluster, which they share with the conformance suite (``tests/conftest.py``)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.real_kubernetes import RealKubernetes, refuse_unless_possible, running
+from tests.kubernetes.real_kubernetes import RealKubernetes
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the clusters of this run are, on a machine where there can be any."""
-    folder = tmp_path_factory.mktemp("clusters")
-    refuse_unless_possible(folder)
-    return folder
+def home(clusters_home: Path) -> Path:
+    """Where the clusters of this run are."""
+    return clusters_home
 
 
 @pytest.fixture(scope="session")
-def cluster(home: Path) -> Iterator[RealKubernetes]:
+def cluster(real_kubernetes: RealKubernetes) -> RealKubernetes:
     """The cluster. A test leaves its nodes Ready, and gives its objects names of their own."""
-    with running(RealKubernetes(f"test-{os.getpid()}", home), "--nodes", "2") as up:
-        yield up
+    return real_kubernetes

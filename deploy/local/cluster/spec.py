@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from deploy.local.apiserver.apimachinery.names import key_complaint, value_complaint
+from deploy.local.apiserver.apimachinery.names import key_complaints, value_complaints
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
 from deploy.local.kubernetes.plan.cluster_plan import MOST_NODES
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -86,7 +86,7 @@ def parse_labels(given: Sequence[str], nodes: Sequence[str]) -> dict[str, dict[s
     for each in given:
         node, _, label = each.partition("=")
         key, equals, value = label.partition("=")
-        if not equals or key_complaint(key) or value_complaint(value):
+        if not equals or key_complaints(key) or value_complaints(value):
             raise SpecError(f"a label of a node is NODE=KEY=VALUE, such as node-2=zone=b, not {each!r}")
         _known(node, nodes)
         found[node][key] = value
@@ -100,7 +100,7 @@ def parse_taints(given: Sequence[str], nodes: Sequence[str]) -> dict[str, tuple[
         node, _, taint = each.partition("=")
         place, _, effect = taint.rpartition(":")
         key, _, value = place.partition("=")
-        if key_complaint(key) or value_complaint(value) or effect not in EFFECTS:
+        if key_complaints(key) or value_complaints(value) or effect not in EFFECTS:
             effects = ", ".join(EFFECTS)
             raise SpecError(f"a taint of a node is NODE=KEY[=VALUE]:EFFECT with an effect of {effects}, not {each!r}")
         _known(node, nodes)

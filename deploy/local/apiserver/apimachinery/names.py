@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -59,26 +60,39 @@ def complaint(resource_key: str, name: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def key_complaint(key: str) -> str | None:
-    """What is wrong with the key of a label, an annotation or a taint; None where nothing is."""
+def key_complaints(key: str) -> tuple[str, ...]:
+    """All that is wrong with the key of a label, an annotation or a taint."""
     *prefixes, name = key.split("/")
     if len(prefixes) > 1:
-        return _QUALIFIED_RULE
-    if prefixes == [""]:
-        return "prefix part must be non-empty"
-    if prefixes and not (len(prefixes[0]) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(prefixes[0])):
-        return f"prefix part {_SUBDOMAIN_RULE}"
+        return (_QUALIFIED_RULE,)
+    return tuple(chain(_prefix_complaints(prefixes), _name_complaints(name)))
+
+
+def _prefix_complaints(prefixes: list[str]) -> Iterator[str]:
+    for prefix in prefixes:
+        if not prefix:
+            yield "prefix part must be non-empty"
+        elif not (len(prefix) <= _LONGEST_SUBDOMAIN and _SUBDOMAIN.fullmatch(prefix)):
+            yield f"prefix part {_SUBDOMAIN_RULE}"
+
+
+def _name_complaints(name: str) -> Iterator[str]:
+    if not name:
+        yield "name part must be non-empty"
     if len(name) > _LONGEST_PART:
-        return f"name part must be no more than {_LONGEST_PART} bytes"
-    return None if _PART.fullmatch(name) else _KEY_RULE if name else "name part must be non-empty"
+        yield f"name part must be no more than {_LONGEST_PART} bytes"
+    if not _PART.fullmatch(name):
+        yield _KEY_RULE
 
 
 @lru_cache(maxsize=4096)
-def value_complaint(value: str) -> str | None:
-    """What is wrong with the value of a label or a taint; None where nothing is."""
-    if len(value) > _LONGEST_PART:
-        return f"must be no more than {_LONGEST_PART} bytes"
-    return None if not value or _PART.fullmatch(value) else _VALUE_RULE
+def value_complaints(value: str) -> tuple[str, ...]:
+    """All that is wrong with the value of a label or a taint."""
+    faults = (
+        (len(value) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
+        (bool(value) and not _PART.fullmatch(value), _VALUE_RULE),
+    )
+    return tuple(rule for is_broken, rule in faults if is_broken)
 
 
 def completed(base: str, choose: Callable[[str], str]) -> str:

@@ -26,7 +26,7 @@ from deploy.local.apiserver.apimachinery.errors import (
 )
 from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep
 from deploy.local.apiserver.apimachinery.names import completed
-from deploy.local.apiserver.registry import metadata
+from deploy.local.apiserver.registry import metadata, pod_resources
 from deploy.local.apiserver.registry.object_versions import in_storage_version, in_version
 from deploy.local.apiserver.registry.strategies import Strategy, strategy_of
 from deploy.local.apiserver.resources.catalog import Catalog
@@ -289,7 +289,7 @@ def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> Json
         kept = {**before, "metadata": {**before["metadata"]}}
         return _with_status(kept, body)
     if target.subresource == "resize":
-        return {**before, "spec": body.get("spec") or {}}
+        return pod_resources.with_resources_of(before, body)
     if target.resource.has_status:
         return _with_status(body, before)
     return body

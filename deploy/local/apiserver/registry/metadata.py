@@ -17,7 +17,7 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import ApiError, Cause, bad_request, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.names import complaint, key_complaint, value_complaint
+from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
 from deploy.local.apiserver.resources.resource import Resource
 
 _SERVERS: Final = (
@@ -94,11 +94,12 @@ def _causes(meta: JsonObject, resource: Resource) -> Iterator[Cause]:
     if why:
         yield Cause("metadata.name", f'Invalid value: "{meta["name"]}": {why}')
     for key, value in (meta.get("labels") or {}).items():
-        for given, fault in ((key, key_complaint(key)), (value, value_complaint(value or ""))):
-            if fault:
-                yield Cause("metadata.labels", f'Invalid value: "{given}": {fault}')
+        for fault in key_complaints(key):
+            yield Cause("metadata.labels", f'Invalid value: "{key}": {fault}')
+        for fault in value_complaints(value or ""):
+            yield Cause("metadata.labels", f'Invalid value: "{value}": {fault}')
     for key in meta.get("annotations") or {}:
-        if fault := key_complaint(key.lower()):
+        for fault in key_complaints(key.lower()):
             yield Cause("metadata.annotations", f'Invalid value: "{key}": {fault}')
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
     if size > _ANNOTATIONS_LIMIT:

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service.
+- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service. What it
+  says of anything else is passed over.
 - Init containers are resized only as sidecars (``restartPolicy: Always``).
 - What the kubelet makes of it (``status.containerStatuses``, conditions) is the kubelet's to say.
 """
@@ -16,6 +17,7 @@ from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 
 _LISTS: Final = ("containers", "initContainers")
+_TAKEN: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
 _FORBIDDEN: Final = "FieldValueForbidden"
 
@@ -32,6 +34,29 @@ def service_class(containers: list[JsonObject]) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
+def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
+    """The pod ``before`` with all that a resize takes from ``body``; containers that are others are taken as they are,
+    for ``faults`` to refuse.
+    """
+    spec: JsonObject = before.get("spec") or {}
+    lists = {name: _with_resources(spec.get(name) or [], field(body, ("spec", name)) or []) for name in _LISTS}
+    return {**before, "spec": {**spec, **{name: each for name, each in lists.items() if each or name in spec}}}
+
+
+def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonObject]:
+    if _names(old) != _names(new):
+        return new
+    return [
+        {key: value for key, value in was.items() if key not in _TAKEN}
+        | {key: now[key] for key in _TAKEN if key in now}
+        for was, now in zip(old, new, strict=True)
+    ]
+
+
+def _names(containers: list[JsonObject]) -> list[str]:
+    return [each.get("name", "") for each in containers]
+
+
 def faults(subresource: str, before: JsonObject, body: JsonObject) -> Iterator[Cause]:
     """What an update of a pod through ``subresource`` (``""``: the pod's own path) may not change."""
     check = {"": _unchanged, "resize": _resized}.get(subresource)
@@ -46,6 +71,10 @@ def _unchanged(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
 
 
 def _resized(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
+    for name in _LISTS:
+        if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
+            yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", _FORBIDDEN)
+            return
     if _bare(before) != _bare(body):
         yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", _FORBIDDEN)
         return
