@@ -122,6 +122,19 @@ def test_status_has_its_own_door(cluster: Cluster, things: str) -> None:
     assert done(cluster.patch(f"{things}/a", {"spec": {"size": 3}}))["metadata"]["generation"] == 2
 
 
+def test_things_are_not_replaced_unseen(cluster: Cluster, things: str) -> None:
+    cluster.create(things, thing(things, size=1))
+    response = cluster.http.put(f"{things}/a", json=thing(things, size=2))
+    assert refused(response) == (422, "Invalid")
+    assert [cause["field"] for cause in response.json()["details"]["causes"]] == ["metadata.resourceVersion"]
+
+
+def test_metadata_of_things_has_the_ordinary_door_alone(cluster: Cluster, things: str) -> None:
+    cluster.create(things, thing(things, size=1))
+    done(cluster.patch(f"{things}/a/status", {"status": {"phase": "New"}, "metadata": {"labels": {"x": "y"}}}))
+    assert "labels" not in cluster.get(f"{things}/a")["metadata"]
+
+
 def test_scale_follows_the_paths_of_the_definition(cluster: Cluster, things: str) -> None:
     cluster.create(things, thing(things, size=2))
     done(cluster.patch(f"{things}/a/status", {"status": {"replicas": 1}}))

@@ -178,6 +178,16 @@ def test_spec_and_status_have_one_door_each(cluster: Cluster) -> None:
     assert through_status["spec"] == through_spec["spec"]
 
 
+def test_who_writes_the_status_of_a_pod_may_label_it(cluster: Cluster) -> None:
+    owner = cluster.config_map("owner")["metadata"]
+    cluster.pod("p")
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    beside = {"labels": {"l": "1"}, "annotations": {"a": "1"}, "ownerReferences": [reference]}
+    done(cluster.patch(f"{cluster.path('pods', 'p')}/status", {"metadata": beside}))
+    after = cluster.get(cluster.path("pods", "p"))["metadata"]
+    assert (after["labels"], after["annotations"], "ownerReferences" in after) == ({"l": "1"}, {"a": "1"}, False)
+
+
 def test_a_new_pod_is_pending_whatever_it_says(cluster: Cluster) -> None:
     cluster.pod("p")
     pod = cluster.get(cluster.path("pods", "p"))

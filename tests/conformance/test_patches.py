@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.cluster import (
     APPLY_PATCH,
     JSON_PATCH,
@@ -162,6 +164,43 @@ def test_applied_containers_merge_by_name(cluster: Cluster) -> None:
     both = done(cluster.patch(path, {**head, **deployment(two)}, APPLY_PATCH, fieldManager="you"))
     rest = done(cluster.patch(path, {**head, **deployment({**two, "image": "2"})}, APPLY_PATCH, fieldManager="you"))
     assert (images(both), images(rest)) == ({"a": "1", "b": "1"}, {"a": "1", "b": "2"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"metadata": {"name": "a"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "managedFields": [{"manager": "x"}]}},
+    ],
+)
+def test_apply_states_which_object_it_means_and_no_owners(cluster: Cluster, body: Json) -> None:
+    cluster.config_map("a")
+    response = cluster.patch(cluster.path("configmaps", "a"), body, APPLY_PATCH, fieldManager="me")
+    assert refused(response) == (400, "BadRequest")
+
+
+def test_apply_to_an_older_state_is_a_conflict(cluster: Cluster) -> None:
+    cluster.config_map("a")
+    body = {**stated(x="1"), "metadata": {"name": "a", "resourceVersion": "1"}}
+    response = cluster.patch(cluster.path("configmaps", "a"), body, APPLY_PATCH, fieldManager="me")
+    assert refused(response) == (409, "Conflict")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
+        {"op": "remove", "path": "/data/absent"},
+        {"op": "add", "path": "/absent/x", "value": "1"},
+    ],
+)
+def test_a_json_patch_that_does_not_fit_changes_nothing(cluster: Cluster, step: Json) -> None:
+    made = cluster.config_map("a", k="v")
+    path = cluster.path("configmaps", "a")
+    change = {"op": "replace", "path": "/data/k", "value": "w"}
+    assert refused(cluster.patch(path, [change, step], JSON_PATCH)) == (422, "Invalid")
+    assert cluster.get(path) == made
 
 
 def test_apply_needs_a_manager(cluster: Cluster) -> None:

@@ -201,6 +201,23 @@ def test_a_token_ends_with_its_pod(cluster: Cluster) -> None:
     assert not all(review(cluster, text, AUDIENCE).get("authenticated") for text in unseen)
 
 
+def test_a_review_needs_a_token(cluster: Cluster) -> None:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": ""}}
+    assert refused(cluster.http.post(f"{AUTH}/tokenreviews", json=body)) == (400, "BadRequest")
+
+
+def test_an_eviction_checks_that_it_is_the_same_pod(cluster: Cluster) -> None:
+    cluster.pod("p")
+    path = f"{cluster.path('pods', 'p')}/eviction"
+    options: Json = {"preconditions": {"uid": "11111111-1111-1111-1111-111111111111"}}
+    assert refused(cluster.http.post(path, json={"metadata": {"name": "p"}, "deleteOptions": options})) == (
+        409,
+        "Conflict",
+    )
+    done(cluster.http.post(path, json={"metadata": {"name": "p"}, "deleteOptions": {"dryRun": ["All"]}}))
+    assert cluster.get(cluster.path("pods", "p"))["metadata"]["name"] == "p"
+
+
 def test_a_token_is_made_for_what_is_there(cluster: Cluster) -> None:
     pod = cluster.pod("p")
     path = f"{cluster.path('serviceaccounts', 'default')}/token"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import Cause, invalid
+from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.authn.identity import Authenticator, Identity
 from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError
@@ -18,10 +18,10 @@ Review = Callable[[Authenticator, Identity, Resource, JsonObject], JsonObject]
 """(authenticator, who asks, resource, question) -> the ``status`` that answers it."""
 
 
-def _token_review(authenticator: Authenticator, _: Identity, resource: Resource, given: JsonObject) -> JsonObject:
+def _token_review(authenticator: Authenticator, _: Identity, __: Resource, given: JsonObject) -> JsonObject:
     token = field(given, ("spec", "token"))
     if not token or not isinstance(token, str):
-        raise invalid(resource.subject(""), [Cause("spec.token", "Required value", "FieldValueRequired")])
+        raise bad_request("token is required for TokenReview in authentication")
     audiences = field(given, ("spec", "audiences")) or [ISSUER]
     try:
         identity = authenticator.identify(token, audiences)

@@ -17,6 +17,7 @@ from typing import Final
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import (
     ApiError,
+    Cause,
     already_exists,
     bad_request,
     forbidden,
@@ -24,7 +25,7 @@ from deploy.local.apiserver.apimachinery.errors import (
     modified,
     not_found,
 )
-from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep
+from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep, text_at
 from deploy.local.apiserver.apimachinery.names import completed
 from deploy.local.apiserver.registry import metadata, pod_resources
 from deploy.local.apiserver.registry.object_versions import in_storage_version, in_version
@@ -176,7 +177,28 @@ class Api:
 
     def update(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
         """Replaces an object, or its status where that is the subresource. Raises 400, 404, 409 or 422."""
+        strategy = strategy_of(target.resource.key)
+        if strategy.made_by_update and self.store.get(target.key) is None:
+            return self._make_by_update(target, given, options)
+        if strategy.needs_version or target.resource.custom:
+            self._check_version_is_given(target, given)
         return self.change(target, lambda _: given, options)
+
+    def _make_by_update(self, target: Target, given: JsonObject, options: WriteOptions) -> Outcome:
+        """Makes the object, unless ``given`` replaces one that is gone. Raises 400, 404, 409 or 422."""
+        if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
+            raise modified(target.resource.subject(target.name))
+        if (name := text_at(given, "metadata.name")) != target.name:
+            raise bad_request(f"the name of the object ({name}) does not match the one on the URL ({target.name})")
+        return self.create(target, given, options)
+
+    def _check_version_is_given(self, target: Target, given: JsonObject) -> None:
+        """Raises a 404 where there is no object, and a 422 where ``given`` does not say which state it replaces."""
+        self.get(target)
+        meta = given.get("metadata")
+        if not isinstance(meta, dict) or not meta.get("resourceVersion"):
+            cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
+            raise invalid(target.resource.subject(target.name), [cause])
 
     def change(self, target: Target, make: Callable[[JsonObject], JsonObject], options: WriteOptions) -> Outcome:
         """Replaces an object by what ``make`` makes of it (in the client's version). Raises 400, 404, 409 or 422."""
@@ -286,13 +308,20 @@ def _namespaces(catalog: Catalog) -> Resource:
 def _only_its_part(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` without what this path may not write: the status, or everything else."""
     if target.subresource == "status":
-        kept = {**before, "metadata": {**before["metadata"]}}
-        return _with_status(kept, body)
+        return _with_status({**before, "metadata": _metadata_beside_status(target, before, body)}, body)
     if target.subresource == "resize":
         return pod_resources.with_resources_of(before, body)
     if target.resource.has_status:
         return _with_status(body, before)
     return body
+
+
+def _metadata_beside_status(target: Target, before: JsonObject, body: JsonObject) -> JsonObject:
+    old: JsonObject = before["metadata"]
+    if not strategy_of(target.resource.key).status_with_metadata:
+        return {**old}
+    owners = {"ownerReferences": old["ownerReferences"]} if "ownerReferences" in old else {}
+    return {key: value for key, value in body["metadata"].items() if key != "ownerReferences"} | owners
 
 
 def _with_status(body: JsonObject, source: JsonObject) -> JsonObject:

@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,7 @@ from deploy.local.apiserver.schema.rules import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30
+_MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _CHANGEABLE_POD_FIELDS: Final = frozenset(
     {"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "containers", "initContainers"}
@@ -41,7 +43,8 @@ class Strategy:
     ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
     may not end yet for a reason of its own; ``warnings(body)`` are for the client that writes it.
     ``check_path(subresource, before, body)`` finds what an update through that path (``""``: the object's own) may not
-    change.
+    change. ``needs_version``: a replacement must say what it replaces; ``status_with_metadata``: what writes the status
+    may write labels, annotations and finalizers as well; ``made_by_update``: a replacement of nothing makes the object.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -52,6 +55,9 @@ class Strategy:
     is_held: Callable[[JsonObject], bool] = lambda _: False
     warnings: Callable[[JsonObject], tuple[str, ...]] = lambda _: ()
     check_path: Callable[[str, JsonObject, JsonObject], Iterator[Cause]] = lambda *_: iter(())
+    needs_version: bool = False
+    status_with_metadata: bool = False
+    made_by_update: bool = False
 
 
 def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
@@ -128,6 +134,20 @@ def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
     return {**rest, "type": body.get("type") or "Opaque"}
 
 
+def _complete_lease(body: JsonObject, _: datetime) -> JsonObject:
+    for name in ("acquireTime", "renewTime"):
+        given = field(body, ("spec", name))
+        if given is not None and not (isinstance(given, str) and _MICRO_TIME.fullmatch(given)):
+            raise bad_request(f"spec.{name}: expected a time with six digits of a second, got {given!r}")
+    return body
+
+
+def _check_lease(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
+    seconds = field(body, ("spec", "leaseDurationSeconds"))
+    if isinstance(seconds, int) and seconds <= 0:
+        yield Cause("spec.leaseDurationSeconds", f"Invalid value: {seconds}: must be greater than 0")
+
+
 def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
     """ConfigMaps and Secrets with ``immutable: true`` stay as they are."""
     if before is None or not before.get("immutable"):
@@ -180,18 +200,24 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         _pod_grace,
         _first_pod_status,
         check_path=pod_resources.faults,
+        status_with_metadata=True,
     ),
-    "nodes": Strategy(keeps_first_status=True),
+    "nodes": Strategy(keeps_first_status=True, status_with_metadata=True),
     "namespaces": Strategy(_complete_namespace, first_status=lambda _: {"phase": "Active"}, is_held=_is_held_namespace),
     "secrets": Strategy(_complete_secret, _check_immutable),
     "configmaps": Strategy(check=_check_immutable),
+    "leases.coordination.k8s.io": Strategy(_complete_lease, _check_lease, needs_version=True, made_by_update=True),
+    "poddisruptionbudgets.policy": Strategy(needs_version=True),
     "services": Strategy(_defaults("spec", type="ClusterIP", sessionAffinity="None")),
     "deployments.apps": Strategy(_defaults("spec", replicas=1)),
     "replicasets.apps": Strategy(_defaults("spec", replicas=1)),
     "statefulsets.apps": Strategy(_defaults("spec", replicas=1)),
     "horizontalpodautoscalers.autoscaling": Strategy(_complete_autoscaler, _check_autoscaler),
     definitions.CRD_KEY: Strategy(
-        _complete_definition, keeps_first_status=True, warnings=lambda body: tuple(unreadable(body.get("spec")))
+        _complete_definition,
+        keeps_first_status=True,
+        warnings=lambda body: tuple(unreadable(body.get("spec"))),
+        needs_version=True,
     ),
 }
 

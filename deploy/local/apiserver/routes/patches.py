@@ -43,6 +43,10 @@ def applied(target: Target, body: Body, options: WriteOptions, now: str) -> Chan
     resource = target.resource
     stated = _object(body.value(PATCHES))
     check_metadata(stated.get("metadata"))
+    if not stated.get("apiVersion") or not stated.get("kind"):
+        raise bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+    if (stated.get("metadata") or {}).get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
     application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
     return lambda live: apply(live, stated, application)

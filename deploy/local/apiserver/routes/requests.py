@@ -18,6 +18,7 @@ from deploy.local.apiserver.registry.api import DeleteOptions, Target, WriteOpti
 from deploy.local.apiserver.registry.listing import ListOptions
 from deploy.local.apiserver.registry.watching import WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
+from deploy.local.apiserver.routes.list_rules import check_together
 from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.yaml_text import read_yaml
 
@@ -136,7 +137,8 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
 
 
 def list_options(query: Query) -> ListOptions:
-    """What of a collection is wanted. Raises a 400."""
+    """What of a collection is wanted. Raises a 400 or 422."""
+    check_together(query, is_watch=False)
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
@@ -148,7 +150,8 @@ def list_options(query: Query) -> ListOptions:
 
 
 def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchOptions:
-    """How to watch a collection; ``longest`` is the time-out of a watch that names none. Raises a 400."""
+    """How to watch a collection; ``longest`` is the time-out of a watch that names none. Raises 400 or 422."""
+    check_together(query, is_watch=True)
     timeout = _number(query, "timeoutSeconds")
     return WatchOptions(
         labels=query.get("labelSelector", ""),

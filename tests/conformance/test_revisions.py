@@ -1,0 +1,53 @@
+"""Revisions in lists and watches: what goes together, what is too old or yet to come, and what a page says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.cluster import Cluster, Json, refused
+
+NEVER = "999999999999"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"resourceVersionMatch": "Exact"}, "resourceVersionMatch"),
+        ({"resourceVersionMatch": "Exact", "resourceVersion": "0"}, "resourceVersionMatch"),
+        ({"resourceVersionMatch": "Maybe", "resourceVersion": "1"}, "resourceVersionMatch"),
+        ({"sendInitialEvents": "true"}, "sendInitialEvents"),
+        ({"watch": "true", "sendInitialEvents": "true"}, "resourceVersionMatch"),
+        ({"watch": "true", "resourceVersionMatch": "NotOlderThan"}, "resourceVersionMatch"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_with_their_field(
+    cluster: Cluster, query: Json, field: str
+) -> None:
+    response = cluster.http.get(cluster.path("configmaps"), params={**query, "timeoutSeconds": "1"})
+    assert refused(response) == (422, "Invalid")
+    assert field in [cause["field"] for cause in response.json()["details"]["causes"]]
+
+
+def test_a_list_of_a_revision_to_come_is_asked_for_again_later(cluster: Cluster) -> None:
+    path = cluster.path("configmaps")
+    response = cluster.http.get(path, params={"resourceVersion": NEVER, "resourceVersionMatch": "NotOlderThan"})
+    assert refused(response) == (504, "Timeout")
+    details = response.json()["details"]
+    assert details["causes"][0]["reason"] == "ResourceVersionTooLarge"
+    assert details["retryAfterSeconds"] == 1
+
+
+def test_a_page_says_how_many_are_left_where_nothing_selects(cluster: Cluster) -> None:
+    for name in "abc":
+        cluster.create(cluster.path("leases", "", "coordination.k8s.io/v1"), {"metadata": {"name": name}})
+    path = cluster.path("leases", "", "coordination.k8s.io/v1")
+    plain, selected = (cluster.get(path, limit=1, **more)["metadata"] for more in ({}, {"labelSelector": "!x"}))
+    assert (plain["remainingItemCount"], "remainingItemCount" in selected) == (2, False)
+    assert all((plain["continue"], selected["continue"]))
+
+
+def test_an_object_is_read_from_whatever_revision_there_is(cluster: Cluster) -> None:
+    made = cluster.config_map("a", k="v")
+    assert (
+        cluster.get(cluster.path("configmaps", "a"), resourceVersion="0")["metadata"]["uid"] == made["metadata"]["uid"]
+    )
