@@ -3,7 +3,11 @@
 SHELL := bash
 # Compiled modules are kept, or every process of a test run compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
-PYTHON ?= python3
+# The distribution's Python is built with profile-guided optimization: the tests take a third less CPU than with one that a
+# version manager built without.
+PYTHON ?= $(shell for each in /usr/bin/python3 python3; do \
+	$$each -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$each && exit; \
+	done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
