@@ -34,10 +34,10 @@ from protocol.kubernetes.resources import (
     VIRTUAL_MACHINES,
 )
 from protocol.messages import ObjectName
-from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.groups.lease import Leadership, LeaseTerms
+from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
 from tests.neonvm.remote.fake_qemu import FakeQemu, FakeQemus
@@ -49,6 +49,8 @@ from vm_image.build import GuestImage
 DB = ObjectName("default", "db")
 LEASE = ObjectName("kube-system", "neonvm-controller")
 PATIENCE = 1500
+STEP = Seconds(0.02)
+"""How often the kubelet, and a test that waits, look again."""
 IMAGE = GuestImage(Path("/vm/kernel/vmlinuz"), Path("/vm/kernel/initrd"), Path("/vm/images/rootdisk.qcow2"))
 
 
@@ -109,6 +111,7 @@ class World:
     """Two nodes and one VM."""
 
     folder: Path
+    clock: FakeClock = field(default_factory=FakeClock)
     api: InProcess = field(default_factory=InProcess)
     pods: dict[str, RunningPod] = field(default_factory=dict)
     doubled: list[list[str]] = field(default_factory=list)
@@ -133,12 +136,11 @@ class World:
     # --- controllers
     def start(self, dies_after: int | None = None) -> Killable:
         """Another replica."""
-        clock = SystemClock()
         way = Killable(self.api, dies_after=dies_after)
         headers = {"Authorization": "Bearer secret"}
         plain = httpx.AsyncClient(transport=way, base_url="http://api", headers=headers)
         terms = LeaseTerms(LEASE, Seconds(1.6), Seconds(0.1))
-        leadership = Leadership(HttpApi(plain, lambda: "secret"), clock, terms, f"replica-{len(self.services)}")
+        leadership = Leadership(HttpApi(plain, lambda: "secret"), self.clock, terms, f"replica-{len(self.services)}")
         fenced = FencedTransport(way, lambda: leadership.remaining)
         client = ApiClient(DirectClient(fenced, "http://api", headers))
         runners = httpx.AsyncClient(transport=Killable(httpx.MockTransport(self._to_runner)))
@@ -158,7 +160,7 @@ class World:
 
         own.inner = httpx.MockTransport(answered)
         addresses = AddressRange.parse("10.100.128.0-10.100.128.7")
-        deps = ServiceDependencies(client, leadership, runners, connect, clock, RunnerForm("runner:1"), addresses)  # type: ignore[arg-type]
+        deps = ServiceDependencies(client, leadership, runners, connect, self.clock, RunnerForm("runner:1"), addresses)  # type: ignore[arg-type]
         self.ways.append(way)
         self.services.append(asyncio.create_task(Service(deps).run()))
         return way
@@ -190,7 +192,7 @@ class World:
             for gone in self.pods.keys() - {name_of(each).name for each in found}:
                 if self.pods[gone].life.done():
                     del self.pods[gone]
-            await asyncio.sleep(0.005)
+            await self.clock.sleep(STEP)
 
     async def _sync(self, pod: Json) -> None:
         name, found = name_of(pod).name, self.pods.get(name_of(pod).name)
@@ -227,9 +229,9 @@ class World:
         arguments = [str(each) for each in container["args"]]  # type: ignore[attr-defined]
         environment = {text(each, "name"): text(each, "value") for each in items(container, "env")}
         told = parse_arguments(arguments, {**environment, "K8S_POD_NAME": name, "POD_UID": uid_of(pod)})
-        self.began.append(asyncio.get_running_loop().time())
+        self.began.append(float(self.clock.now()))
         qemu = FakeQemu(address, lambda to: getattr(self.at(to), "qemu", None), self.note)
-        made_by = QemuGuests(IMAGE, Accelerator("tcg", (), "", "a test"), Daemon(), SystemClock(), FakeQemus(qemu))
+        made_by = QemuGuests(IMAGE, Accelerator("tcg", (), "", "a test"), Daemon(), self.clock, FakeQemus(qemu))
         tap = 9 if told.address else None
         folder = self.folder / name
         folder.mkdir(parents=True)
@@ -279,7 +281,7 @@ class World:
         for _ in range(PATIENCE):
             if holds():
                 return
-            await asyncio.sleep(0.005)
+            await self.clock.advance(STEP)
         raise AssertionError(f"never: {self.status} {self.migration} {self.running} {list(self.pods)}")
 
     async def vm_annotations(self) -> dict[str, str]:
