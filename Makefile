@@ -10,6 +10,8 @@ PYTHON ?= $(shell for each in /usr/bin/python3 python3; do \
 	done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# One worker more than there are cores, because some tests wait for processes that they started.
+WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
@@ -25,17 +27,17 @@ demo: env ## A real postgres VM follows its load, on this machine
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
-	$(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root and not kubernetes" $(TEST_ARGS)
+	$(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes" $(TEST_ARGS)
 
 coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
-	AUTOSCALE_THOROUGH=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "not vm and not cluster and not root and not kubernetes" \
+	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes" \
 		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 explore: env ## The property tests of the quick suite with new random examples
-	AUTOSCALE_EXPLORE=1 $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal -m "hypothesis and not vm and not root and not kubernetes" \
+	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and not vm and not root and not kubernetes" \
 		$(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
