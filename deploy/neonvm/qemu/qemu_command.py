@@ -39,7 +39,7 @@ _FORWARD_NETWORK: Final = "10.255.255.0/24"
 
 _LINK_MAC: Final = "02:00:0a:ff:ff:fe"
 _KERNEL: Final = (
-    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr panic=-1 reboot=t psi=1 "
+    "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
     "memhp_default_state=online_movable random.trust_cpu=on swiotlb=noforce"
 )
 
