@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 
 import msgspec
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -53,9 +53,7 @@ def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str,
     registry.register(AgentCollector(supervisor))
     ProcessCollector(registry=registry)
     return {
-        "/metrics": lambda _: Answer(
-            generate_latest(registry), content_type="text/plain; version=0.0.4; charset=utf-8"
-        ),
+        "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: Answer(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),

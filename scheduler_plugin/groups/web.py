@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import FastAPI, Path
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from protocol.kubernetes.objects import Json
@@ -12,8 +13,6 @@ from protocol.kubernetes.resources import VM_GROUPS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import Program
 from scheduler_plugin.groups.explain import explanation, vm_group_explanation
-
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Name = Annotated[str, Path(max_length=253)]
 
@@ -37,7 +36,7 @@ def probes_app(program: Program) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus's text format."""
-        return Response(program.page(), media_type=METRICS_TYPE)
+        return Response(program.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/explain/{namespace}/{kind}/{name}")
     async def explain(namespace: Name, kind: Name, name: Name) -> Response:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 from fastapi import FastAPI, Path
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
 from protocol.messages import ObjectName
@@ -33,8 +34,6 @@ from scheduler_plugin.web.extender_messages import (
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
 from scheduler_plugin.web.views import nodes_view, vm_view
-
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Name = Annotated[str, Path(max_length=253)]
 
@@ -110,7 +109,7 @@ def probes_app(context: SchedulerContext) -> FastAPI:
 def _add_probes(app: FastAPI, context: SchedulerContext) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        return Response(await context.telemetry.page(context.ledger), media_type=METRICS_TYPE)
+        return Response(await context.telemetry.page(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", summary="Whether the process works.", response_class=PlainTextResponse)
     async def healthz() -> Response:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-import prometheus_client
 from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
 from deploy.neonvm.service.app import Service
-
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def probes_app(service: Service) -> FastAPI:
@@ -33,6 +29,6 @@ def probes_app(service: Service) -> FastAPI:
     @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus's text format."""
-        return Response(prometheus_client.generate_latest(), media_type=METRICS_TYPE)
+        return Response(generate_latest(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return app
