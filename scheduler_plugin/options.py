@@ -7,9 +7,9 @@ over the pod's loopback and is told the scheme in its own configuration.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.serving import ListenError
 from scheduler_plugin.web.tls import Tls
 
@@ -27,20 +27,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="settings; read again when the file changes (default: %(default)s)",
     )
-    found.add_argument(
-        "--kubeconfig",
-        type=Path,
-        default=os.environ.get("KUBECONFIG"),
-        metavar="FILE",
-        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
-    )
+    add_kubeconfig(found)
     _add_listeners(found)
-    found.add_argument(
-        "--log-level",
-        default="info",
-        choices=["debug", "info", "warning", "error"],
-        help="least level to log to stderr (default: %(default)s)",
-    )
+    add_log_level(found)
     return found
 
 

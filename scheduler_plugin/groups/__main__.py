@@ -19,7 +19,7 @@ from scheduler_plugin.groups.app import Program, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
-from scheduler_plugin.groups.web import probes_app
+from scheduler_plugin.groups.web import groups_app
 from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
@@ -58,7 +58,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _listener(options: argparse.Namespace, program: Program) -> Listener:
-    return Listener("metrics", probes_app(program), options.listen, limits=LIMITS)
+    return Listener("metrics", groups_app(program), options.listen, limits=LIMITS)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
 from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.lease import Leadership
 from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
+from scheduler_plugin.lease import Leadership
 
 
 @dataclass(slots=True)

@@ -17,9 +17,9 @@ from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.lease import LeaseTerms
 from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
+from scheduler_plugin.lease import LeaseTerms
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 

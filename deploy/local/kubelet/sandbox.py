@@ -44,6 +44,7 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
+from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.timestamps import timestamp
@@ -200,17 +201,12 @@ class Sandbox:
 
     async def _guest_spec(self, place: PodNetwork) -> GuestSpec:
         vm = self._machine
-        return GuestSpec(
-            vm=vm.name,
-            pod=self._name,
-            cpu_max=vm.bounds.max.cpu,
-            cpu_use=vm.use.cpu,
-            mem_min=vm.bounds.min.mem,
-            mem_max=vm.bounds.max.mem,
-            mem_use=vm.use.mem,
+        return guest_of_vm(
+            vm,
+            self._name,
+            place,
+            vm_folder(self._deps.state, vm.name, vm.uid),
             address=await self._deps.network.vm_address(vm.name),
-            network=place,
-            state_dir=vm_folder(self._deps.state, vm.name, vm.uid),
             kernel_arguments=self._kernel_arguments,
         )
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-from fastapi import FastAPI
-from starlette.responses import PlainTextResponse, Response
+from prometheus_client import generate_latest
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.kube.informer import Informer
@@ -21,23 +20,25 @@ from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependenc
 from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve
 
+DESCRIPTION: Final = "One node's part of the flat network of VMs."
 LIMITS: Final = Limits(connections=64, per_peer=16)
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="neonvm-network", description="One node's part of the flat network of VMs.")
+    found = argparse.ArgumentParser(prog="neonvm-network", description=DESCRIPTION)
     found.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
     found.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
     found.add_argument("--folder", type=Path, default=Path(FLAT_FOLDER), help="of its pods (default: %(default)s)")
     found.add_argument("--listen", default="127.0.0.1:10292", help="/healthz /readyz (default: %(default)s)")
-    found.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG"), help="default: the pod's service account")
-    levels = ["debug", "info", "warning", "error"]
-    found.add_argument("--log-level", default="info", choices=levels, help="default: %(default)s")
+    add_kubeconfig(found)
+    add_log_level(found)
     return found
 
 
@@ -60,25 +61,14 @@ async def _run(options: argparse.Namespace) -> None:
         network = NodeNetwork(place, NodeNetworkDependencies(client, nodes, clock, options.folder))
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(nodes.run()), tasks.create_task(network.run())]
-            await serve([Listener("probes", _probes(network), options.listen, limits=LIMITS)], clock, stop)
+            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network), generate_latest)
+            await serve([Listener("probes", probes, options.listen, limits=LIMITS)], clock, stop)
             for task in background:
                 task.cancel()
 
 
-def _probes(network: NodeNetwork) -> FastAPI:
-    app = FastAPI(title="neonvm-network")
-
-    @app.get("/healthz")
-    async def healthz() -> Response:
-        """Whether the process works."""
-        return PlainTextResponse("ok\n")
-
-    @app.get("/readyz")
-    async def readyz() -> Response:
-        """Whether the node's part of the network is there."""
-        return PlainTextResponse("ok\n") if network.is_up else PlainTextResponse("not made yet\n", 503)
-
-    return app
+def _ready(network: NodeNetwork) -> tuple[bool, str]:
+    return (True, "ok") if network.is_up else (False, "the node's part of the network is not made yet")
 
 
 if __name__ == "__main__":

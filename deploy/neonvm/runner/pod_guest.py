@@ -20,6 +20,7 @@ from deploy.neonvm.addressing import (
 from deploy.neonvm.objects.dump import ArgumentsError
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestSpec, PodNetwork
+from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from protocol.kubernetes.objects import Json, items, text, whole
 from protocol.virtual_machine import InvalidObjectError
@@ -46,17 +47,12 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
         attachments=(*flat, f"ports:{_forwards(told.spec)}"),
         mtu=mtu,
     )
-    return GuestSpec(
-        vm=told.vm,
-        pod=told.pod,
-        cpu_max=machine.bounds.max.cpu,
-        cpu_use=machine.use.cpu,
-        mem_min=machine.bounds.min.mem,
-        mem_max=machine.bounds.max.mem,
-        mem_use=machine.use.mem,
+    return guest_of_vm(
+        machine,
+        told.pod,
+        network,
+        images,
         address=told.address if tap is not None else "",
-        network=network,
-        state_dir=images,
         kernel_arguments=told.kernel_arguments,
         monitors=tuple(run / f"monitor-{number}.sock" for number in range(MONITORS)),
         console=run / "console",

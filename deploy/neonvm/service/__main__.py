@@ -12,6 +12,7 @@ from typing import Final
 
 import httpx
 import yaml
+from prometheus_client import generate_latest
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -19,15 +20,15 @@ from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.pod_guests import connect_to_pod
 from deploy.neonvm.service.app import LeadershipLostError, Service, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
-from deploy.neonvm.service.options import parser
-from deploy.neonvm.service.web import probes_app
+from deploy.neonvm.service.options import DESCRIPTION, parser
 from protocol.kubernetes.objects import child
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.groups.lease import Leadership, LeaseTerms
+from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve
 
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
@@ -74,8 +75,18 @@ async def _run(options: argparse.Namespace) -> None:
             service = Service(ServiceDependencies(client, leadership, runners, connect_to_pod, clock, form, addresses))
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
-                await serve([Listener("metrics", probes_app(service), options.listen, limits=LIMITS)], clock, stop)
+                await serve([_listener(options, service)], clock, stop)
                 background.cancel()
+
+
+def _listener(options: argparse.Namespace, service: Service) -> Listener:
+    app = probes_app(
+        "neonvm-controller",
+        DESCRIPTION,
+        lambda: standing(service.missing, service.deps.leadership.leads),
+        generate_latest,
+    )
+    return Listener("metrics", app, options.listen, limits=LIMITS)
 
 
 def _form(options: argparse.Namespace) -> RunnerForm:

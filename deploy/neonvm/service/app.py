@@ -30,7 +30,7 @@ from deploy.neonvm.remote.remote_machine import Connect
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.groups.lease import Leadership
+from scheduler_plugin.lease import Leadership
 
 _LETTERS: Final = string.ascii_lowercase + string.digits
 _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Final
+
+from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
 
@@ -33,14 +34,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a pod's part: the agent beside each VM",
     )
-    found.add_argument(
-        "--kubeconfig",
-        type=Path,
-        default=os.environ.get("KUBECONFIG"),
-        metavar="FILE",
-        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
-    )
-    levels = ["debug", "info", "warning", "error"]
-    least = "least level to log to stderr (default: %(default)s)"
-    found.add_argument("--log-level", default="info", choices=levels, help=least)
+    add_kubeconfig(found)
+    add_log_level(found)
     return found

@@ -16,8 +16,8 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.writer import Writer
-from scheduler_plugin.groups.lease import NotLeadingError
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
+from scheduler_plugin.lease import NotLeadingError
 
 WORKERS: Final = 4
 

@@ -32,12 +32,12 @@ from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
 from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
-from scheduler_plugin.groups.lease import NotLeadingError
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, Shape
 from scheduler_plugin.groups.objects.vm_use import GuestUse, VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
 from scheduler_plugin.groups.objects.writes import Write, difference
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.lease import NotLeadingError
 
 LOG: Final = logging.getLogger("autoscale.groups")
 

@@ -22,8 +22,8 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.cluster.events import EventRecord, event_body
-from scheduler_plugin.groups.lease import MERGE_PATCH, Leadership
 from scheduler_plugin.groups.objects.writes import Write
+from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""

@@ -36,7 +36,7 @@ from protocol.kubernetes.resources import (
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.groups.lease import Leadership, LeaseTerms
+from scheduler_plugin.lease import Leadership, LeaseTerms
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon

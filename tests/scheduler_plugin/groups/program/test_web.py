@@ -11,7 +11,7 @@ import httpx
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from scheduler_plugin.groups.app import assemble
 from scheduler_plugin.groups.settings import GroupsSettings
-from scheduler_plugin.groups.web import probes_app
+from scheduler_plugin.groups.web import groups_app
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, World, world
@@ -22,7 +22,7 @@ from tests.scheduler_plugin.groups.program.vm_group_story import story
 
 @asynccontextmanager
 async def asked(run: World) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(probes_app(run.processes["first"]))
+    transport = httpx.ASGITransport(groups_app(run.processes["first"]))
     async with httpx.AsyncClient(transport=transport, base_url="http://groups") as client:
         yield client
 
@@ -39,7 +39,7 @@ async def begun(run: World) -> None:
 async def test_it_is_healthy_at_once_and_ready_once_the_cluster_is_read() -> None:
     clock = FakeClock()
     program = assemble(EmbeddedCluster(clock).connection(), clock, GroupsSettings(), "one")
-    transport = httpx.ASGITransport(probes_app(program))
+    transport = httpx.ASGITransport(groups_app(program))
     async with httpx.AsyncClient(transport=transport, base_url="http://groups") as client:
         assert (await client.get("/healthz")).status_code == 200
         away = await client.get("/readyz")
@@ -136,7 +136,7 @@ async def test_explain_shows_the_members_of_a_group_of_vms() -> None:
         program = await run.start()
         await run.create(replicas=1, scaling={"maxReplicas": 2})
         await run.pass_time(6)
-        transport = httpx.ASGITransport(probes_app(program))
+        transport = httpx.ASGITransport(groups_app(program))
         async with httpx.AsyncClient(transport=transport, base_url="http://groups") as client:
             found: Any = (await client.get("/explain/default/virtualmachinegroup/shop")).json()
             assert [each["name"] for each in found["members"]] == ["shop-primary", "shop-replica-0"]

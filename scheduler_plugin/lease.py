@@ -1,0 +1,205 @@
+"""Which of several replicas of a program acts: the one that holds the Lease (active and standby).
+
+Rules that hold here:
+
+- The holder counts its time from before it asked, everyone else from when the renewal was seen: the holder stops
+  writing before another may begin, whatever their calendars say.
+- An answer that is lost counts as a renewal that did not happen.
+- Every write asks ``remaining`` first and takes no longer than that.
+- A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Never
+
+from protocol.kubernetes.objects import Json, JsonObject, child, text, version_of, whole
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import LEASES
+from protocol.kubernetes.timestamps import micro_timestamp
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+
+LOG: Final = logging.getLogger("autoscale.lease")
+
+CALL_TIMEOUT: Final = Seconds(2.0)
+SPARE: Final = Seconds(1.0)
+"""The holder stops so long before the Lease's end: a late packet, a slow clock."""
+
+NEVER: Final = Instant(float("-inf"))
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """``duration``: how long a holder that says nothing is believed to act. ``renew_every``: how often it says so."""
+
+    name: ObjectName
+    duration: Seconds = Seconds(9.0)
+    renew_every: Seconds = Seconds(2.0)
+
+
+class NotLeadingError(Exception):
+    """This process does not hold the Lease (any more): nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A state of the Lease, and when it was first seen."""
+
+    version: str
+    at: Instant
+
+
+class Leadership:
+    """Seeks the Lease, keeps it, and says for how long this process may still write.
+
+    ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
+    """
+
+    def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
+        self.identity = identity
+        self.on_change: Callable[[bool], None] = lambda _: None
+        self._api = api
+        self._clock = clock
+        self._terms = terms
+        self._until = NEVER
+        self._told = False
+        self._seen: _Seen | None = None
+        self._version = ""
+        self.holder = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process may write now."""
+        return self.remaining > 0
+
+    @property
+    def remaining(self) -> Seconds:
+        """For how long this process may still write; 0 where it may not."""
+        return Seconds(max(0.0, self._until - self._clock.now()))
+
+    def allowed(self, wanted: Seconds) -> Seconds:
+        """How long a write may take, ``wanted`` at most. Raises ``NotLeadingError``."""
+        remaining = self.remaining
+        if remaining <= 0:
+            raise NotLeadingError("this process does not hold the Lease")
+        return min(wanted, remaining)
+
+    async def run(self) -> Never:
+        """Seeks and keeps the Lease for ever."""
+        while True:
+            self._tell()
+            try:
+                await self._turn()
+            except ApiError as error:
+                LOG.warning("the Lease cannot be renewed or read", extra={"reason": str(error)})
+            self._tell()
+            await self._clock.sleep(self._pause())
+
+    async def release(self) -> None:
+        """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
+        known, self._until = self.leads and self._version, NEVER
+        self._tell()
+        if not known:  # without a version the write would take the Lease from whoever holds it now
+            return
+        try:
+            await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+        except ApiError as error:
+            LOG.warning("the Lease could not be given back", extra={"reason": str(error)})
+
+    def _pause(self) -> Seconds:
+        """Until the next turn; at the latest when the time to write is over, so that this is told."""
+        wait = self._terms.renew_every
+        return Seconds(min(wait, self.remaining)) if self.leads else wait
+
+    async def _turn(self) -> None:
+        if self.leads and self._version and await self._take({}):
+            return
+        lease = await self._read()
+        if lease is None:
+            await self._create()
+        elif self._is_free(lease):
+            self._version = version_of(lease)
+            turns = whole(lease, "spec", "leaseTransitions") + 1
+            begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
+            await self._take({} if self.holder == self.identity else begins)
+        else:
+            self._until = NEVER
+
+    async def _read(self) -> JsonObject | None:
+        try:
+            lease = await self._api.call(ApiCall("GET", self._path, CALL_TIMEOUT))
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return None
+            raise
+        self.holder = text(lease, "spec", "holderIdentity")
+        if self._seen is None or self._seen.version != version_of(lease):
+            self._seen = _Seen(version_of(lease), self._clock.now())
+        return lease
+
+    def _is_free(self, lease: JsonObject) -> bool:
+        """Whether its holder has given it back, is this process, or has said nothing for its whole duration."""
+        if self.holder in ("", self.identity) or self._seen is None:
+            return True
+        term = max(whole(child(lease, "spec"), "leaseDurationSeconds"), 1)
+        return self._clock.now() - self._seen.at >= term
+
+    async def _create(self) -> None:
+        asked = self._clock.now()
+        name = self._terms.name
+        metadata = {"name": name.name, "namespace": name.namespace}
+        body: Json = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": metadata,
+            "spec": {**self._claim(), "acquireTime": self._stamp(), "leaseTransitions": 0},
+        }
+        made = await self._api.call(ApiCall("POST", LEASES.path(name.namespace), CALL_TIMEOUT, body=body))
+        self._held(asked, made)
+
+    async def _take(self, more: Json) -> bool:
+        """Renews the Lease, or takes it over; False where it is no longer as it was read."""
+        asked = self._clock.now()
+        try:
+            found = await self._write({**self._claim(), **more})
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                self._until = NEVER
+            elif error.kind is not RefusalKind.CONFLICT:
+                raise
+            self._version = ""
+            return False
+        self._held(asked, found)
+        return True
+
+    async def _write(self, spec: Json) -> JsonObject:
+        body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
+        return await self._api.call(ApiCall("PATCH", self._path, CALL_TIMEOUT, body=body, content_type=MERGE_PATCH))
+
+    def _held(self, asked: Instant, lease: JsonObject) -> None:
+        self._version = version_of(lease)
+        self.holder = self.identity
+        self._until = Instant(asked + self._terms.duration - SPARE)
+
+    def _claim(self) -> Json:
+        duration = int(self._terms.duration)
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": duration, "renewTime": self._stamp()}
+
+    def _stamp(self) -> str:
+        return micro_timestamp(self._clock.wall())
+
+    @property
+    def _path(self) -> str:
+        return LEASES.path(self._terms.name.namespace, self._terms.name.name)
+
+    def _tell(self) -> None:
+        if self.leads != self._told:
+            self._told = self.leads
+            self.on_change(self._told)

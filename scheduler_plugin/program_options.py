@@ -1,0 +1,28 @@
+"""The flags that all programs have alike."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+
+def add_kubeconfig(found: argparse.ArgumentParser) -> None:
+    """How the Kubernetes API is reached."""
+    found.add_argument(
+        "--kubeconfig",
+        type=Path,
+        default=os.environ.get("KUBECONFIG"),
+        metavar="FILE",
+        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
+    )
+
+
+def add_log_level(found: argparse.ArgumentParser) -> None:
+    """What is worth a line."""
+    found.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level to log to stderr (default: %(default)s)",
+    )

@@ -1,0 +1,42 @@
+"""What a program answers over HTTP that has nothing else to say: ``/metrics``, ``/healthz`` and ``/readyz``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import PlainTextResponse, Response
+
+Readiness = Callable[[], tuple[bool, str]]
+"""Whether a program is ready, and what it says to that."""
+
+
+def probes_app(name: str, description: str, ready: Readiness, page: Callable[[], bytes]) -> FastAPI:
+    """An application that changes nothing. ``page`` has the program's metrics."""
+    app = FastAPI(title=name, description=description)
+
+    @app.get("/healthz", response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """Whether the process works."""
+        return "ok\n"
+
+    @app.get("/readyz", response_class=PlainTextResponse)
+    async def readyz() -> Response:
+        """Whether the program can do its work."""
+        is_ready, words = ready()
+        return PlainTextResponse(f"{words}\n", 200 if is_ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus's text format."""
+        return Response(page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    return app
+
+
+def standing(missing: list[str], leads: bool) -> tuple[bool, str]:
+    """Whether a program that keeps caches is ready: once all are read, whether it leads or stands by."""
+    if missing:
+        return False, f"not listed yet: {', '.join(missing)}"
+    return True, "ok, leading" if leads else "ok, standing by"

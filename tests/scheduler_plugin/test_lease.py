@@ -1,0 +1,165 @@
+"""Of several processes one acts: who holds the Lease, for how long, and who comes next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from protocol.kubernetes.objects import Json, JsonObject, text, whole
+from protocol.kubernetes.resources import LEASES
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError, KubernetesApi
+from scheduler_plugin.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
+
+TERMS = LeaseTerms(ObjectName("kube-system", "groups"))
+
+
+class LosesEverySecondAnswer(Connection):
+    """What it asks is done, and every second answer to a write is lost."""
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        answer = await super().call(call)
+        self.lost += call.method != "GET"
+        if call.method != "GET" and self.lost % 2 == 0:
+            raise ApiUnknownError("the answer was lost")
+        return answer
+
+    lost = 0
+
+
+class CannotRead(Connection):
+    """What it writes is done, and it reads nothing once it is ``blind``."""
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        if self.blind and call.method == "GET":
+            raise ApiUnknownError("no answer")
+        return await super().call(call)
+
+    blind = False
+
+
+class Clocked:
+    """Two or three processes that seek one Lease."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.cluster = EmbeddedCluster(self.clock)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.told: list[tuple[str, bool]] = []
+
+    async def start(self, identity: str, api: KubernetesApi | None = None) -> Leadership:
+        found = Leadership(api or self.cluster.connection(), self.clock, TERMS, identity)
+        found.on_change = lambda leads: self.told.append((identity, leads))
+        self.tasks.append(asyncio.create_task(found.run()))
+        await self.clock.advance(0)
+        return found
+
+
+@asynccontextmanager
+async def processes() -> AsyncIterator[Clocked]:
+    clocked = Clocked()
+    try:
+        yield clocked
+    finally:
+        for task in clocked.tasks:
+            task.cancel()
+        await asyncio.wait(clocked.tasks)
+
+
+async def test_the_first_holds_it_and_keeps_it() -> None:
+    async with processes() as run:
+        first, second = await run.start("first"), await run.start("second")
+        for _ in range(30):
+            await run.clock.advance(1.0)
+            assert (first.leads, second.leads) == (True, False)
+        lease = await run.cluster.get(LEASES, "groups", "kube-system")
+        assert (text(lease, "spec", "holderIdentity"), whole(lease, "spec", "leaseTransitions")) == ("first", 0)
+        assert run.told == [("first", True)]
+
+
+async def test_another_follows_one_that_is_killed_within_fifteen_seconds_and_never_overlaps() -> None:
+    async with processes() as run:
+        way = run.cluster.connection()
+        first, second = await run.start("first", way), await run.start("second")
+        await run.clock.advance(7.3)
+        way.is_cut = True
+        killed_at = run.clock.now()
+        while not second.leads:
+            await run.clock.advance(0.1)
+            assert not (first.leads and second.leads)
+        assert run.clock.now() - killed_at < 15
+        assert run.told == [("first", True), ("first", False), ("second", True)]
+        with pytest.raises(NotLeadingError):
+            first.allowed(Seconds(1.0))
+
+
+async def test_one_that_ends_in_order_gives_it_back() -> None:
+    async with processes() as run:
+        first, second = await run.start("first"), await run.start("second")
+        await first.release()
+        run.tasks[0].cancel()
+        await run.clock.advance(2.0)
+        assert (first.leads, second.leads) == (False, True)
+
+
+async def test_a_write_may_take_no_longer_than_the_lease_lasts() -> None:
+    async with processes() as run:
+        way = run.cluster.connection()
+        first = await run.start("first", way)
+        assert first.allowed(Seconds(3.0)) == 3.0
+        way.is_cut = True
+        await run.clock.advance(6.5)
+        assert first.allowed(Seconds(3.0)) == pytest.approx(1.5)
+        await run.clock.advance(1.5)
+        assert not first.leads
+
+
+async def test_an_answer_that_is_lost_costs_nothing_while_there_is_time() -> None:
+    async with processes() as run:
+        way = LosesEverySecondAnswer(run.cluster)
+        first, second = await run.start("first", way), await run.start("second")
+        for _ in range(40):
+            await run.clock.advance(1.0)
+            assert (first.leads, second.leads) == (True, False)
+
+
+async def test_a_lease_that_is_taken_away_ends_it_at_once() -> None:
+    async with processes() as run:
+        first = await run.start("first")
+        await run.cluster.request(
+            "PATCH",
+            LEASES.path("kube-system", "groups"),
+            {"spec": {"holderIdentity": "someone", "leaseDurationSeconds": 60}},
+            "application/merge-patch+json",
+        )
+        await run.clock.advance(2.0)
+        assert (first.leads, first.holder) == (False, "someone")
+
+
+async def test_one_that_ends_does_not_give_back_what_another_may_have_taken() -> None:
+    async with processes() as run:
+        way = CannotRead(run.cluster)
+        first = await run.start("first", way)
+        way.blind = True
+        taken: Json = {"spec": {"holderIdentity": "someone"}}
+        await run.cluster.request("PATCH", LEASES.path("kube-system", "groups"), taken, MERGE_PATCH)
+        await run.clock.advance(2.0)
+        await first.release()
+        assert not first.leads
+        lease = await run.cluster.get(LEASES, "groups", "kube-system")
+        assert text(lease, "spec", "holderIdentity") == "someone"
+
+
+async def test_a_lease_that_is_deleted_is_made_again() -> None:
+    async with processes() as run:
+        first = await run.start("first")
+        await run.cluster.request("DELETE", LEASES.path("kube-system", "groups"))
+        await run.clock.advance(4.0)
+        assert first.leads
+        assert text(await run.cluster.get(LEASES, "groups", "kube-system"), "spec", "holderIdentity") == "first"
