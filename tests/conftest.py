@@ -88,5 +88,6 @@ def real_kubernetes(clusters_home: Path) -> Iterator["RealKubernetes"]:
     """One real Kubernetes of two nodes for the whole run. A test leaves its nodes Ready and names its own objects."""
     from tests.kubernetes.real_kubernetes import RealKubernetes, running  # noqa: PLC0415 - as above
 
-    with running(RealKubernetes(f"test-{os.getpid()}", clusters_home), "--nodes", "2") as up:
+    asked = ("--nodes", "2", "--with", "vertical-pod-autoscaler")
+    with running(RealKubernetes(f"test-{os.getpid()}", clusters_home), *asked) as up:
         yield up

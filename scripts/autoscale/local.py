@@ -19,7 +19,7 @@ from deploy.local.cluster.launch import launch, stop
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
-from deploy.local.kubernetes.programs.versions import SUPPORTED
+from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.namespaces import CLUSTER_NAME
 from protocol.runtime.clock import SystemClock
@@ -94,6 +94,9 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     kubernetes_version: Annotated[
         str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")
     ] = SUPPORTED[0],
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", help=f"What a real Kubernetes is to have: {', '.join(ADD_ONS)}.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up; `down` ends it.")] = False,
     name: Name = "local",
 ) -> None:
@@ -112,6 +115,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
         node_taints=node_taint or [],
         groups=groups,
         kubernetes=kubernetes_version if kubernetes else "",
+        add_ons=with_ or [],
     )
     run(_up(ClusterFolder.of(name), spec, detach=detach))
 

@@ -55,6 +55,7 @@ from protocol.units import Instant, Seconds
 
 _API_SERVICES: Final = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)
 _MANIFESTS: Final = Path(__file__).parents[1] / "kubernetes" / "manifests"
+_ADD_ONS: Final = _MANIFESTS.with_name("add_ons")
 _PATIENCE: Final = Seconds(120.0)
 _PAUSE: Final = Seconds(0.1)
 
@@ -66,7 +67,7 @@ def plan_of(name: str, spec: ClusterSpec) -> ClusterPlan:
         NodePlan(node.name, number, node.capacity.at_most(machine), node.labels, node.taints)
         for number, node in enumerate(spec.node_specs, start=1)
     ]
-    return ClusterPlan(name, spec.kubernetes, nodes, machine)
+    return ClusterPlan(name, spec.kubernetes, nodes, machine, spec.add_ons)
 
 
 class RealCluster:
@@ -119,7 +120,7 @@ class RealCluster:
 
     async def _programs(self) -> Programs:
         self._progress.begin("programs")
-        programs = await ensure_programs(self._plan.version, self._progress.note)
+        programs = await ensure_programs(self._plan.version, self._plan.add_ons, self._progress.note)
         self._progress.done(f"Kubernetes {self._plan.version} in {programs.kubernetes}")
         return programs
 
@@ -167,12 +168,14 @@ class RealCluster:
 
     async def _apply(self, programs: Programs) -> None:
         log = self._folder.log("kubectl")
-        files = [f"--filename={folder}" for folder in (CRD_FOLDERS[0], _MANIFESTS)]
+        kinds = [file for name in self._plan.add_ons for file in programs.folders[name].glob("*.yaml")]
+        add_ons = [_ADD_ONS / f"{name}.yaml" for name in self._plan.add_ons]
+        files = [f"--filename={path}" for path in (CRD_FOLDERS[0], *kinds, _MANIFESTS, *add_ons)]
         command = (str(programs.kubernetes / "kubectl"), f"--kubeconfig={self._folder.kubeconfig}", "apply")
         process = await start(Program((*command, "--server-side", *files), log))
         try:
             if await process.wait():
-                raise StepFailedError("DNS and the metrics server could not be created", str(log))
+                raise StepFailedError("the cluster's own services could not be created", str(log))
         finally:
             await asyncio.shield(end(process))
 

@@ -10,7 +10,7 @@ import msgspec
 from deploy.local.apiserver.apimachinery.names import key_complaints, value_complaints
 from deploy.local.kubelet.node_object import EFFECTS, NodeSpec
 from deploy.local.kubernetes.plan.cluster_plan import MOST_NODES
-from deploy.local.kubernetes.programs.versions import SUPPORTED
+from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from protocol.kubernetes.objects import Json
 from protocol.units import QuantityError, Resources
 
@@ -25,7 +25,7 @@ class SpecError(ValueError):
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
     ``groups``: VMs can form groups, which a process of their own runs. ``kubernetes`` is the minor version of a real
-    Kubernetes, and empty where the embedded one does.
+    Kubernetes, and empty where the embedded one does; ``add_ons`` are what a real one has beside the usual.
 
     ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
     """
@@ -43,6 +43,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
     node_taints: list[str] = []
     groups: bool = False
     kubernetes: str = ""
+    add_ons: list[str] = []
 
     @property
     def node_specs(self) -> list[NodeSpec]:
@@ -63,6 +64,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
+        if unknown := [name for name in self.add_ons if name not in ADD_ONS]:
+            raise SpecError(f"--with can be {' or '.join(ADD_ONS)}, not {unknown[0]!r}")
+        if self.add_ons and not self.kubernetes:
+            raise SpecError("--with needs --kubernetes: the embedded Kubernetes runs no programs of others")
         if self.kubernetes and self.nodes > MOST_NODES:
             raise SpecError(f"a real Kubernetes can have {MOST_NODES} nodes here, not {self.nodes}")
         if self.kubernetes and (self.vms or self.load or self.policy or self.groups or self.guests == "simulated"):

@@ -119,6 +119,8 @@ def test_labels_and_taints_that_make_no_sense_are_refused(spec: ClusterSpec, pro
         (ClusterSpec(kubernetes="1.36", nodes=51), "a real Kubernetes can have 50 nodes here, not 51"),
         (ClusterSpec(kubernetes="1.36", vms=3), "a real Kubernetes starts empty"),
         (ClusterSpec(kubernetes="1.36", guests="simulated"), "a real Kubernetes starts empty"),
+        (ClusterSpec(kubernetes="1.36", add_ons=["keda"]), "--with can be vertical-pod-autoscaler, not 'keda'"),
+        (ClusterSpec(add_ons=["vertical-pod-autoscaler"]), "--with needs --kubernetes"),
     ],
 )
 def test_a_real_kubernetes_that_cannot_be_is_refused(spec: ClusterSpec, complaint: str) -> None:
@@ -128,4 +130,4 @@ def test_a_real_kubernetes_that_cannot_be_is_refused(spec: ClusterSpec, complain
 
 def test_a_real_kubernetes_can_be_of_two_minor_versions() -> None:
     ClusterSpec(kubernetes="1.36", nodes=50).check()
-    ClusterSpec(kubernetes="1.35").check()
+    ClusterSpec(kubernetes="1.35", add_ons=["vertical-pod-autoscaler"]).check()

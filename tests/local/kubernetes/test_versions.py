@@ -6,6 +6,7 @@ import pytest
 
 from deploy.local.kubernetes.programs.build import MODULES
 from deploy.local.kubernetes.programs.versions import (
+    ADD_ONS,
     SUPPORTED,
     ModuleSet,
     go_mod_of_kubernetes,
@@ -15,7 +16,7 @@ from deploy.local.kubernetes.programs.versions import (
     staging_of,
 )
 
-SETS = {each.name: each for minor in SUPPORTED for each in module_sets(minor)}
+SETS = {each.name: each for minor in SUPPORTED for each in module_sets(minor, list(ADD_ONS))}
 UPSTREAM = """module k8s.io/kubernetes
 
 go 1.26.0
@@ -64,6 +65,18 @@ def test_the_version_is_linked_into_the_programs() -> None:
 
 def test_a_set_without_a_place_for_its_version_is_linked_without() -> None:
     assert ModuleSet("pause", "").link_flags("") == "-s -w"
+
+
+def test_an_add_on_is_built_where_it_is_asked_for_alone() -> None:
+    usual, more = module_sets("1.36"), module_sets("1.36", ["vertical-pod-autoscaler"])
+    assert [each.name for each in more if each not in usual] == ["vertical-pod-autoscaler"]
+    with pytest.raises(KeyError):
+        module_sets("1.36", ["keda"])
+
+
+@pytest.mark.parametrize("name", ADD_ONS)
+def test_an_add_on_has_a_manifest(name: str) -> None:
+    assert (MODULES.with_name("add_ons") / f"{name}.yaml").is_file()
 
 
 def test_a_version_that_is_not_supported_is_refused() -> None:

@@ -90,6 +90,8 @@ def controller_manager(pki: str) -> list[str]:
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
         "--leader-elect=false",
         "--node-monitor-grace-period=20s",
+        # As often as there are new figures of pods.
+        "--horizontal-pod-autoscaler-sync-period=5s",
         "--profiling=false",
     ]
 

@@ -57,12 +57,15 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A cluster. ``machine`` is what this machine has; every node has all of it unless it is to offer less."""
+    """A cluster. ``machine`` is what this machine has; every node has all of it unless it is to offer less. ``add_ons``
+    are names of ``programs.versions.ADD_ONS``.
+    """
 
     name: str
     version: str
     nodes: Sequence[NodePlan]
     machine: Resources
+    add_ons: Sequence[str] = ()
 
     def routes(self, to: NodePlan | None) -> list[str]:
         """The routes to the pods of the other nodes, for a node (of the control plane: ``None``)."""

@@ -1,4 +1,4 @@
-"""``python -m deploy.local.kubernetes.programs MINOR``: builds what a cluster of that minor version needs.
+"""``python -m deploy.local.kubernetes.programs MINOR [ADD-ON …]``: builds what a cluster of that minor version needs.
 
 It prints a line for each thing to know, and at last where each set is, as JSON. It is a process of its own so that all
 of a build ends with the one who asked for it.
@@ -18,15 +18,15 @@ from deploy.local.kubernetes.programs.versions import module_sets
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds; returns the exit code."""
-    (minor,) = sys.argv[1:] if arguments is None else arguments
+    minor, *add_ons = sys.argv[1:] if arguments is None else arguments
 
     def report(line: str) -> None:
         print(line, flush=True)
 
     try:
         builder = Builder.usual(find_go())
-        folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor)}
-        images = image_set(builder, report)
+        folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
+        images = image_set(builder, add_ons, report)
     except (BuildFailedError, NoGoError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Builder:
         digest = hashlib.sha256(f"{_RECIPE} {self.toolchain.version} {platform.machine()}\n".encode())
         for path in sorted((MODULES / modules.name).iterdir()):
             digest.update(f"{path.name} {len(path.read_bytes())}\n".encode() + path.read_bytes())
-        digest.update(repr((modules.packages, sorted(modules.renamed.items()), modules.stamps)).encode())
+        facts = (modules.packages, sorted(modules.renamed.items()), modules.stamps, *modules.files)
+        digest.update(repr(facts).encode())
         return f"{modules.name}-{digest.hexdigest()[:16]}"
 
     def kept(self, modules: ModuleSet) -> Path | None:
@@ -71,6 +73,10 @@ class Builder:
         run_counted(command, folder, self.toolchain.environment(), Counted(modules.name, total, report))
         for built, name in modules.renamed.items():
             (work / built).rename(work / name)
+        if modules.files:
+            source = Path(self._go(folder, "list", "-m", "-f", "{{.Dir}}", modules.module).strip())
+            for file in modules.files:
+                shutil.copyfile(source / file, work / Path(file).name)
 
     def _go(self, folder: Path, *arguments: str) -> str:
         said = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,14 @@ class Programs:
         return next(folder for name, folder in self.folders.items() if name.startswith("kubernetes-"))
 
 
-async def ensure_programs(minor: str, report: Callable[[str], None]) -> Programs:
-    """The programs for a minor version of Kubernetes, built where they are missing. Raises ``NoProgramsError``."""
+async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[str], None]) -> Programs:
+    """The programs for a minor version of Kubernetes and its add-ons, built where they are missing.
+
+    Raises ``NoProgramsError``.
+    """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
-        *(sys.executable, "-m", "deploy.local.kubernetes.programs", minor),
+        *(sys.executable, "-m", "deploy.local.kubernetes.programs", minor, *add_ons),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -14,9 +14,15 @@ from deploy.images.building.layer_store import layer_key, stored_layer
 from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE, COREDNS_IMAGE, METRICS_SERVER_IMAGE, PAUSE_IMAGE
+from deploy.local.kubernetes.plan.image_names import (
+    BUSYBOX_IMAGE,
+    COREDNS_IMAGE,
+    METRICS_SERVER_IMAGE,
+    PAUSE_IMAGE,
+    VPA_RECOMMENDER_IMAGE,
+)
 from deploy.local.kubernetes.programs.build import Builder
-from deploy.local.kubernetes.programs.versions import COREDNS, METRICS_SERVER, PAUSE
+from deploy.local.kubernetes.programs.versions import COREDNS, METRICS_SERVER, PAUSE, VERTICAL_POD_AUTOSCALER
 from vm_image.store import Report
 
 _RECIPE: Final = "2"
@@ -49,9 +55,9 @@ class Image:
         return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
 
-def image_set(builder: Builder, report: Report) -> Path:
+def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
     """The folder with an archive for each image, made where it is missing. The programs must have been built."""
-    images = _images(builder, report)
+    images = _images(builder, add_ons, report)
     digest = hashlib.sha256(_RECIPE.encode())
     for image in images:
         digest.update(f"{image.name} {image.links}\n".encode() + hashlib.sha256(image.program.read_bytes()).digest())
@@ -76,13 +82,16 @@ def write_image(image: Image, path: Path, report: Report) -> None:
     write_archive(path, Contents(platform.debian, configuration, document, (layer,)), image.name)
 
 
-def _images(builder: Builder, report: Report) -> list[Image]:
+def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Image]:
     pause, dns, metrics = (builder.ensure(each, report) for each in (PAUSE, COREDNS, METRICS_SERVER))
     images = [
         Image(PAUSE_IMAGE, pause / "pause"),
         Image(COREDNS_IMAGE, dns / "coredns"),
         Image(METRICS_SERVER_IMAGE, metrics / "metrics-server"),
     ]
+    if VERTICAL_POD_AUTOSCALER.name in add_ons:
+        recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
+        images.append(Image(VPA_RECOMMENDER_IMAGE, recommender))
     if busybox := shutil.which("busybox"):
         images.append(Image(BUSYBOX_IMAGE, Path(busybox), APPLETS))
     return images

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,7 +31,8 @@ _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/p
 class ModuleSet:
     """One folder under ``modules``. ``packages`` are built; ``renamed`` is the program's name where Go's differs.
 
-    ``stamps`` are the variables that the version of ``module`` is linked into.
+    ``stamps`` are the variables that the version of ``module`` is linked into; ``files`` are those of the module that
+    are kept beside the programs.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ModuleSet:
     packages: tuple[str, ...] = (".",)
     renamed: Mapping[str, str] = field(default_factory=dict)
     stamps: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
     def link_flags(self, go_mod: str) -> str:
         """What the linker is told: no debugging symbols, and the version that ``go_mod`` requires."""
@@ -84,10 +86,25 @@ METRICS_SERVER: Final = ModuleSet(
 )
 PAUSE: Final = ModuleSet("pause", "")
 
+_VERTICAL_POD_AUTOSCALER: Final = "k8s.io/autoscaler/vertical-pod-autoscaler"
+VERTICAL_POD_AUTOSCALER: Final = ModuleSet(
+    "vertical-pod-autoscaler",
+    _VERTICAL_POD_AUTOSCALER,
+    (f"{_VERTICAL_POD_AUTOSCALER}/pkg/recommender",),
+    {"recommender": "vpa-recommender"},
+    files=("deploy/vpa-v1-crd-gen.yaml",),
+)
+ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
+"""What a cluster has only if asked, by name."""
 
-def module_sets(minor: str) -> tuple[ModuleSet, ...]:
-    """All that a cluster of this minor version needs, the smallest first, so that a fault in the tools shows soon."""
-    return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, kubernetes_set(minor))
+
+def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...]:
+    """All that a cluster of this minor version needs, the smallest first, so that a fault in the tools shows soon.
+
+    Raises ``KeyError`` for a minor version or an add-on that there is not.
+    """
+    asked = (ADD_ONS[name] for name in add_ons)
+    return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, *asked, kubernetes_set(minor))
 
 
 def required_version(go_mod: str, module: str) -> str:
