@@ -4,6 +4,7 @@ They take the same examples each time, so that a failure belongs to the change t
 ones. ``tests/examples.py`` says how many.
 """
 
+import atexit
 import gc
 import logging
 import os
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-from tests.examples import EXPLORES, examples
+from tests.examples import EXPLORES, THOROUGH, examples
 
 if TYPE_CHECKING:
     from tests.kubernetes.real_kubernetes import RealKubernetes
@@ -29,9 +31,20 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+if not THOROUGH:
+    # Hypothesis also tries the constants of every file that is imported. Reading them takes a worker a second or more,
+    # and a change anywhere would change the examples everywhere: they are left to the runs with many examples.
+    providers._get_local_constants = lambda: providers._local_constants
+
 # Collected modules and tests live to the end: the garbage collector need not look for cycles among
 # them all the time (a fifteenth of the suite's CPU, for 40 MB more).
 gc.set_threshold(200_000, 50, 100)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker that has told all ends at once: to take its modules apart would take more than half a second."""
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)
 
 
 def pytest_collection_finish() -> None:
