@@ -13,7 +13,7 @@ NON_ROOT: Final = "65532:65532"
 """The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
 
 ROOT: Final = "0:0"
-"""The user of what acts on a node's network; its pod takes all but that one right from it."""
+"""The user of what acts on a node's network or speaks to its kubelet; its pod takes all other rights from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,14 @@ IMAGES: Final[Mapping[str, Image]] = {
             (*_VM_SERVICES, _IPROUTE),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
+            user=ROOT,
+        ),
+        Image(
+            "neonvm-devices",
+            "Gives a node's VMs the devices that make them fast",
+            (*_SERVICES[:3], *_GRPC, *_SERVICES[3:], _VMS),
+            "deploy.neonvm.devices.__main__:main",
+            (10291,),
             user=ROOT,
         ),
         Image(

@@ -21,6 +21,7 @@ FILES: Final = (
     "deploy/kubernetes/expander.yaml",
     "deploy/kubernetes/groups.yaml",
     "deploy/kubernetes/neonvm-controller.yaml",
+    "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
     "vm-deploy.yaml",
 )

@@ -29,8 +29,8 @@ OF_THE_CLUSTER = {
 }
 """What every cluster has."""
 
-OF_THE_NODE = {"neonvm-network": {"add": ["NET_ADMIN"]}}
-"""Containers that change their node's network and hand its devices over, and what they need for that."""
+OF_THE_NODE: dict[str, dict[str, list[str]]] = {"neonvm-network": {"add": ["NET_ADMIN"]}, "neonvm-devices": {}}
+"""Containers that run as root: whose the folders of their node are. And what they may beside that."""
 
 PATIENCE = 400
 

@@ -77,5 +77,5 @@ def _device_fault(device: Path) -> str | None:
     if not device.exists():
         return f"there is no {device}"
     if not os.access(device, os.R_OK | os.W_OK):
-        return f"this user may not open {device} (sudo usermod -aG kvm $USER)"
+        return f"this user may not open {device} (sudo usermod -aG kvm $USER; in a pod: docs/vms-on-kubernetes.md)"
     return None

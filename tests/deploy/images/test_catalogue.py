@@ -19,8 +19,9 @@ from tests.deploy.manifests import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
 WITH_DOCKER = [image for image in SERVICES if not image.needs_guest_image]
-AS_ROOT = {"neonvm-network"}
-"""Only root's programs keep a right over the node's network when they start others."""
+AS_ROOT = {"neonvm-devices", "neonvm-network"}
+"""The kubelet's folder is root's; and only root's programs keep a right over the node's network when they start others.
+"""
 
 
 def by_name(image: Image) -> str:

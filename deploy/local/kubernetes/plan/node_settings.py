@@ -80,7 +80,7 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
 
 def containerd_settings() -> str:
     """Containerd's. Without the right to lower an OOM score a sandbox would not start, so it is restricted; a profile
-    of AppArmor would stay in the kernel after the cluster, so there is none.
+    of AppArmor would stay in the kernel after the cluster, so there is none. Devices that a pod is given are its user's.
     """
     return f"""\
 version = 3
@@ -97,6 +97,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   disable_apparmor = true
+  device_ownership_from_security_context = true
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = ["/usr/lib/cni", "/opt/cni/bin"]

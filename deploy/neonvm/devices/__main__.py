@@ -1,0 +1,73 @@
+"""``neonvm-devices``: a device plugin for the guests of VMs. Run with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from deploy.neonvm.devices.plugin import DevicePlugin, present
+from deploy.neonvm.devices.registration import Offer, Registration
+from deploy.neonvm.devices.telemetry import Telemetry
+from protocol.runtime.clock import SystemClock
+from scheduler_plugin.program import prepare, run, stop_on_signals
+from scheduler_plugin.program_options import add_log_level
+from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.probes import probes_app
+from scheduler_plugin.web.serving import Listener, serve
+
+DESCRIPTION: Final = (
+    "Offers one resource on every node. A pod that takes one gets whichever devices of its node make guests fast; on a "
+    "node that has none it gets none, and its guest is emulated."
+)
+LIMITS: Final = Limits(connections=64, per_peer=16)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    found = argparse.ArgumentParser(prog="neonvm-devices", description=DESCRIPTION)
+    for flag, default, metavar, what in (
+        ("--resource", "autoscaling.neon.tech/guest-devices", "NAME", "the resource that is offered"),
+        ("--folder", "/var/lib/kubelet/device-plugins", "FOLDER", "where the kubelet and its plugins have sockets"),
+        ("--listen", "0.0.0.0:10291", "HOST:PORT", "where /metrics /healthz /readyz are"),
+    ):
+        found.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
+    devices = "devices in /dev that pods get where their drivers are loaded (default: %(default)s)"
+    found.add_argument("--devices", nargs="*", default=["kvm", "vhost-net"], metavar="NAME", help=devices)
+    slots = "how many pods of a node may take one: more than there can be pods (default: %(default)s)"
+    found.add_argument("--slots", type=int, default=1000, metavar="COUNT", help=slots)
+    add_log_level(found)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    options = parser().parse_args(arguments)
+    prepare(options.log_level)
+    return run("neonvm-devices", _run(options))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock, stop, telemetry = SystemClock(), stop_on_signals(), Telemetry()
+    devices = functools.partial(present, options.devices)
+    plugin = DevicePlugin(options.slots, devices, telemetry)
+    registration = Registration(Offer(options.resource, Path(options.folder)), plugin, clock, telemetry)
+    telemetry.watch(options.devices, devices)
+    telemetry.watch_registered(lambda: registration.is_registered)
+    probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)
+    async with asyncio.TaskGroup() as tasks:
+        background = tasks.create_task(registration.run())
+        await serve([Listener("metrics", probes, options.listen, limits=LIMITS)], clock, stop)
+        background.cancel()
+
+
+def _ready(registration: Registration) -> tuple[bool, str]:
+    return (True, "ok") if registration.is_registered else (False, "the kubelet does not follow this plugin yet")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The device plugin as the kubelet calls it.
+
+Which devices there are is looked up with each allocation: a module that is loaded later counts from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from deploy.neonvm.devices.telemetry import Telemetry
+from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, MalformedRequestError, allocation, containers_in, slots
+
+LOG: Final = logging.getLogger("neonvm.devices")
+
+DRIVERS: Final = Path("/sys/class/misc")
+"""Every container sees the node's drivers here, and needs no sight of its devices for that."""
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
+    """Those of the node's devices whose drivers are loaded, as paths on the node."""
+    return [f"/dev/{name}" for name in names if (drivers / name).exists()]
+
+
+class DevicePlugin:
+    """Offers so many ``slots``. ``devices`` are the paths of what there is now; ``watchers`` counts who follows."""
+
+    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: Telemetry) -> None:
+        self._slots = slots(count)
+        self._devices = devices
+        self._telemetry = telemetry
+        self.watchers = 0
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a ``grpc.aio`` server needs to serve this."""
+        answered = grpc.unary_unary_rpc_method_handler
+        methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "GetDevicePluginOptions": answered(self.options),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self.list_and_watch),
+            "Allocate": answered(self.allocate),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def options(self, _: bytes, __: Context) -> bytes:
+        """No further calls are wanted."""
+        return NO_OPTIONS
+
+    async def list_and_watch(self, _: bytes, __: Context) -> AsyncIterator[bytes]:
+        """All slots, once: they never change. The stream lasts as long as the kubelet and this program."""
+        self.watchers += 1
+        try:
+            yield self._slots
+            await asyncio.Event().wait()
+        finally:
+            self.watchers -= 1
+
+    async def allocate(self, request: bytes, context: Context) -> bytes:
+        """Whatever the node has, for each container."""
+        try:
+            containers = containers_in(request)
+        except MalformedRequestError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        given = self._devices()
+        self._telemetry.allocated(containers)
+        LOG.info("a pod gets what there is", extra={"devices": list(given), "containers": containers})
+        return allocation(given, containers)

@@ -1,0 +1,138 @@
+"""Keeps a plugin registered with the kubelet of its node.
+
+- A kubelet that starts removes all sockets of plugins and makes its own anew: a new one, or a missing one of ours,
+  means to serve and to register anew.
+- So does a kubelet that follows no longer: the node has no slots then, and only a registration brings it back.
+- At the end the socket goes, and with it, at once, the node's slots; pods that have one keep what they were given.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Never
+
+import grpc
+
+from deploy.neonvm.devices.plugin import DevicePlugin
+from deploy.neonvm.devices.telemetry import Telemetry
+from deploy.neonvm.devices.wire import KUBELET_SOCKET, REGISTER, registration
+from protocol.backoff import Backoff, Retries
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+LOG: Final = logging.getLogger("neonvm.devices")
+
+LOOK: Final = Seconds(1.0)
+UNWATCHED: Final = Seconds(10.0)
+"""A kubelet follows within milliseconds; one that does not follow for so long has lost the plugin."""
+
+_REGISTER_SECONDS: Final = 5.0
+_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
+
+
+class RegistrationError(Exception):
+    """The kubelet does not take the plugin, or its folder cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The resource that is offered, and the folder of the kubelet's and its plugins' sockets."""
+
+    resource: str
+    folder: Path
+
+    @property
+    def endpoint(self) -> str:
+        """The name of our socket in the folder."""
+        return f"{self.resource.replace('/', '_')}.sock"
+
+
+class Registration:
+    """One plugin on one node. ``run`` works until cancelled."""
+
+    def __init__(self, offer: Offer, plugin: DevicePlugin, clock: Clock, telemetry: Telemetry) -> None:
+        self._offer = offer
+        self._plugin = plugin
+        self._clock = clock
+        self._telemetry = telemetry
+        self._server: grpc.aio.Server | None = None
+        self._known: tuple[int, int] | None = None
+        self._watched_at = Instant(0.0)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the kubelet has taken the plugin and follows it."""
+        return self._known is not None and self._plugin.watchers > 0
+
+    async def run(self) -> Never:
+        """Registers, and again whenever that is needed."""
+        retries = Retries(_BACKOFF)
+        try:
+            while True:
+                pause = LOOK
+                try:
+                    await self.look()
+                    retries.succeeded()
+                except (RegistrationError, OSError) as error:
+                    pause = retries.failed(self._clock.jitter())
+                    self._telemetry.registered("failed")
+                    LOG.warning("the kubelet does not take the plugin", extra={"reason": str(error)})
+                await self._clock.sleep(pause)
+        finally:
+            await self._withdraw()
+
+    async def look(self) -> None:
+        """Registers where the kubelet there is does not know the plugin. Raises ``RegistrationError``."""
+        kubelet = _identity(self._offer.folder / KUBELET_SOCKET)
+        if self._plugin.watchers:
+            self._watched_at = self._clock.now()
+        if kubelet is None:
+            self._known = None
+        elif kubelet != self._known or self._is_lost():
+            self._known = None
+            await self._serve_anew()
+            await self._register()
+            self._known, self._watched_at = kubelet, self._clock.now()
+
+    def _is_lost(self) -> bool:
+        if _identity(self._offer.folder / self._offer.endpoint) is None:
+            return True
+        return self._clock.now() - self._watched_at > UNWATCHED
+
+    async def _serve_anew(self) -> None:
+        await self._withdraw()
+        self._server = server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        server.add_generic_rpc_handlers((self._plugin.handler(),))
+        try:
+            server.add_insecure_port(f"unix:{self._offer.folder / self._offer.endpoint}")
+        except RuntimeError as error:
+            raise RegistrationError(f"there can be no socket in {self._offer.folder}: {error}") from error
+        await server.start()
+
+    async def _register(self) -> None:
+        asked = registration(self._offer.resource, self._offer.endpoint)
+        async with grpc.aio.insecure_channel(f"unix:{self._offer.folder / KUBELET_SOCKET}") as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(REGISTER)
+            try:
+                await call(asked, timeout=_REGISTER_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                raise RegistrationError(f"{error.code().name}: {error.details()}") from error
+        self._telemetry.registered("done")
+        LOG.info("registered", extra={"resource": self._offer.resource})
+
+    async def _withdraw(self) -> None:
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.stop(None)
+        (self._offer.folder / self._offer.endpoint).unlink(missing_ok=True)
+
+
+def _identity(socket: Path) -> tuple[int, int] | None:
+    """What tells a socket from one that was at the same path before; None where there is none."""
+    try:
+        found = socket.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns

@@ -1,0 +1,58 @@
+"""What ``neonvm-devices`` tells Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+
+class Telemetry:
+    """The metrics of one node's plugin."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._present = Gauge(
+            "autoscale_devices_present",
+            "1 for a device that pods get on this node",
+            ("device",),
+            registry=self.registry,
+        )
+        self._registered = Gauge(
+            "autoscale_devices_registered", "1 while the kubelet offers the slots", registry=self.registry
+        )
+        self._registrations = Counter(
+            "autoscale_devices_registrations",
+            "Registrations with the kubelet, by outcome",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self._allocations = Counter(
+            "autoscale_devices_allocations", "Containers that were given what there was", registry=self.registry
+        )
+
+    def watch(self, names: Sequence[str], devices: Callable[[], Sequence[str]]) -> None:
+        """Shows in every scrape which of ``names`` there are."""
+        for name in names:
+            self._present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
+
+    def watch_registered(self, is_registered: Callable[[], bool]) -> None:
+        """Shows in every scrape whether the kubelet knows this plugin."""
+        self._registered.set_function(lambda: float(is_registered()))
+
+    def registered(self, outcome: str) -> None:
+        """A registration has ended, as ``done`` or ``failed``."""
+        self._registrations.labels(outcome).inc()
+
+    def allocated(self, containers: int) -> None:
+        """So many containers were given what there was."""
+        self._allocations.inc(containers)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+
+def _is_present(path: str, devices: Callable[[], Sequence[str]]) -> float:
+    return float(path in devices())

@@ -1,0 +1,148 @@
+"""The device plugin and a kubelet that comes, goes and forgets: the node keeps its slots, pods get what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deploy.neonvm.devices.__main__ import parser
+from deploy.neonvm.devices.plugin import DevicePlugin, present
+from deploy.neonvm.devices.registration import LOOK, UNWATCHED, Offer, Registration
+from deploy.neonvm.devices.telemetry import Telemetry
+from protocol.units import Seconds
+from tests.deploy.manifests import container
+from tests.fake_clock import FakeClock
+from tests.neonvm.devices.fake_kubelet import FakeKubelet
+
+RESOURCE = "autoscaling.neon.tech/guest-devices"
+ENDPOINT = "autoscaling.neon.tech_guest-devices.sock"
+SLOTS = 3
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: that of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@dataclass
+class Node:
+    """A node's plugin at work."""
+
+    clock: FakeClock
+    registration: Registration
+    telemetry: Telemetry
+    devices: list[str]
+
+    async def until(self, holds: Callable[[], bool], step: Seconds = LOOK) -> None:
+        for _ in range(200):
+            if holds():
+                return
+            await self.clock.advance(step)
+            await asyncio.sleep(0.001)  # gRPC works in threads of its own
+        raise AssertionError("never")
+
+
+@asynccontextmanager
+async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
+    clock, telemetry, there = FakeClock(), Telemetry(), list(devices)
+    plugin = DevicePlugin(SLOTS, lambda: there, telemetry)
+    registration = Registration(Offer(RESOURCE, folder), plugin, clock, telemetry)
+    telemetry.watch_registered(lambda: registration.is_registered)
+    work = asyncio.create_task(registration.run())
+    try:
+        yield Node(clock, registration, telemetry, there)
+    finally:
+        work.cancel()
+        await asyncio.wait((work,))
+
+
+async def test_the_kubelet_offers_the_slots_and_a_pod_gets_whatever_there_is(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet, node(folder, "/dev/kvm") as made:
+        await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
+        await made.until(lambda: made.registration.is_registered)
+        kvm, vhost = ("/dev/kvm", "/dev/kvm", "rw"), ("/dev/vhost-net", "/dev/vhost-net", "rw")
+        assert await kubelet.allocate(ENDPOINT, ["slot-1"], ["slot-0"]) == [[kvm], [kvm]]
+        made.devices.append("/dev/vhost-net")
+        assert await kubelet.allocate(ENDPOINT, ["slot-2"]) == [[kvm, vhost]]
+        made.devices.clear()
+        assert await kubelet.allocate(ENDPOINT, ["slot-2"]) == [[]]
+        page = made.telemetry.page().decode()
+        assert "autoscale_devices_allocations_total 4.0" in page
+        assert "autoscale_devices_registered 1.0" in page
+
+
+async def test_a_kubelet_that_starts_anew_gets_another_registration(folder: Path) -> None:
+    async with node(folder) as made:
+        for _ in range(2):
+            async with FakeKubelet(folder) as kubelet:
+                await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
+            await made.until(lambda: not made.registration.is_registered)
+
+
+async def test_a_socket_that_was_removed_is_made_anew(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet, node(folder) as made:
+        await made.until(lambda: made.registration.is_registered)
+        (folder / ENDPOINT).unlink()
+        await made.until(lambda: len(kubelet.registered) == 2 and kubelet.slots == {RESOURCE: SLOTS})
+
+
+async def test_a_kubelet_that_follows_no_longer_is_asked_again(folder: Path) -> None:
+    async with FakeKubelet(folder, follows=False) as kubelet, node(folder) as made:
+        await made.until(lambda: len(kubelet.registered) == 1)
+        began = made.clock.now()
+        await made.until(lambda: len(kubelet.registered) == 2)
+        assert UNWATCHED < made.clock.now() - began < UNWATCHED + 4 * LOOK
+        assert not made.registration.is_registered
+
+
+async def test_a_kubelet_that_refuses_is_asked_again_later_and_later(folder: Path) -> None:
+    async with FakeKubelet(folder, refuses="another plugin has it"), node(folder) as made:
+
+        def failed() -> int:
+            return int(made.telemetry.registry.get_sample_value(NAME, {"outcome": "failed"}) or 0)
+
+        await made.until(lambda: failed() == 3)
+        assert made.clock.now() >= 1000.0 + 1.0 + 2.0
+        assert not made.registration.is_registered
+
+
+NAME = "autoscale_devices_registrations_total"
+
+
+async def test_at_its_end_the_node_has_no_slots(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet:
+        async with node(folder) as made:
+            await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
+        for _ in range(200):
+            await asyncio.sleep(0.001)
+            if not kubelet.slots:
+                break
+        assert (kubelet.slots, (folder / ENDPOINT).exists()) == ({}, False)
+
+
+async def test_a_request_that_cannot_be_read_is_refused(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet, node(folder) as made:
+        await made.until(lambda: made.registration.is_registered)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await kubelet.call(ENDPOINT, "Allocate", b"\xff")
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_device_is_there_when_its_driver_is(tmp_path: Path) -> None:
+    (tmp_path / "kvm").mkdir()
+    assert present(["kvm", "vhost-net"], tmp_path) == ["/dev/kvm"]
+
+
+def test_the_manifests_ask_for_what_the_plugin_offers() -> None:
+    offered = parser().parse_args(container("neonvm-devices")["args"]).resource
+    assert f"--guest-resource={offered}" in container("neonvm-controller")["args"]
+    assert offered == RESOURCE
