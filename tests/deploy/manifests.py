@@ -23,6 +23,7 @@ FILES: Final = (
     "deploy/kubernetes/neonvm-controller.yaml",
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
+    "deploy/kubernetes/neonvm-policy.yaml",
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""

@@ -20,6 +20,9 @@ from tests.plain_http import plain_client
 CUSTOM = {"VirtualMachine", "Issuer", "Certificate"}
 """The kinds that are not Kubernetes' own; ours are checked by their definitions when they are applied."""
 
+ANYWHERE = {"VirtualMachine", "NetworkPolicy"}
+"""The kinds of which people choose the namespace."""
+
 OF_THE_CLUSTER = {
     "ClusterRole//system:kube-scheduler",
     "ClusterRole//system:volume-scheduler",
@@ -83,7 +86,7 @@ def collection(document: Document) -> str:
     root = f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
     kind = document["kind"].lower()
     plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}{'es' if kind.endswith('ss') else 's'}"
-    namespace = document["metadata"].get("namespace", "default" if document["kind"] == "VirtualMachine" else "")
+    namespace = document["metadata"].get("namespace", "default" if document["kind"] in ANYWHERE else "")
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
 
 

@@ -80,7 +80,7 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
 
 def containerd_settings() -> str:
     """Containerd's. Without the right to lower an OOM score a sandbox would not start, so it is restricted; a profile
-    of AppArmor would stay in the kernel after the cluster, so there is none. Devices that a pod is given are its user's.
+    of AppArmor would stay in the kernel after the cluster, so there is none. A device given to a pod is its user's.
     """
     return f"""\
 version = 3
