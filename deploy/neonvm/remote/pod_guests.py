@@ -42,8 +42,9 @@ from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
-from deploy.neonvm.runner.resizer import Resizer
-from protocol.kubernetes.objects import Json, child, is_over, labels_of, pod_phase, text, uid_of, whole
+from deploy.neonvm.runner.resizer import Pace, Resizer
+from protocol.backoff import Backoff
+from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of, whole
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
@@ -52,7 +53,17 @@ from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
-_EVERY: Final = Seconds(5.0)
+_LOOKS: Final = 64
+"""So many pods are asked what they have at a time: others wait for their turn, and no order waits for them."""
+
+PACE: Final = Pace(
+    booting=Backoff(Seconds(0.5), Seconds(4.0)),
+    running=Seconds(30.0),
+    silent=Backoff(Seconds(2.0), Seconds(60.0)),
+)
+"""A guest's size is changed by our orders alone, and looked at after each. That it has booted, hangs or is back is said
+by its pod: such a change of it is a sign to look.
+"""
 _EMULATED_STANDSTILL: Final = Seconds(30.0)
 """An emulated guest is stopped with the first look at what it changes, and then sent: see ``EMULATED_DOWNTIME``. Over a
 network, and with its disk, it would be looked at many times, and each look may lose a write.
@@ -99,6 +110,7 @@ class PodGuests:
         self._queue = WorkQueue(deps.clock)
         self._followed: dict[ObjectName, _Followed] = {}
         self._led: set[asyncio.Task[None]] = set()
+        self._looks = asyncio.Semaphore(_LOOKS)
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
@@ -207,7 +219,8 @@ class PodGuests:
             return  # looked at again when the pod changes; without a VM nothing is asked of the guest
         spec, address, uid = child(vm or {}, "spec"), text(pod, "status", "podIP"), uid_of(pod)
         place = (address, whole(spec, "qmp") or QMP_PORT)
-        runner = RunnerClient(self._deps.http, str(name), address, whole(spec, "runnerPort") or RUNNER_PORT)
+        port = whole(spec, "runnerPort") or RUNNER_PORT
+        runner = RunnerClient(self._deps.http, str(name), address, port, self._looks)
 
         def opened() -> RemoteMachine:
             return RemoteMachine(str(name), place, self._deps.connect, lambda: self._lives(name, uid))
@@ -218,7 +231,7 @@ class PodGuests:
         guest = RemoteGuest(runner, opened, machine.bounds, self._deps.clock, changed)
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
         resizer = Resizer(guest, machine.bounds.min, self._deps.clock, changed, phase)
-        resizer.every = _EVERY
+        resizer.pace = PACE
         self._followed[name] = found = _Followed(uid, guest, resizer)
         found.task = tasks.create_task(resizer.run())
 
@@ -233,10 +246,22 @@ class PodGuests:
     def _pod_changed(self, change: Change) -> None:
         if any(each is not None and LABEL_VM_NAME in labels_of(each) for each in (change.old, change.new)):
             self._queue.add(change.name)
+            if (found := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
+                found.resizer.look_again()
 
 
 def _has_guest(pod: Json) -> bool:
     return pod_phase(pod) == "Running" and not is_over(pod) and bool(text(pod, "status", "podIP"))
+
+
+def _signs(pod: Json | None) -> object:
+    """What of a pod says that its guest may have changed; our own annotations do not."""
+    if pod is None:
+        return None
+    status = child(pod, "status")
+    ready = [text(each, "status") for each in items(pod, "status", "conditions") if text(each, "type") == "Ready"]
+    started = [child(each, "state") for each in items(pod, "status", "containerStatuses")]
+    return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 
 
 def _least_downtime(*ends: Acceleration | None) -> Seconds:

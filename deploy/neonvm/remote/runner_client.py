@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 import httpx
 import msgspec
@@ -11,22 +13,30 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
-from protocol.units import MilliCpu, QuantityError
+from protocol.units import MilliCpu, QuantityError, Seconds
 from protocol.wire_quantities import cpu_to_wire
+
+PATIENCE: Final = Seconds(5.0)
+"""A runner that takes longer to say what it has holds up those that wait for their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerClient:
-    """One pod's API at ``address``. ``http`` has the time-outs."""
+    """One pod's API at ``address``. ``http`` has the time-outs; ``looks`` are the turns in which pods are
+    asked what they have.
+    """
 
     http: httpx.AsyncClient
     who: str
     address: str
     port: int
+    looks: asyncio.Semaphore
+    patience: Seconds = PATIENCE
 
     async def status(self) -> RunnerStatus | None:
         """What the guest has; None from a runner of NeonVM's, which does not say it. Raises ``GuestError``."""
-        answer = await self._ask("GET", "/status")
+        async with self.looks:
+            answer = await self._ask("GET", "/status", seconds=self.patience)
         if answer.status_code == 404:
             return None
         try:
@@ -71,11 +81,16 @@ class RunnerClient:
         """Leads the VM's frames to this pod. Raises ``GuestError``."""
         self._good(await self._ask("PUT", "/announce"))
 
-    async def _ask(self, method: str, path: str, body: msgspec.Struct | None = None) -> httpx.Response:
+    async def _ask(
+        self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float | None = None
+    ) -> httpx.Response:
         host = f"[{self.address}]" if ":" in self.address else self.address
         content = msgspec.json.encode(body) if body is not None else None
         try:
-            return await self.http.request(method, f"http://{host}:{self.port}{path}", content=content)
+            async with asyncio.timeout(seconds):
+                return await self.http.request(method, f"http://{host}:{self.port}{path}", content=content)
+        except TimeoutError:
+            raise GuestError(f"{self.who}: its runner does not answer") from None
         except httpx.HTTPError as error:
             raise GuestError(f"{self.who}: its runner cannot be reached: {error!r}") from error
 

@@ -4,7 +4,7 @@
 - A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
   doubled up to 10 s, and at once when another size is asked for.
 - A guest that is held for a migration is not resized until a size is asked for again.
-- What the guest has is asked of it: every half second while it boots, every two seconds later, after every resize.
+- What the guest has is asked of it at its ``Pace``, after every resize, and when there is a sign that it has changed.
 - When the guest has ended, all of this ends with its reason.
 """
 
@@ -16,13 +16,29 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
+from protocol.backoff import Backoff
 from protocol.runtime.clock import Clock
-from protocol.units import Bytes, MilliCpu, Resources, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 
-_BOOT_POLL: Final = Seconds(0.5)
-_POLL: Final = Seconds(2.0)
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a guest is asked what it has: while it boots, once it runs, and while it does not answer."""
+
+    booting: Backoff
+    running: Seconds
+    silent: Backoff
+
+
+HERE: Final = Pace(
+    booting=Backoff(Seconds(0.5), Seconds(0.5), spread=0.0),
+    running=Seconds(2.0),
+    silent=Backoff(Seconds(2.0), Seconds(2.0), spread=0.0),
+)
+"""For guests of this very machine, of which asking costs nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +68,8 @@ class Resizer:
         self._clock = clock
         self._on_change = on_change
         self._wanted = starting
-        self.every = _POLL  # how often a guest that runs is asked what it has
+        self.pace = HERE
+        self._sign = asyncio.Event()
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
         self._turns = 0  # how often the state was told; an answer asked for before that is old
@@ -110,18 +127,35 @@ class Resizer:
             self.leave()
         return reason
 
-    async def _poll(self) -> None:
-        while True:
-            await self._look()
-            await self._clock.sleep(_BOOT_POLL if self.state.phase is GuestPhase.BOOTING else self.every)
+    def look_again(self) -> None:
+        """There is a sign that the guest has changed: it is asked now."""
+        self._sign.set()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
+        booting = silent = 0
+        while True:
+            self._sign.clear()
+            silent = 0 if await self._look() else silent + 1
+            booting = booting + 1 if self.state.phase is GuestPhase.BOOTING else 0
+            until = self._clock.now() + self._pause(booting, silent)
+            await self._clock.wait(self._sign, Instant(until))
+
+    def _pause(self, booting: int, silent: int) -> Seconds:
+        """After so many looks in a row at a guest that boots, or that did not answer."""
+        if silent:
+            return self.pace.silent.delay(silent, self._clock.jitter())
+        if booting:
+            return self.pace.booting.delay(booting, self._clock.jitter())
+        return self.pace.running
+
+    async def _look(self) -> bool:
+        """Asks the guest; whether it has answered."""
         turns = self._turns
         try:
             state = await self._guest.state()
         except GuestError as error:
             self._say("state", str(error))
-            return
+            return False
         self._say("state", "")
         if state != self.state and turns == self._turns:
             booted = self.state.phase is GuestPhase.BOOTING
@@ -129,6 +163,7 @@ class Resizer:
             if booted:
                 self._wake()
             self._on_change()
+        return True
 
     async def _follow(self, followed: _Followed) -> None:
         pause = _FIRST_PAUSE

@@ -32,6 +32,8 @@ from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve
 
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
+TO_RUNNERS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=32)
+"""More than are asked what they have at a time: orders never wait for a pod that does not answer."""
 LIMITS: Final = Limits(connections=256, per_peer=64)
 _TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 _API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
@@ -58,7 +60,7 @@ async def _run(options: argparse.Namespace) -> None:
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     async with (
         http_client(found, CONNECTIONS) as for_lease,
-        httpx.AsyncClient(limits=CONNECTIONS, timeout=_TIMEOUT, trust_env=False) as runners,
+        httpx.AsyncClient(limits=TO_RUNNERS, timeout=_TIMEOUT, trust_env=False) as runners,
     ):
         leadership = Leadership(
             HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity

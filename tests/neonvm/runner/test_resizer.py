@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
-from deploy.neonvm.runner.resizer import Resizer
-from protocol.units import Bytes, MilliCpu, Resources
+from deploy.neonvm.runner.resizer import Pace, Resizer
+from protocol.backoff import Backoff
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.fake_clock import FakeClock, settle
 
 GI = 1024**3
@@ -237,3 +238,33 @@ async def test_an_answer_from_before_the_arrival_is_not_believed() -> None:
     guest.end.set()
     await settle()
     assert task.done()
+
+
+async def test_a_guest_is_asked_at_its_pace_and_at_once_when_there_is_a_sign() -> None:
+    guest, clock = ObedientGuest(), FakeClock()
+    resizer = Resizer(guest, SMALL, clock, lambda: None)
+    resizer.pace = Pace(
+        Backoff(Seconds(1.0), Seconds(2.0), spread=0.0), Seconds(30.0), Backoff(Seconds(5.0), Seconds(9.0))
+    )
+    looks: list[float] = []
+    answered = guest.state
+
+    async def state() -> GuestState:
+        looks.append(clock.now() - 1000.0)
+        return await answered()
+
+    guest.state = state  # type: ignore[method-assign]
+    task = asyncio.ensure_future(resizer.run())
+    await settle()
+    for _ in range(6):
+        await clock.advance(Seconds(1.0))
+    assert looks == [0.0, 1.0, 3.0, 5.0]
+    guest.has = GuestState(GuestPhase.RUNNING, SMALL.cpu, SMALL.mem)
+    resizer.look_again()
+    await settle()
+    assert (looks[4:], resizer.state.phase) == ([6.0], GuestPhase.RUNNING)
+    for _ in range(29):
+        await clock.advance(Seconds(1.0))
+    assert looks[5:] == []
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,92 @@
+"""How often pods are asked what they have: seldom, at once when there is a sign, and never all at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.remote.pod_guests import PACE
+from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.runner.pod_runner import RunnerStatus
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from tests.fake_clock import settle
+from tests.neonvm.remote.pods_world import World, world
+
+STATUS = RunnerStatus("Running", 1000, 2**30, "tcg", "a test", given=False)
+
+
+def counted(made: World) -> list[str]:
+    """The paths that runners are asked for from now on."""
+    asked: list[str] = []
+    inner = made._to_runner
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return await inner(request)
+
+    made._to_runner = answer  # type: ignore[method-assign]  # the world's only way to runners
+    return asked
+
+
+async def pass_by(made: World, seconds: float) -> None:
+    for _ in range(int(seconds / 0.2)):
+        await made.clock.advance(Seconds(0.2))
+
+
+async def test_a_guest_that_runs_is_asked_again_when_its_pod_says_something_and_not_before(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        made.start()
+        await made.create_vm()
+        await made.until(made.runs_well)
+        asked, pod = counted(made), ObjectName("default", str(made.status["podName"]))
+        await made.client.merge_patch(PODS, pod, {"metadata": {"annotations": {"note": "of anyone"}}})
+        await pass_by(made, 8.0)
+        assert asked == []
+        ready: Json = {"type": "Ready", "status": "True"}
+        await made.client.merge_patch(PODS, pod, {"status": {"conditions": [ready]}}, "status")
+        await pass_by(made, 0.4)
+        assert asked == ["/status"]
+
+
+def test_a_pod_that_does_not_answer_is_asked_less_and_less() -> None:
+    waits = [PACE.silent.delay(failures, 0.0) for failures in (1, 2, 3, 9)]
+    assert (waits, PACE.running) == ([2.0, 4.0, 8.0, 60.0], 30.0)
+    assert [PACE.booting.delay(looks, 0.0) for looks in (1, 2, 3, 4, 9)] == [0.5, 1.0, 2.0, 4.0, 4.0]
+
+
+async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them() -> None:
+    open_now: list[str] = []
+    answers = asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/status":
+            open_now.append(request.url.host)
+            await answers.wait()
+        return httpx.Response(200, content=msgspec.json.encode(STATUS))
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        turns = asyncio.Semaphore(2)
+        pods = [RunnerClient(http, f"pod {number}", f"10.0.0.{number}", 1, turns) for number in range(5)]
+        looks = [asyncio.create_task(each.status()) for each in pods]
+        await settle()
+        await pods[4].announce()
+        assert open_now == ["10.0.0.0", "10.0.0.1"]
+        answers.set()
+        assert await asyncio.gather(*looks) == [STATUS] * 5
+
+
+async def test_a_runner_that_takes_too_long_gives_its_turn_back() -> None:
+    transport = httpx.MockTransport(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport) as http:
+        turns = asyncio.Semaphore(1)
+        with pytest.raises(GuestError, match="pod: its runner does not answer"):
+            await RunnerClient(http, "pod", "10.0.0.1", 1, turns, Seconds(0.001)).status()
+        assert not turns.locked()
