@@ -17,7 +17,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes explore lint format manifests bench bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ manifests: ## Write deploy/neonvm.yaml from deploy/kubernetes/crds
 
 bench: env ## Speed and memory, side by side in one run
 	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)
+
+bench-kubernetes: env ## Pods per second under a real kube-scheduler, permits, and the start, as root (10 minutes)
+	@$(BIN)/python -m scripts.bench.kubernetes $(BENCH_ARGS)
 
 bench-migration: env ## Twenty live migrations of a real VM under load, and what its clients notice
 	@scripts/install-packages.sh guests pgbench

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from protocol.units import Seconds
 
@@ -49,9 +49,19 @@ class Connection:
     async def ask(self, request: Prepared) -> tuple[int, bytes]:
         """The status and body of the answer."""
         self._writer.write(request.data)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        if b"transfer-encoding: chunked" in head:
+            return int(head[9:12]), await self._chunks()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
         return int(head[9:12]), await self._reader.readexactly(length)
+
+    async def _chunks(self) -> bytes:
+        chunks = []
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            chunks.append(await self._reader.readexactly(size))
+            await self._reader.readexactly(2)
+        await self._reader.readexactly(2)
+        return b"".join(chunks)
 
     def close(self) -> None:
         """Ends the connection."""
@@ -111,7 +121,14 @@ async def wait_until_answered(served: Served, request: Prepared, is_good: bytes)
         raise BenchError(f"the server did not become ready; its last answer was {answer[:200]!r}") from None
 
 
-async def timed(served: Served, requests: Sequence[Prepared], connections: int) -> list[float]:
+class Connectable(Protocol):
+    """A server that can be connected to."""
+
+    async def connect(self) -> Connection:
+        """A new connection to it."""
+
+
+async def timed(served: Connectable, requests: Sequence[Prepared], connections: int) -> list[float]:
     """Sends all requests over ``connections``; returns each latency in seconds. Raises ``BenchError`` on any error."""
     queue = iter(requests)
     times: list[float] = []

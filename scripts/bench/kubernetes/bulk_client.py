@@ -1,0 +1,118 @@
+"""Many requests to the API server at once, over few connections, with little work on the client's side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
+from protocol.names import TOKEN_AUDIENCE
+from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
+from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
+from scripts.bench.load_client import BenchError, Connection, Prepared
+
+_CONNECTIONS: Final = 16
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkClient:
+    """Asks as an administrator."""
+
+    token: str
+    tls: ssl.SSLContext
+
+    @classmethod
+    def of(cls, plane: Plane) -> BulkClient:
+        """A client of this control plane."""
+        return cls(plane.admin_token, ssl.create_default_context(cafile=str(plane.authority)))
+
+    def request(
+        self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False
+    ) -> Prepared:
+        """A request as the bytes that travel; answered with ``whole`` objects, or with the metadata of one."""
+        accept = "application/json" if whole else _METADATA
+        content = json.dumps(body).encode() if body is not None else b""
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: {CONTROL_HOST}",
+            f"Authorization: Bearer {self.token}",
+            f"Accept: {accept}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(content)}",
+        ]
+        return Prepared("\r\n".join([*lines, "", ""]).encode() + content)
+
+    async def connect(self) -> Connection:
+        """A new connection to the API server."""
+        return Connection(*await asyncio.open_connection(CONTROL_HOST, API_PORT, ssl=self.tls, limit=2**26))
+
+    async def send(self, requests: Sequence[Prepared]) -> list[bytes]:
+        """The answers, in the order of the requests. Raises ``BenchError`` where one is refused."""
+        answers: list[bytes] = [b""] * len(requests)
+        queue = iter(enumerate(requests))
+
+        async def one() -> None:
+            connection = await self.connect()
+            for number, request in queue:
+                status, body = await connection.ask(request)
+                if status >= 300:
+                    raise BenchError(f"the API server answered {status}: {body[:300]!r}")
+                answers[number] = body
+            connection.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(_CONNECTIONS, len(requests))):
+                tasks.create_task(one())
+        return answers
+
+    async def make_nodes(self, numbers: Iterable[int]) -> None:
+        """Creates nodes, and takes away the taint that every new node is given."""
+        found = list(numbers)
+        await self.send([self.request("POST", NODES.path(), node(number)) for number in found])
+        ready: Json = {"spec": {"taints": None}}
+        paths = [NODES.path(name=node_name(number)) for number in found]
+        await self.send([self.request("PATCH", path, ready, MERGE_PATCH) for path in paths])
+
+    async def make_vms(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Creates VMs; returns the UID of each."""
+        found = list(numbers)
+        path = VIRTUAL_MACHINES.path(NAMESPACE)
+        answers = await self.send([self.request("POST", path, virtual_machine(number)) for number in found])
+        return {number: uid_in(answer) for number, answer in zip(found, answers, strict=True)}
+
+    async def make_pods(self, vms: dict[int, str], nodes: int = 0) -> dict[int, str]:
+        """Creates the pods of these VMs, pending, or bound to ``nodes`` nodes in turns; returns the UID of each."""
+        on = [node_name(number % nodes) if nodes else "" for number in vms]
+        bodies = [pod(number, uid, where) for (number, uid), where in zip(vms.items(), on, strict=True)]
+        answers = await self.send([self.request("POST", PODS.path(NAMESPACE), body) for body in bodies])
+        return {number: uid_in(answer) for number, answer in zip(vms, answers, strict=True)}
+
+    async def delete_pods(self) -> None:
+        """Deletes all pods at once; returns when they are gone."""
+        body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        await self.send([self.request("DELETE", PODS.path(NAMESPACE), body, whole=True)])
+
+    async def agent_tokens(self, pods: dict[int, str]) -> dict[int, str]:
+        """A token for each VM's agent, bound to the VM's pod, of which the UIDs are given."""
+        path = ACCOUNTS.path(NAMESPACE, "default", "token")
+        bodies = [_token_request(number, uid) for number, uid in pods.items()]
+        answers = await self.send([self.request("POST", path, body, whole=True) for body in bodies])
+        return {number: json.loads(answer)["status"]["token"] for number, answer in zip(pods, answers, strict=True)}
+
+
+def _token_request(number: int, pod_uid: str) -> Json:
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": vm_name(number), "uid": pod_uid}
+    return {"spec": {"audiences": [TOKEN_AUDIENCE], "expirationSeconds": 3600, "boundObjectRef": bound}}
+
+
+def uid_in(answer: bytes) -> str:
+    """The UID of the object in an answer of the API server."""
+    return str(json.loads(answer)["metadata"]["uid"])

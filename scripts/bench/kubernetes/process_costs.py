@@ -1,0 +1,34 @@
+"""What processes of this machine take, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from protocol.units import Seconds
+
+MIB: Final = 1024**2
+
+
+def cpu_of(pid: int) -> Seconds:
+    """The CPU time that the process has used so far. Raises ``OSError`` where it has ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Seconds((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+
+
+def cpu_of_all(pids: Mapping[str, int]) -> dict[str, Seconds]:
+    """The CPU time of each process so far, by its name."""
+    return {name: cpu_of(pid) for name, pid in pids.items()}
+
+
+def memory_of(pid: int) -> float:
+    """The memory of the process in MiB, what it shares counted in part. Raises ``OSError`` where it has ended."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / MIB
+
+
+def load_of_machine() -> float:
+    """The machine's load average of the last minute."""
+    return round(os.getloadavg()[0], 1)

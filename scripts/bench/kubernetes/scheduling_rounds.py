@@ -1,0 +1,135 @@
+"""kube-scheduler binds pods that wait: rounds with our service alternate with rounds without any extender.
+
+Rules that hold here:
+
+- The pods of a round are there before kube-scheduler starts. What is measured lies between its first and its last
+  binding, as a watch of bound pods tells: neither a start nor the making of pods is part of it.
+- Only the programs of one side run in a round. Both sides' kube-scheduler may ask the API server as often as it likes.
+- Alone it looks at as many nodes as its own default says; with us the settings are those that are shipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from deploy.local.kubernetes.machine.credentials import INSIDE
+from protocol.kubernetes.objects import Json, child, text
+from protocol.kubernetes.pages import LineSplitter
+from protocol.kubernetes.resources import PODS
+from protocol.units import Seconds
+from scripts.bench.kubernetes.bulk_client import BulkClient
+from scripts.bench.kubernetes.made_objects import NAMESPACE
+from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
+from scripts.bench.kubernetes.process_costs import cpu_of_all, load_of_machine
+from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
+from scripts.bench.load_client import BenchError
+
+_KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
+_UNBOUNDED: Final = {"qps": 5000, "burst": 5000}
+_MOST: Final = Seconds(120.0)
+_SETTLE: Final = Seconds(1.0)
+
+
+def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
+    """The settings of kube-scheduler that are shipped; ``ALONE`` without what is there for our service."""
+    shipped = next(each for each in manifest() if text(each, "metadata", "name") == _KUBE_SCHEDULER)
+    found = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
+    found["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
+    if side == ALONE:
+        del found["extenders"], found["percentageOfNodesToScore"]
+    return dict(found)
+
+
+@dataclass(slots=True)
+class _Bindings:
+    """When bound pods were seen, and what the programs had used by then."""
+
+    programs: Callable[[], dict[str, Seconds]]
+    count: int = 0
+    before: int = 0
+    began: float = 0.0
+    ended: float = 0.0
+    first: dict[str, Seconds] | None = None
+    last: dict[str, Seconds] | None = None
+
+    def seen(self, count: int, wanted: int) -> None:
+        """So many of the wanted pods are bound."""
+        if count <= self.count:
+            return
+        self.ended = time.perf_counter()
+        if self.first is None:
+            self.began, self.before, self.first = self.ended, count, self.programs()
+        self.count = count
+        if count >= wanted:
+            self.last = self.programs()
+
+
+class Rounds:
+    """Rounds on one control plane with so many ``nodes``; ``vms`` are the UIDs of the VMs whose pods are placed."""
+
+    def __init__(self, plane: Plane, bulk: BulkClient, nodes: int, vms: dict[int, str]) -> None:
+        self._plane = plane
+        self._bulk = bulk
+        self._nodes = nodes
+        self._vms = vms
+
+    async def measure(self, side: Side) -> Round:
+        """One round. Raises ``BenchError``."""
+        try:
+            async with AsyncExitStack() as stack:
+                return await self._measured(side, stack)
+        finally:
+            await self._bulk.delete_pods()
+
+    async def _measured(self, side: Side, stack: AsyncExitStack) -> Round:
+        parts = [*self._plane.parts]
+        if side == OURS:
+            parts.append(await stack.enter_async_context(self._plane.service()))
+        await self._bulk.make_pods(self._vms)
+        await self._plane.clock.sleep(_SETTLE)
+        settings = kube_scheduler_settings(side, self._plane.scheduler_kubeconfig)
+        parts.append(await stack.enter_async_context(self._plane.kube_scheduler(settings)))
+        load = load_of_machine()
+        return _round(side, self._nodes, await self._count(parts), load)
+
+    async def _count(self, parts: Sequence[Running]) -> _Bindings:
+        pids = {each.name: each.pid for each in parts}
+        found, wanted = _Bindings(lambda: cpu_of_all(pids)), len(self._vms)
+        try:
+            async with asyncio.timeout(_MOST):
+                async for count in self._bound_pods():
+                    found.seen(count, wanted)
+                    if count >= wanted:
+                        return found
+        except TimeoutError:
+            pass
+        raise BenchError(f"only {found.count} of {wanted} pods were bound within {_MOST:g} s")
+
+    async def _bound_pods(self) -> AsyncIterator[int]:
+        """How many pods are bound, each time that there are more. The API server may end a watch that is slow."""
+        query = {"watch": "1", "fieldSelector": "spec.nodeName!="}
+        headers = {"Authorization": f"Bearer {self._bulk.token}"}
+        headers["Accept"] = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+        options: dict[str, Any] = {"base_url": INSIDE, "verify": self._bulk.tls, "timeout": float(_MOST)}
+        async with httpx.AsyncClient(headers=headers, **options) as client:
+            while True:
+                splitter, count = LineSplitter(), 0
+                async with client.stream("GET", PODS.path(NAMESPACE), params=query) as response:
+                    async for chunk in response.aiter_bytes():
+                        count += sum(line.startswith(b'{"type":"ADDED"') for line in splitter.feed(chunk))
+                        yield count
+
+
+def _round(side: Side, nodes: int, found: _Bindings, load: float) -> Round:
+    first, last = found.first or {}, found.last or {}
+    pods, seconds = found.count - found.before, found.ended - found.began
+    cpu = {name: round((last[name] - used) / pods * 1000, 3) for name, used in first.items() if name in last}
+    return Round(side, nodes, pods, round(seconds, 3), round(pods / seconds, 1), cpu, load)

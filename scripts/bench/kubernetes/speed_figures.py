@@ -1,0 +1,127 @@
+"""What was measured, and the ratios that are made of it (pure).
+
+A ratio compares rounds that followed one another: the median over all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, Literal
+
+import msgspec
+
+Side = Literal["ours", "alone"]
+OURS: Final[Side] = "ours"
+ALONE: Final[Side] = "alone"
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One round: how fast pods were bound, and the CPU time in milliseconds that each program took for one.
+
+    ``load`` is the machine's load average when it began.
+    """
+
+    side: Side
+    nodes: int
+    pods: int
+    seconds: float
+    pods_per_second: float
+    cpu_ms_per_pod: dict[str, float]
+    load: float
+
+
+class Scheduling(msgspec.Struct, frozen=True):
+    """Pods per second at so many nodes; ``ratio`` is ours over that without any extender.
+
+    ``cpu_ratio`` is the same of the CPU time that all programs take for a pod: it does not depend on what else the
+    machine does.
+    """
+
+    nodes: int
+    ours: float
+    alone: float
+    ratio: float
+    cpu_ratio: float
+    ours_cpu_ms: dict[str, float]
+    alone_cpu_ms: dict[str, float]
+    rounds: list[Round]
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """How long answers took, in milliseconds."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Latency:
+        """The latencies of all ``seconds``."""
+        ordered = sorted(seconds)
+        return cls(*(round(ordered[int(len(ordered) * part)] * 1000, 2) for part in (0.5, 0.99)))
+
+
+class Permits(msgspec.Struct, frozen=True):
+    """Permits over the real API server, so many agents asking at once.
+
+    ``write`` is what a bare patch of a VM takes there, in the same turn; ``ratio`` is the median of an increase, which
+    is written before it is answered, over that.
+    """
+
+    agents: int
+    first: Latency
+    increase: Latency
+    unchanged: Latency
+    write: Latency
+    ratio: float
+    load: float
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The start of the service: seconds until it is ready, its memory in MiB and its CPU time by then.
+
+    ``reading`` is what reading the same lists takes a client that does nothing with them; ``ratio`` is over that.
+    """
+
+    vms: int
+    seconds: float
+    reading: float
+    ratio: float
+    cpu_seconds: float
+    memory_mib: float
+    load: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All that was measured in one run; None is what was not asked for."""
+
+    kubernetes: str
+    cores: int
+    scheduling: list[Scheduling]
+    permits: Permits | None
+    start: Start | None
+
+
+def scheduling(rounds: Sequence[Round]) -> Scheduling:
+    """The figures of rounds at one number of nodes, which alternate between the two sides."""
+    ours = [each for each in rounds if each.side == OURS]
+    alone = [each for each in rounds if each.side == ALONE]
+    pairs = list(zip(ours, alone, strict=True))
+    return Scheduling(
+        nodes=rounds[0].nodes,
+        ours=median(each.pods_per_second for each in ours),
+        alone=median(each.pods_per_second for each in alone),
+        ratio=round(median(a.pods_per_second / b.pods_per_second for a, b in pairs), 3),
+        cpu_ratio=round(median(_cpu(a) / _cpu(b) for a, b in pairs), 3),
+        ours_cpu_ms=_cpu_by_program(ours),
+        alone_cpu_ms=_cpu_by_program(alone),
+        rounds=list(rounds),
+    )
+
+
+def _cpu(found: Round) -> float:
+    return sum(found.cpu_ms_per_pod.values())
+
+
+def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
+    return {name: round(median(each.cpu_ms_per_pod[name] for each in rounds), 2) for name in rounds[0].cpu_ms_per_pod}

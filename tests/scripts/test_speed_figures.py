@@ -1,0 +1,73 @@
+"""What rounds under a real kube-scheduler come to, and how it is shown."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from scripts.bench.kubernetes.scheduling_rounds import kube_scheduler_settings
+from scripts.bench.kubernetes.speed_figures import (
+    ALONE,
+    OURS,
+    Latency,
+    Permits,
+    Report,
+    Round,
+    Scheduling,
+    Side,
+    Start,
+    scheduling,
+)
+from scripts.bench.kubernetes.speed_tables import tables
+
+
+def round_of(side: Side, pods_per_second: float, **cpu: float) -> Round:
+    return Round(side, 200, 1000, 1000 / pods_per_second, pods_per_second, cpu, 0.5)
+
+
+def test_a_ratio_is_the_median_over_rounds_that_followed_one_another() -> None:
+    rounds = [
+        round_of(OURS, 90.0, etcd=1.0, service=1.0),
+        round_of(ALONE, 100.0, etcd=1.0),
+        round_of(OURS, 40.0, etcd=1.5, service=0.5),  # the machine was busy with something else, for both
+        round_of(ALONE, 50.0, etcd=1.0),
+        round_of(OURS, 99.0, etcd=1.0, service=0.8),
+        round_of(ALONE, 99.0, etcd=2.0),
+    ]
+    assert scheduling(rounds) == Scheduling(
+        nodes=200,
+        ours=90.0,
+        alone=99.0,
+        ratio=0.9,
+        cpu_ratio=2.0,
+        ours_cpu_ms={"etcd": 1.0, "service": 0.8},
+        alone_cpu_ms={"etcd": 1.0},
+        rounds=rounds,
+    )
+
+
+def test_latencies_are_shown_in_milliseconds() -> None:
+    assert Latency.of([number / 1000 for number in range(100)]) == Latency(50.0, 99.0)
+
+
+def test_alone_kube_scheduler_has_all_settings_but_those_that_are_there_for_us() -> None:
+    ours, alone = (kube_scheduler_settings(side, "kubeconfig") for side in (OURS, ALONE))
+    assert set(ours) - set(alone) == {"extenders", "percentageOfNodesToScore"}
+    assert {key: ours[key] for key in alone} == alone
+
+
+def test_every_kind_of_measurement_has_its_table() -> None:
+    latency = Latency(1.0, 2.0)
+    found = Report(
+        "1.36",
+        2,
+        [scheduling([round_of(OURS, 90.0, etcd=1.0), round_of(ALONE, 100.0, etcd=1.0)])],
+        Permits(8, latency, latency, latency, latency, 1.1, 0.5),
+        Start(10_000, 2.5, 1.0, 2.5, 1.5, 150.0, 0.5),
+    )
+    said = StringIO()
+    Console(width=200, file=said).print(*tables(found))
+    assert all(
+        words in said.getvalue() for words in ("0.90", "Permits, 8 agents at once", "10000", "2.50 s", "on 2 cores")
+    )
