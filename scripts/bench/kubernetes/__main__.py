@@ -75,7 +75,7 @@ def _go_apart(kubernetes: str) -> None:
         typer.echo("bench: root is needed to make namespaces", err=True)
         raise typer.Exit(1)
     try:
-        programs = asyncio.run(ensure_programs(kubernetes, typer.echo))
+        programs = asyncio.run(ensure_programs(kubernetes, (), typer.echo))
     except NoProgramsError as error:
         typer.echo(f"bench: {error}", err=True)
         raise typer.Exit(1) from None
