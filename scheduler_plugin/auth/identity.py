@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
   account the settings list, speaks for the pods of the node that its token is bound to.
+- A token that is bound to a pod is heard only while that pod is known: a review may call it valid for longer.
 - No usable token is 401, another's pod is 403; in both cases nothing has been changed.
 """
 

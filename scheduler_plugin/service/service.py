@@ -108,6 +108,11 @@ class Service:
             raise RefusedError(404, f"pod {name} is not known here")
         if not may_speak_for(identity, claim.pod, claim.node, self.context.feed.settings.node_agents):
             raise RefusedError(403, f"{identity.account} is not the agent of pod {name}")
+        if identity.pod_uid is not None and identity.pod_uid not in self.context.ledger.claims:
+            # The API server, and our own memory, know the token of a node's agent longer than its pod is there.
+            raise RefusedError(
+                404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
+            )
         if claim.pod.vm is None:
             raise RefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
         return claim.pod

@@ -9,13 +9,13 @@ import pytest
 
 from scheduler_plugin.auth.identity import Identity, identity_in
 from scheduler_plugin.settings.document import parse_settings
-from tests.fake_clock import FakeClock
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
 from tests.scheduler_plugin.running import SETTINGS, Running, running
 
 POD = vm_pod("db", "n1")
-NODE_AGENT = plain_pod("agent-x", namespace="kube-system", uid="pod-agent")
+NODE_AGENT = plain_pod("agent-x", node="n1", namespace="kube-system", uid="pod-agent")
 
 
 def node_agent(on: str, account: str = "autoscaling-agent") -> Obj:
@@ -30,6 +30,7 @@ def cluster() -> FakeCluster:
     cluster.put(NODES, node("n1"))
     cluster.put(VMS, vm("db"))
     cluster.put(PODS, POD)
+    cluster.put(PODS, NODE_AGENT)
     return cluster
 
 
@@ -78,6 +79,16 @@ async def test_the_sidecar_and_the_agent_of_the_node_are_heard(cluster: FakeClus
     cluster.tokens["token"] = status
     async with running(cluster, FakeClock()) as scheduler:
         assert (await scheduler.ask(POD, 2, 8, token="token")).status_code == 200
+
+
+async def test_a_nodes_agent_is_heard_no_longer_than_its_pod_is_there(cluster: FakeCluster) -> None:
+    """Its token is still called valid: by the API server for ten seconds, by us for a minute."""
+    cluster.tokens["token"] = node_agent("n1")
+    async with running(cluster, FakeClock()) as scheduler:
+        assert (await scheduler.ask(POD, 2, 8, token="token")).status_code == 200
+        cluster.remove(PODS, "kube-system", "agent-x")
+        await settle()
+        assert await refused(scheduler, "token") == 404
 
 
 async def test_no_header_is_401_and_says_what_is_wanted(cluster: FakeCluster) -> None:
