@@ -1,0 +1,106 @@
+"""kube-scheduler evicts pods of lower priority, and our service is asked whether that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from protocol.units import Resources
+from tests.conformance.cluster import done
+from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.scheduling.agents import Agent
+from tests.kubernetes.scheduling.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+
+@pytest.fixture
+def urgent(stage: Stage) -> Iterator[str]:
+    """A priority above that of other pods."""
+    name = f"{stage.name}-urgent"
+    done(stage.http.post(CLASSES, json={"metadata": {"name": name}, "value": 1000}))
+    yield name
+    done(stage.http.delete(f"{CLASSES}/{name}"))
+
+
+def names(stage: Stage) -> set[str]:
+    return {pod["metadata"]["name"] for pod in stage.pods()}
+
+
+def grown(stage: Stage, name: str, size: Resources) -> Agent:
+    """The agent of a VM that has a node and has grown there: its pod asks for 100m, as at the beginning."""
+    agent = Agent.of(stage, stage.vm_pod(stage.vm(name), name))
+    stage.until_placed(name)
+    assert agent.go_to(size)
+    return agent
+
+
+def test_an_urgent_pod_gets_the_room_of_another_and_no_more(stage: Stage, urgent: str) -> None:
+    node = stage.node("n")
+    for number in range(4):
+        stage.pod(f"pod-{number}")
+    stage.until_placed(*(f"pod-{number}" for number in range(4)))
+    stage.pod("urgent", priorityClassName=urgent)
+    assert stage.until_placed("urgent") == {"urgent": node}
+    assert len(names(stage)) == 4
+    stage.until_books_agree()
+
+
+def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the_room(
+    stage: Stage, urgent: str
+) -> None:
+    node = stage.node("n")
+    for number in range(4):
+        stage.pod(f"pod-{number}", terminationGracePeriodSeconds=600)
+    stage.until_placed(*(f"pod-{number}" for number in range(4)))
+    stage.pod("rival")
+    stage.until_refused("rival")
+    stage.pod("urgent", priorityClassName=urgent)
+    leaving: list[str] = []
+
+    def is_leaving() -> bool:
+        leaving[:] = [p["metadata"]["name"] for p in stage.pods() if "deletionTimestamp" in p["metadata"]]
+        return bool(leaving)
+
+    eventually(is_leaving, "a victim is chosen", 30.0)
+    stage.until_books_agree()
+    stage.delete_pods(*leaving)
+    assert (len(leaving), stage.until_placed("urgent")) == (1, {"urgent": node})
+    assert stage.until_refused("rival")
+    assert len(names(stage)) == 5
+    stage.until_books_agree()
+
+
+def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage, urgent: str) -> None:
+    """kube-scheduler counts what pods ask for: to it, the room of one pod would do."""
+    stage.node("n")
+    grown(stage, "big", Resources.parse("2500m", "4Gi"))
+    stage.pod("small")
+    stage.until_placed("small")
+    stage.pod("urgent", "3500m", priorityClassName=urgent)
+    assert "no candidate node for preemption" in stage.until_refused("urgent")["urgent"]
+    assert names(stage) == {"big", "small", "urgent"}
+    stage.until_books_agree()
+
+
+def test_a_vm_that_has_grown_is_not_evicted_for_a_pod_that_fits_by_requests(stage: Stage, urgent: str) -> None:
+    """Here kube-scheduler finds no victim at all, and asks us nothing; the pod is placed once the VM shrinks."""
+    node = stage.node("n")
+    agent = grown(stage, "big", Resources.parse(3, "4Gi"))
+    stage.pod("urgent", "2", priorityClassName=urgent)
+    assert "not enough free cpu" in stage.until_refused("urgent")["urgent"]
+    assert names(stage) == {"big", "urgent"}
+    assert agent.go_to(Resources.parse(2, "4Gi"))
+    assert stage.until_placed("urgent") == {"urgent": node}
+
+
+def test_an_urgent_vm_evicts_a_vm_whose_pod_asks_for_what_it_uses(stage: Stage, urgent: str) -> None:
+    node = stage.node("n", "2500m")
+    stage.vm_pod(stage.vm("first", 2, 4), "first", "2", "4Gi")
+    stage.until_placed("first")
+    stage.vm_pod(stage.vm("second", 2, 4), "second", "2", "4Gi", priorityClassName=urgent)
+    assert stage.until_placed("second") == {"second": node}
+    assert names(stage) == {"second"}
+    stage.until_books_agree()

@@ -1,0 +1,67 @@
+"""Our service is killed and restarted again and again while agents ask, VMs change and pods come and go."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+
+from protocol.units import Resources
+from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.scheduling.agents import Agent, Crowd
+from tests.kubernetes.scheduling.books import broken_promises, overcommitted
+from tests.kubernetes.scheduling.stage import AT_ONCE, Stage
+
+pytestmark = pytest.mark.kubernetes
+BLOWS: Final = 8
+ANSWERS: Final = 12
+MOST: Final = Resources.parse(6, "12Gi")
+
+
+@pytest.fixture
+def agents(stage: Stage) -> list[Agent]:
+    """Of six VMs on three nodes; each could have a whole node for itself."""
+    for number in range(3):
+        stage.node(f"n{number}", "8500m", "33Gi")
+    names = [f"vm-{number}" for number in range(6)]
+    pods = [stage.vm_pod(stage.vm(name), name) for name in names]
+    stage.until_placed(*names)
+    return [Agent.of(stage, pod) for pod in pods]
+
+
+def test_no_blow_loses_doubles_or_overcommits_anything(stage: Stage, agents: list[Agent]) -> None:
+    chance, crowd = random.Random(7), Crowd(agents, MOST)
+    with ThreadPoolExecutor(AT_ONCE) as hands, stage.history() as history, crowd.asking():
+        for blow in range(BLOWS):
+            until_answered(agents, ANSWERS)
+            with crowd.still():
+                chance.choice(agents).begin_anew()
+            coming = [hands.submit(stage.pod, f"pod-{blow}-{number}") for number in range(4)]
+            until_answered(agents, 1)
+            strike(stage, gently=chance.random() < 0.25)
+            with crowd.still():
+                names = [each.result()["metadata"]["name"] for each in coming]
+                stage.programs.start_service()
+                stage.programs.until_ready()
+                stage.until_books_agree()
+            stage.delete_pods(*chance.sample(names, 3))
+        eventually(lambda: all(agent.is_heard for agent in agents), "every agent is heard in the end")
+    assert crowd.failures == []
+    assert overcommitted(history.events, stage.rooms) == []
+    assert broken_promises(history.events, [each for agent in agents for each in agent.kept]) == []
+
+
+def until_answered(agents: list[Agent], times: int) -> None:
+    """Returns once they have been answered so often from now on. One whose pod waits for a node has no part in it."""
+    goal = sum(agent.answers for agent in agents) + times
+    eventually(lambda: sum(agent.answers for agent in agents) >= goal, f"{times} answers")
+
+
+def strike(stage: Stage, *, gently: bool) -> None:
+    """Ends our service: mostly as the kernel does that is out of memory, sometimes as a kubelet does."""
+    if gently:
+        stage.programs.stop_service()
+    else:
+        stage.programs.kill_service()

@@ -1,0 +1,80 @@
+"""Whose token is heard, and how soon one is not heard any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.names import TOKEN_AUDIENCE
+from tests.conformance.cluster import done
+from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.scheduling.agents import Agent
+from tests.kubernetes.scheduling.books import VMS
+from tests.kubernetes.scheduling.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture
+def agents(stage: Stage) -> list[Agent]:
+    """Those of two VMs whose pods have nodes."""
+    stage.node("n")
+    pods = [stage.vm_pod(stage.vm(name), name) for name in ("one", "two")]
+    stage.until_placed("one", "two")
+    return [Agent.of(stage, pod) for pod in pods]
+
+
+def review(stage: Stage, token: str) -> Any:
+    body = {"spec": {"token": token, "audiences": [TOKEN_AUDIENCE]}}
+    return done(stage.http.post("/apis/authentication.k8s.io/v1/tokenreviews", json=body))["status"]
+
+
+def test_an_agent_speaks_for_its_own_pod_alone(stage: Stage, agents: list[Agent]) -> None:
+    one, two = agents
+    assert one.ask(1, 2)[0] == 200
+    assert one.ask(1, 2, token=two.token)[0] == 403
+    assert one.ask(1, 2, token="")[0] == 401
+    assert one.ask(1, 2, token=stage.token(one.pod, audience="another"))[0] == 401
+    unbound = stage.http.post(
+        f"{stage.path('serviceaccounts', 'agent')}/token", json={"spec": {"audiences": [TOKEN_AUDIENCE]}}
+    )
+    assert one.ask(1, 2, token=done(unbound)["status"]["token"])[0] == 401
+
+
+def test_no_other_service_account_gets_a_token_of_the_pod(stage: Stage, agents: list[Agent]) -> None:
+    assert stage.token(agents[0].pod, account="other") == ""
+    stranger = stage.pod("stranger", "100m", "64Mi", serviceAccountName="other")
+    assert agents[0].ask(1, 2, token=stage.token(stranger, account="other"))[0] == 403
+
+
+def test_a_token_ends_with_its_pod_though_the_api_server_still_knows_it(stage: Stage, agents: list[Agent]) -> None:
+    """The API server remembers for ten seconds what it said of a token, and we for a minute."""
+    one, _ = agents
+    assert one.ask(1, 2)[0] == 200
+    assert review(stage, one.token)["authenticated"]
+    stage.delete_pods("one")
+    assert review(stage, one.token).get("authenticated"), "it still knows it"
+    eventually(lambda: one.ask(1, 2)[0] == 404, "we do not", 2.0)
+
+
+def test_a_token_of_a_pod_is_not_one_of_its_successor(stage: Stage, agents: list[Agent]) -> None:
+    one, _ = agents
+    assert one.ask(1, 2)[0] == 200
+    stage.delete_pods("one")
+    successor = Agent.of(stage, stage.vm_pod(stage.get(VMS, "one"), "one"))
+    stage.until_placed("one")
+    eventually(lambda: successor.ask(1, 2)[0] == 200, "its own token is heard", 5.0)
+    assert one.ask(1, 2)[0] == 403
+
+
+def test_the_agent_of_a_node_is_heard_no_longer_than_its_pod_is_there(stage: Stage, agents: list[Agent]) -> None:
+    one, account = agents[0], {"metadata": {"name": "autoscaling-agent", "namespace": "kube-system"}}
+    stage.programs.cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", **account})
+    system = replace(stage, name="kube-system")
+    pod = system.pod(stage.name, "100m", "64Mi", serviceAccountName="autoscaling-agent", nodeName=f"{stage.name}-n")
+    token = system.token(pod, account="autoscaling-agent")
+    eventually(lambda: one.ask(1, 2, token=token)[0] == 200, "it speaks for the VMs of its node", 5.0)
+    system.delete_pods(stage.name)
+    eventually(lambda: one.ask(1, 2, token=token)[0] == 404, "it does not any more", 2.0)

@@ -1,0 +1,82 @@
+"""A pod that our service refused is tried again as soon as there is room; kube-scheduler alone would wait minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from protocol.names import ANNOTATION_PERMIT
+from protocol.units import Resources
+from tests.kubernetes.scheduling.agents import Agent
+from tests.kubernetes.scheduling.books import VMS
+from tests.kubernetes.scheduling.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+
+SOON: Final = 5.0
+"""Seconds: kube-scheduler's back-off after a first failure, and one interval of ours, on a busy machine."""
+
+Freeing = Callable[[Stage, Agent], None]
+
+
+def the_pod_goes(stage: Stage, big: Agent) -> None:
+    stage.delete_pods(big.vm)
+
+
+def the_pod_finishes(stage: Stage, big: Agent) -> None:
+    stage.patch(f"{stage.path('pods', big.vm)}/status", {"status": {"phase": "Succeeded"}})
+
+
+def the_vm_shrinks(stage: Stage, big: Agent) -> None:
+    assert big.go_to(Resources.parse(1, "2Gi"))
+
+
+def the_node_grows(stage: Stage, big: Agent) -> None:
+    node = stage.placed()[big.vm]
+    stage.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": "8", "memory": "32Gi"}}})
+
+
+def the_waiting_vm_wants_less(stage: Stage, big: Agent) -> None:
+    guest = {"cpus": {"use": "500m"}, "memorySlots": {"use": 1}}
+    stage.patch(stage.path(VMS, "waits"), {"spec": {"guest": guest}, "status": None})
+    stage.guest_has("waits", "500m", 1)
+
+
+@pytest.mark.parametrize(
+    "freeing", [the_pod_goes, the_pod_finishes, the_vm_shrinks, the_node_grows, the_waiting_vm_wants_less]
+)
+def test_a_pod_that_waits_for_room_gets_it_when(stage: Stage, freeing: Freeing) -> None:
+    node = stage.node("n")
+    stage.vm("big")
+    waiting = stage.vm("waits", 2, 4)
+    big = Agent.of(stage, stage.vm_pod(stage.get(VMS, "big"), "big"))
+    stage.until_placed("big")
+    assert big.go_to(Resources.parse("3500m", "15Gi"))
+    stage.vm_pod(waiting, "waits")
+    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    freeing(stage, big)
+    assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
+    stage.until_books_agree()
+
+
+def test_a_permit_that_nobody_can_read_keeps_the_most_until_it_is_mended(stage: Stage) -> None:
+    node = stage.node("n", "8500m")
+    odd = stage.vm("odd")
+    stage.vm_pod(odd, "odd")
+    stage.until_placed("odd")
+    stage.patch(stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: "much"}}})
+    stage.pod("waits")
+    assert "not enough free" in stage.until_refused("waits")["waits"]
+    stage.patch(stage.path(VMS, "odd"), {"metadata": {"annotations": {ANNOTATION_PERMIT: None}}})
+    assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
+
+
+def test_a_cordoned_node_takes_pods_again_once_it_is_uncordoned(stage: Stage) -> None:
+    node = stage.node("n")
+    stage.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    stage.pod("waits")
+    assert "unschedulable" in stage.until_refused("waits")["waits"]
+    stage.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}})
+    assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
