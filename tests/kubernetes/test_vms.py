@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kubernetes
 
 NODES = ("node-1", "node-2")
 USED = ("neonvm-controller", "neonvm-devices", "neonvm-network", "neonvm-runner", "postgres-vm")
-SLOTS = "autoscaling.neon.tech/guest-devices"
+DEVICES = "autoscaling.neon.tech/guest-devices"
 VM = {
     "apiVersion": "vm.neon.tech/v1",
     "kind": "VirtualMachine",
@@ -125,15 +125,15 @@ def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> 
 
 
 def test_every_node_offers_devices_and_a_vm_takes_what_there_is(vm: RealKubernetes) -> None:
-    assert [slots(vm, node) for node in NODES] == ["1k", "1k"]
+    assert [offered(vm, node) for node in NODES] == ["1k", "1k"]
     (pod,) = vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]
     (runner,) = (each for each in pod["spec"]["containers"] if each["name"] == "neonvm-runner")
-    assert runner["resources"]["limits"] == {SLOTS: "1"}
+    assert runner["resources"]["limits"] == {DEVICES: "1"}
 
 
-def slots(cluster: RealKubernetes, node: str) -> str:
+def offered(cluster: RealKubernetes, node: str) -> str:
     """How many pods of a node may ask for its devices."""
-    return str(cluster.get("node", node)["status"]["allocatable"].get(SLOTS, "0"))
+    return str(cluster.get("node", node)["status"]["allocatable"].get(DEVICES, "0"))
 
 
 def test_a_vm_grows(vm: RealKubernetes) -> None:
@@ -170,4 +170,4 @@ def test_a_vm_moves_and_an_open_session_stays(vm: RealKubernetes, session: Sessi
     assert session.ask("select pg_backend_pid()") == backend
     eventually(lambda: len(vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]) == 1, "one pod is left")
     vm.wait("condition=Ready", "node", "--all")
-    eventually(lambda: [slots(vm, node) for node in NODES] == ["1k", "1k"], "a new kubelet knows the devices")
+    eventually(lambda: [offered(vm, node) for node in NODES] == ["1k", "1k"], "a new kubelet knows the devices")

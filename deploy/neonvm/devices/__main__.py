@@ -38,8 +38,8 @@ def parser() -> argparse.ArgumentParser:
         found.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
     devices = "devices in /dev that pods get where their drivers are loaded (default: %(default)s)"
     found.add_argument("--devices", nargs="*", default=["kvm", "vhost-net"], metavar="NAME", help=devices)
-    slots = "how many pods of a node may take one: more than there can be pods (default: %(default)s)"
-    found.add_argument("--slots", type=int, default=1000, metavar="COUNT", help=slots)
+    count = "how many pods of a node may take one: more than there can be pods (default: %(default)s)"
+    found.add_argument("--count", type=int, default=1000, metavar="NUMBER", help=count)
     add_log_level(found)
     return found
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _run(options: argparse.Namespace) -> None:
     clock, stop, telemetry = SystemClock(), stop_on_signals(), Telemetry()
     devices = functools.partial(present, options.devices)
-    plugin = DevicePlugin(options.slots, devices, telemetry)
+    plugin = DevicePlugin(options.count, devices, telemetry)
     registration = Registration(Offer(options.resource, Path(options.folder)), plugin, clock, telemetry)
     telemetry.watch(options.devices, devices)
     telemetry.watch_registered(lambda: registration.is_registered)

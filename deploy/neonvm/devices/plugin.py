@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 from deploy.neonvm.devices.telemetry import Telemetry
-from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, MalformedRequestError, allocation, containers_in, slots
+from deploy.neonvm.devices.wire import NO_OPTIONS, SERVICE, MalformedRequestError, allocation, containers_in, listed
 
 LOG: Final = logging.getLogger("neonvm.devices")
 
@@ -30,10 +30,10 @@ def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
 
 
 class DevicePlugin:
-    """Offers so many ``slots``. ``devices`` are the paths of what there is now; ``watchers`` counts who follows."""
+    """Offers ``count`` of its resource. ``devices``: the paths of what there is now; ``watchers``: how many follow."""
 
     def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: Telemetry) -> None:
-        self._slots = slots(count)
+        self._listed = listed(count)
         self._devices = devices
         self._telemetry = telemetry
         self.watchers = 0
@@ -53,10 +53,10 @@ class DevicePlugin:
         return NO_OPTIONS
 
     async def list_and_watch(self, _: bytes, __: Context) -> AsyncIterator[bytes]:
-        """All slots, once: they never change. The stream lasts as long as the kubelet and this program."""
+        """All that is offered, once: it never changes. The stream lasts as long as the kubelet and this program."""
         self.watchers += 1
         try:
-            yield self._slots
+            yield self._listed
             await asyncio.Event().wait()
         finally:
             self.watchers -= 1

@@ -2,8 +2,8 @@
 
 - A kubelet that starts removes all sockets of plugins and makes its own anew: a new one, or a missing one of ours,
   means to serve and to register anew.
-- So does a kubelet that follows no longer: the node has no slots then, and only a registration brings it back.
-- At the end the socket goes, and with it, at once, the node's slots; pods that have one keep what they were given.
+- So does a kubelet that follows no longer: the node offers nothing then, and only a registration brings it back.
+- At the end the socket goes, and with it, at once, what the node offers; pods keep what they were given.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Telemetry:
             registry=self.registry,
         )
         self._registered = Gauge(
-            "autoscale_devices_registered", "1 while the kubelet offers the slots", registry=self.registry
+            "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
         self._registrations = Counter(
             "autoscale_devices_registrations",

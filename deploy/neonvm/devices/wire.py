@@ -1,7 +1,7 @@
 """The kubelet's device plugin API v1beta1, as far as this plugin speaks it: methods and messages (pure).
 
-A slot is what a pod takes one of. Slots are alike and many: they limit nothing, they only let a pod ask for whatever
-the node has.
+What the kubelet calls a device is here a place for one pod: there are more of them than pods, so they limit nothing,
+and only let a pod ask for whatever the node has.
 """
 # ruff: noqa: N802 - names of the wire and of protobuf
 
@@ -21,7 +21,7 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 """Where the kubelet hears plugins, in the folder of their sockets. It makes it anew with each start."""
 
 NO_OPTIONS: Final = b""
-"""No call before a container starts, and no wishes for which slots it gets."""
+"""No call before a container starts, and no wishes for which place it gets."""
 
 _MESSAGES: Final[dict[str, Fields]] = {
     "RegisterRequest": (("version", 1, "string"), ("endpoint", 2, "string"), ("resource_name", 3, "string")),
@@ -79,12 +79,12 @@ def registration(resource: str, endpoint: str) -> bytes:
     return _message("RegisterRequest", version=VERSION, endpoint=endpoint, resource_name=resource).SerializeToString()
 
 
-def slots(count: int) -> bytes:
-    """All slots. They are healthy as long as this program is: a slot of a node without devices is of use too."""
-    listed = _message("ListAndWatchResponse")
+def listed(count: int) -> bytes:
+    """So many places. They are healthy as long as this program is, also on a node that has nothing to hand out."""
+    places = _message("ListAndWatchResponse")
     for number in range(count):
-        listed.devices.add(ID=f"slot-{number}", health="Healthy")
-    return listed.SerializeToString()
+        places.devices.add(ID=f"place-{number}", health="Healthy")
+    return places.SerializeToString()
 
 
 def containers_in(request: bytes) -> int:

@@ -11,7 +11,7 @@ from deploy.neonvm.devices.wire import KUBELET_SOCKET, MESSAGES, SERVICE
 
 
 class FakeKubelet:
-    """One life of a kubelet. ``slots`` are those that it knows by resource; ``refuses`` is what it says to plugins."""
+    """One life of a kubelet. ``offered`` is how many it has of each resource; ``refuses``: what it says to plugins."""
 
     def __init__(self, folder: Path, refuses: str = "", follows: bool = True) -> None:
         self._folder = folder
@@ -20,7 +20,7 @@ class FakeKubelet:
         self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
         self._watches: list[asyncio.Task[None]] = []
         self.registered: list[str] = []
-        self.slots: dict[str, int] = {}
+        self.offered: dict[str, int] = {}
 
     async def __aenter__(self) -> FakeKubelet:
         """It removes all sockets, as a kubelet does that starts, and makes its own."""
@@ -61,10 +61,10 @@ class FakeKubelet:
             try:
                 async for said in listed(b""):
                     devices = MESSAGES["ListAndWatchResponse"].FromString(said).devices  # type: ignore[attr-defined]
-                    self.slots[resource] = sum(each.health == "Healthy" for each in devices)
+                    self.offered[resource] = sum(each.health == "Healthy" for each in devices)
             except grpc.aio.AioRpcError:
                 pass
-            self.slots.pop(resource, None)
+            self.offered.pop(resource, None)
 
     async def allocate(self, endpoint: str, *containers: list[str]) -> list[list[tuple[str, str, str]]]:
         """What each container gets, as (path in it, path on the node, permissions)."""

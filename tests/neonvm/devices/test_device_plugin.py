@@ -1,4 +1,4 @@
-"""The device plugin and a kubelet that comes, goes and forgets: the node keeps its slots, pods get what there is."""
+"""The device plugin and a kubelet that comes, goes and forgets: the node keeps offering, pods get what there is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from tests.neonvm.devices.fake_kubelet import FakeKubelet
 
 RESOURCE = "autoscaling.neon.tech/guest-devices"
 ENDPOINT = "autoscaling.neon.tech_guest-devices.sock"
-SLOTS = 3
+COUNT = 3
+PATIENCE = 5000
+"""Milliseconds, on a machine that is busy."""
 
 
 @pytest.fixture
@@ -33,28 +35,42 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+class PatientClock(FakeClock):
+    """A clock that knows whether the plugin is at work: gRPC takes its own time, and none passes meanwhile."""
+
+    is_waited_for = False
+
+    async def sleep(self, duration: Seconds) -> None:
+        self.is_waited_for = True
+        try:
+            await super().sleep(duration)
+        finally:
+            self.is_waited_for = False
+
+
 @dataclass
 class Node:
     """A node's plugin at work."""
 
-    clock: FakeClock
+    clock: PatientClock
     registration: Registration
     telemetry: Telemetry
     devices: list[str]
 
-    async def until(self, holds: Callable[[], bool], step: Seconds = LOOK) -> None:
-        for _ in range(200):
+    async def until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(PATIENCE):
             if holds():
                 return
-            await self.clock.advance(step)
+            if self.clock.is_waited_for:
+                await self.clock.advance(LOOK)
             await asyncio.sleep(0.001)  # gRPC works in threads of its own
         raise AssertionError("never")
 
 
 @asynccontextmanager
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
-    clock, telemetry, there = FakeClock(), Telemetry(), list(devices)
-    plugin = DevicePlugin(SLOTS, lambda: there, telemetry)
+    clock, telemetry, there = PatientClock(), Telemetry(), list(devices)
+    plugin = DevicePlugin(COUNT, lambda: there, telemetry)
     registration = Registration(Offer(RESOURCE, folder), plugin, clock, telemetry)
     telemetry.watch_registered(lambda: registration.is_registered)
     work = asyncio.create_task(registration.run())
@@ -65,16 +81,16 @@ async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
         await asyncio.wait((work,))
 
 
-async def test_the_kubelet_offers_the_slots_and_a_pod_gets_whatever_there_is(folder: Path) -> None:
+async def test_the_kubelet_offers_the_resource_and_a_pod_gets_whatever_there_is(folder: Path) -> None:
     async with FakeKubelet(folder) as kubelet, node(folder, "/dev/kvm") as made:
-        await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
+        await made.until(lambda: kubelet.offered == {RESOURCE: COUNT})
         await made.until(lambda: made.registration.is_registered)
         kvm, vhost = ("/dev/kvm", "/dev/kvm", "rw"), ("/dev/vhost-net", "/dev/vhost-net", "rw")
-        assert await kubelet.allocate(ENDPOINT, ["slot-1"], ["slot-0"]) == [[kvm], [kvm]]
+        assert await kubelet.allocate(ENDPOINT, ["place-1"], ["place-0"]) == [[kvm], [kvm]]
         made.devices.append("/dev/vhost-net")
-        assert await kubelet.allocate(ENDPOINT, ["slot-2"]) == [[kvm, vhost]]
+        assert await kubelet.allocate(ENDPOINT, ["place-2"]) == [[kvm, vhost]]
         made.devices.clear()
-        assert await kubelet.allocate(ENDPOINT, ["slot-2"]) == [[]]
+        assert await kubelet.allocate(ENDPOINT, ["place-2"]) == [[]]
         page = made.telemetry.page().decode()
         assert "autoscale_devices_allocations_total 4.0" in page
         assert "autoscale_devices_registered 1.0" in page
@@ -84,7 +100,7 @@ async def test_a_kubelet_that_starts_anew_gets_another_registration(folder: Path
     async with node(folder) as made:
         for _ in range(2):
             async with FakeKubelet(folder) as kubelet:
-                await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
+                await made.until(lambda: kubelet.offered == {RESOURCE: COUNT})
             await made.until(lambda: not made.registration.is_registered)
 
 
@@ -92,7 +108,7 @@ async def test_a_socket_that_was_removed_is_made_anew(folder: Path) -> None:
     async with FakeKubelet(folder) as kubelet, node(folder) as made:
         await made.until(lambda: made.registration.is_registered)
         (folder / ENDPOINT).unlink()
-        await made.until(lambda: len(kubelet.registered) == 2 and kubelet.slots == {RESOURCE: SLOTS})
+        await made.until(lambda: len(kubelet.registered) >= 2 and kubelet.offered == {RESOURCE: COUNT})
 
 
 async def test_a_kubelet_that_follows_no_longer_is_asked_again(folder: Path) -> None:
@@ -118,15 +134,15 @@ async def test_a_kubelet_that_refuses_is_asked_again_later_and_later(folder: Pat
 NAME = "autoscale_devices_registrations_total"
 
 
-async def test_at_its_end_the_node_has_no_slots(folder: Path) -> None:
+async def test_at_its_end_the_node_offers_nothing(folder: Path) -> None:
     async with FakeKubelet(folder) as kubelet:
         async with node(folder) as made:
-            await made.until(lambda: kubelet.slots == {RESOURCE: SLOTS})
-        for _ in range(200):
-            await asyncio.sleep(0.001)
-            if not kubelet.slots:
+            await made.until(lambda: kubelet.offered == {RESOURCE: COUNT})
+        for _ in range(PATIENCE):
+            if not kubelet.offered:
                 break
-        assert (kubelet.slots, (folder / ENDPOINT).exists()) == ({}, False)
+            await asyncio.sleep(0.001)
+        assert (kubelet.offered, (folder / ENDPOINT).exists()) == ({}, False)
 
 
 async def test_a_request_that_cannot_be_read_is_refused(folder: Path) -> None:
