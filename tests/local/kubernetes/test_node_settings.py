@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from deploy.local.kubernetes.plan import arguments
-from deploy.local.kubernetes.plan.cluster_plan import API_SERVICE, DNS_SERVICE, DOMAIN
+from deploy.local.kubernetes.plan.cluster_plan import API_SERVICE, DNS_SERVICE, DOMAIN, NodePlan, offered
 from deploy.local.kubernetes.plan.image_names import COREDNS_IMAGE, METRICS_SERVER_IMAGE, PAUSE_IMAGE
 from deploy.local.kubernetes.plan.node_settings import (
     cni_settings,
@@ -18,7 +18,8 @@ from deploy.local.kubernetes.plan.node_settings import (
     kubelet_settings,
     node_files,
 )
-from tests.local.kubernetes.sample_plan import FIRST, PLAN, SECOND
+from protocol.units import Resources
+from tests.local.kubernetes.sample_plan import FIRST, MACHINE, PLAN, SECOND
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "local" / "kubernetes" / "manifests"
 
@@ -28,6 +29,18 @@ def test_a_kubelet_offers_the_size_of_its_node_by_reserving_the_rest_of_the_mach
     assert first["systemReserved"] == {"cpu": "0", "memory": "0"}
     assert second["systemReserved"] == {"cpu": "2500m", "memory": "6Gi"}
     assert (second["address"], second["cgroupRoot"]) == ("10.100.0.12", "/autoscale.shop/node-2")
+
+
+def test_a_node_that_offers_more_cpus_than_the_machine_has_is_shown_so_many() -> None:
+    large = NodePlan("node-1", 1, Resources.parse("6500m", "8Gi"), {}, ())
+    assert (node_files(PLAN, large)["cpus"], node_files(PLAN, SECOND)["cpus"]) == ("7\n", "4\n")
+    assert yaml.safe_load(kubelet_settings(PLAN, large))["systemReserved"] == {"cpu": "500m", "memory": "0"}
+
+
+def test_a_node_offers_no_more_memory_than_there_is_and_more_cpus_only_where_it_can_be_shown_them() -> None:
+    asked = Resources.parse("8", "16Gi")
+    assert offered(asked, MACHINE, shows_cpus=True) == Resources.parse("8", "8Gi")
+    assert offered(asked, MACHINE, shows_cpus=False) == MACHINE
 
 
 def test_a_kubelet_lets_only_those_in_whom_the_api_server_knows() -> None:

@@ -45,6 +45,25 @@ tunable kernel/panic_on_oops 1
 tunable kernel/keys/root_maxkeys 1000000
 tunable kernel/keys/root_maxbytes 25000000
 
+# A node may offer more CPUs than the machine has. Its kubelet counts the CPUs of all memory nodes, so it is shown some
+# more memory nodes, with the same CPUs: their numbers must be real, for it names them to the kernel.
+cpus=$(cat /run/autoscale/node/cpus)
+if [ "$cpus" -gt "$(getconf _NPROCESSORS_ONLN)" ]; then
+  shown=/run/autoscale/memory-nodes number=0
+  while [ "$cpus" -gt 0 ]; do
+    mkdir -p "$shown/node$number/hugepages"
+    cp /sys/devices/system/node/node0/meminfo /sys/devices/system/node/node0/distance "$shown/node$number"
+    for each in /sys/devices/system/cpu/cpu[0-9]*; do
+      if [ "$cpus" -gt 0 ] && { [ ! -e "$each/online" ] || [ "$(cat "$each/online")" = 1 ]; }; then
+        ln -s "$each" "$shown/node$number"
+        cpus=$((cpus - 1))
+      fi
+    done
+    number=$((number + 1))
+  done
+  mount --bind "$shown" /sys/devices/system/node
+fi
+
 echo 1 > /proc/sys/net/ipv4/ip_forward
 mkdir -p /etc/cni/net.d
 cp /run/autoscale/node/cni/* /etc/cni/net.d/

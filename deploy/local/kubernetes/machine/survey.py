@@ -47,6 +47,11 @@ def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
     return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(found["MemTotal"].split()[0]) * 1024))
 
 
+def can_show_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
+    """Whether a node can be shown more CPUs than this machine has: its kernel must list the CPUs of memory nodes."""
+    return (nodes / "node0" / "distance").exists()
+
+
 def _without_go() -> str:
     try:
         find_go()

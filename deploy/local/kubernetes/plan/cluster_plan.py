@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from typing import Final
 
 from protocol.kubernetes.objects import Json
-from protocol.units import Resources
+from protocol.units import MilliCpu, Resources
 
 CONTROL_HOST: Final = "10.100.0.1"
 API_PORT: Final = 6443
@@ -25,6 +26,12 @@ DNS_SERVICE: Final = "10.96.0.10"
 DOMAIN: Final = "cluster.local"
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 MOST_NODES: Final = 50
+
+VM_RANGE: Final = IPv4Network("10.111.0.0/16")
+"""The flat network of VMs, where it is applied as it ships (``--addresses`` of the controller)."""
+VM_VISITOR: Final = "10.111.255.254"
+"""This machine's own address there, which no VM is given."""
+VM_RANGE_MTU: Final = 1450
 
 IN_NODE: Final = "/run/autoscale"
 NODE_FILES: Final = f"{IN_NODE}/node"
@@ -57,8 +64,8 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A cluster. ``machine`` is what this machine has; every node has all of it unless it is to offer less. ``add_ons``
-    are names of ``programs.versions.ADD_ONS``.
+    """A cluster. ``machine`` is what this machine has; no node offers more memory, but it may offer more CPUs.
+    ``add_ons`` are names of ``programs.versions.ADD_ONS``.
     """
 
     name: str
@@ -66,6 +73,13 @@ class ClusterPlan:
     nodes: Sequence[NodePlan]
     machine: Resources
     add_ons: Sequence[str] = ()
+
+    def shown_to(self, node: NodePlan) -> Resources:
+        """What the node takes the machine to have: at least as many CPUs as it offers.
+
+        The pods of all nodes share the machine's CPUs, so what a node offers is a matter of bookkeeping.
+        """
+        return Resources(max(self.machine.cpu, MilliCpu.cores(node.size.cpu.whole_cpus)), self.machine.mem)
 
     def routes(self, to: NodePlan | None) -> list[str]:
         """The routes to the pods of the other nodes, for a node (of the control plane: ``None``)."""
@@ -79,6 +93,13 @@ class ClusterPlan:
     def node_cgroup(self, node: NodePlan) -> str:
         """The control group under which the pods of ``node`` are."""
         return f"{self.cgroup}/{node.name}"
+
+
+def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resources:
+    """What a node offers of what is asked of it: no more memory than ``machine`` has, and more CPUs where it can be
+    shown more.
+    """
+    return Resources(asked.cpu if shows_cpus else min(asked.cpu, machine.cpu), min(asked.mem, machine.mem))
 
 
 def cgroup_of(cluster: str) -> str:

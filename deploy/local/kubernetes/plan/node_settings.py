@@ -33,15 +33,16 @@ def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
         "cni/10-pods.conflist": cni_settings(node),
         "kube-proxy.yaml": kube_proxy_settings(node),
         "resolv.conf": "",
+        "cpus": f"{plan.shown_to(node).cpu.whole_cpus}\n",
     }
 
 
 def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
-    """The kubelet's. It offers the node's size by reserving the rest of the machine.
+    """The kubelet's. It offers the node's size by reserving the rest of what it is shown.
 
     The machine's disk is not the node's: nothing is evicted and no image removed because it fills.
     """
-    reserved = plan.machine.minus_or_zero(node.size)
+    reserved = plan.shown_to(node).minus_or_zero(node.size)
     settings: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
