@@ -12,14 +12,14 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.private_file import write_private
-from deploy.neonvm.ports import ClusterNetwork, NetworkError
+from deploy.neonvm.ports import NetworkError
 from protocol.messages import ObjectName
 
 
@@ -72,11 +72,18 @@ Actions = Mapping[str, Callable[[str], None]]
 """What can be done to the cluster, by its name; each is given the request's target and may raise ``LookupError``."""
 
 
+class Exposes(Protocol):
+    """A network into which ports of the machine can be led."""
+
+    async def expose(self, target: str, port: int) -> int:
+        """A loopback port of the machine that leads to ``target:port``. Raises ``NetworkError``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ways:
     """How ports of the machine are led into the cluster: to an address of its network, or to a Service."""
 
-    network: ClusterNetwork
+    network: Exposes
     services: ServiceForwards
 
     async def open(self, ask: ControlRequest) -> int:

@@ -37,10 +37,11 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
+from deploy.local.kubernetes.machine.exposing import ExposedCluster
 from deploy.local.kubernetes.machine.fabric import lay_out
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
-from deploy.local.kubernetes.machine.survey import machine_size
-from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST, ClusterPlan, NodePlan
+from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
+from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST, ClusterPlan, NodePlan, offered
 from deploy.local.kubernetes.plan.node_registration import node_object
 from deploy.local.kubernetes.plan.node_settings import node_files
 from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
@@ -61,10 +62,10 @@ _PAUSE: Final = Seconds(0.1)
 
 
 def plan_of(name: str, spec: ClusterSpec) -> ClusterPlan:
-    """The plan for what is asked. Raises ``SpecError``."""
-    machine = machine_size()
+    """The plan for what is asked; of memory a node offers no more than there is. Raises ``SpecError``."""
+    machine, shows = machine_size(), can_show_cpus()
     nodes = [
-        NodePlan(node.name, number, node.capacity.at_most(machine), node.labels, node.taints)
+        NodePlan(node.name, number, offered(node.capacity, machine, shows_cpus=shows), node.labels, node.taints)
         for number, node in enumerate(spec.node_specs, start=1)
     ]
     return ClusterPlan(name, spec.kubernetes, nodes, machine, spec.add_ons)
@@ -211,7 +212,9 @@ class RealCluster:
             STOP_KUBELET: lambda node: by_name[node].stop(KUBELET),
             START_KUBELET: lambda node: by_name[node].start(KUBELET),
         }
-        ways = Ways(self._network, services)
+        exposed = ExposedCluster(self._network, self._plan.nodes[0].name)
+        stack.push_async_callback(exposed.close)
+        ways = Ways(exposed, services)
         await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
 
     def _status(self, nodes: list[Node]) -> ControlResponse:

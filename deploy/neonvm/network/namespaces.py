@@ -134,6 +134,20 @@ class NamespaceNetwork:
         """Gives a VM's address back."""
         self._vms.release(vm)
 
+    async def join(self, node: str, bridge: str, address: str, mtu: int) -> None:
+        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there.
+
+        Raises ``NetworkError`` where the node has no such bridge.
+        """
+        place = f"{self._prefix}joined"
+        if place not in _names(place):
+            more = (f"link set up0 mtu {mtu}", f"address add {address} dev br0")
+            await self._make(place, self._node(node), "joined", more, bridge)
+
+    async def connect_joined(self, host: str, port: int) -> socket.socket:
+        """A connection from the address that ``join`` gave. Raises ``OSError``."""
+        return await connected(netns.socket_in(f"{self._prefix}joined"), host, port)
+
     def control_enter(self) -> Sequence[str]:
         """The way to the switch, where ``10.100.0.1`` is."""
         return _enter(self._switch)
@@ -186,13 +200,13 @@ class NamespaceNetwork:
     async def _dial_control(self, host: str, port: int) -> socket.socket:
         return await self.connect(None, host, port)
 
-    async def _make(self, place: str, upstream: str, port: str, more: Sequence[str]) -> None:
-        """A namespace whose bridge is joined to that of ``upstream``; removed again where that fails."""
+    async def _make(self, place: str, upstream: str, port: str, more: Sequence[str], bridge: str = "br0") -> None:
+        """A namespace whose bridge is joined to ``bridge`` of ``upstream``; removed again where that fails."""
         cable = f"link add up0 type veth peer name {port} netns {upstream}"
         try:
             await run("ip", "netns", "add", place)
             await ip_in(place, *_BRIDGE, cable, "link set up0 master br0 addrgenmode none up", *more)
-            await ip_in(upstream, f"link set {port} master br0 addrgenmode none up")
+            await ip_in(upstream, f"link set {port} master {bridge} addrgenmode none up")
         except BaseException:
             await _remove(place)
             raise
