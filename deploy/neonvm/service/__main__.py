@@ -92,7 +92,8 @@ def _listener(options: argparse.Namespace, service: Service) -> Listener:
 
 
 def _form(options: argparse.Namespace) -> RunnerForm:
-    part = yaml.safe_load(options.sidecar.read_text()) if options.sidecar is not None else None
+    has_sidecar = options.sidecar is not None and options.sidecar.is_file()
+    part = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
     return RunnerForm(options.runner_image, options.guest_resource, child(part, "spec") if part else None)
 
 

@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         default=None,
         metavar="FILE",
-        help="a pod's part: the agent beside each VM",
+        help="a pod's part: the agent beside each VM (none where there is no such file)",
     )
     add_kubeconfig(found)
     add_log_level(found)
