@@ -41,6 +41,9 @@ AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
 it where the settings ask VMs to opt in.
 """
 
+BOOTING: Final = "Booting"
+"""The reason in a VirtualMachine's condition ``Available`` while its guest boots."""
+
 LABEL_CREATED_BY: Final = "autoscaling.neon.tech/created-by"
 """On a VirtualMachineMigration: who made it; ``SCHEDULER_NAME`` on those of the scheduler."""
 

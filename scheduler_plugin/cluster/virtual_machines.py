@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
-from protocol.kubernetes.objects import JsonObject, child, flag, name_of, number, text, texts, uid_of, version_of
+from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, number, text, texts, uid_of, version_of
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, AUTO_MIGRATION, LABEL_ENABLED
+from protocol.names import ANNOTATION_PERMIT, AUTO_MIGRATION, BOOTING, LABEL_ENABLED
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
@@ -35,19 +35,22 @@ Q = TypeVar("Q", MilliCpu, Bytes, int)
 class ClusterVm(VirtualMachine):
     """A VirtualMachine with what decides where and whether it may move.
 
-    ``has_overlay``: its guest has an address of its own, which it keeps when it moves.
+    ``has_overlay``: its guest has an address of its own, which it keeps when it moves. ``is_booting``: its controller
+    says so, and would refuse to move it.
     """
 
     constraints: PodConstraints = UNCONSTRAINED
     has_overlay: bool = True
+    is_booting: bool = False
 
 
 def read_vm(obj: JsonObject) -> VirtualMachine:
     """A VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
+    booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
     known = {each.name: getattr(vm, each.name) for each in fields(vm)}
-    return ClusterVm(**known, constraints=pod_constraints(spec), has_overlay=has_overlay)
+    return ClusterVm(**known, constraints=pod_constraints(spec), has_overlay=has_overlay, is_booting=booting)
 
 
 def vm_facts(vm: VirtualMachine) -> VmFacts:
@@ -78,7 +81,7 @@ def _stays_because(vm: VirtualMachine) -> str | None:
         return "not readable"
     if isinstance(vm, ClusterVm) and not vm.has_overlay:
         return "without an overlay address, so that a move would break its connections"
-    return None
+    return "its guest boots" if isinstance(vm, ClusterVm) and vm.is_booting else None
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:

@@ -25,6 +25,7 @@ from deploy.neonvm.ports import Acceleration, GuestPhase, GuestState
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
+from protocol.names import BOOTING
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
 
@@ -194,7 +195,7 @@ def _in_place(facts: Facts, pod: Json, guest: GuestState) -> Json:
 
 def _serves(facts: Facts, guest: GuestState) -> Json:
     if guest.phase is GuestPhase.BOOTING:
-        return _available(facts.vm, False, "Booting", "the guest boots")
+        return _available(facts.vm, False, BOOTING, "the guest boots")
     reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
     return _available(facts.vm, True, reason, facts.guest_fault)
 

@@ -52,6 +52,15 @@ def test_a_vm_without_an_address_of_its_own_stays(spec: Json, status: Json, expe
     assert vm_facts(read_vm(obj)).stays_because == expected
 
 
+def test_a_vm_whose_guest_boots_stays_until_it_runs() -> None:
+    obj = vm("db")
+    obj["metadata"]["labels"] = ENABLED
+    obj["status"]["conditions"] = [{"type": "Available", "status": "False", "reason": "Booting"}]
+    assert vm_facts(read_vm(obj)).stays_because == "its guest boots"
+    obj["status"]["conditions"] = [{"type": "Available", "status": "True", "reason": "GuestRuns"}]
+    assert vm_facts(read_vm(obj)).stays_because is None
+
+
 def test_a_vms_demands_on_its_node_are_read_from_its_spec() -> None:
     obj = vm("db")
     obj["spec"]["nodeSelector"] = {"disk": "nvme"}
