@@ -1,12 +1,15 @@
 """The demonstration's verdict, pgbench's words, and the pictures."""
 
+import os
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
 from protocol.units import Bytes, Resources, Seconds
 from scripts.autoscale.demo import _busy_host
 from scripts.autoscale.demonstration.bars import bar, sparkline
-from scripts.autoscale.demonstration.pgbench import Outcome, outcome_of, tps_of
+from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError, outcome_of, run_pgbench, tps_of
 from scripts.autoscale.demonstration.report import LoadPoint, Observations, SizePoint, report
 from scripts.autoscale.demonstration.screen import Screen, line
 from scripts.autoscale.demonstration.watcher import Snapshot
@@ -75,6 +78,19 @@ def test_pgbench_is_believed_about_transactions_and_broken_connections_count_as_
     broken = ["pgbench: error: client 3 aborted in command 8 (SQL) of script 0", *good, "Run was aborted; …"]
     assert outcome_of(broken, 2) == Outcome(1140, 1, "pgbench ended with exit code 2: Run was aborted; …")
     assert outcome_of([], 1).problem == "pgbench ended with exit code 1: it said nothing"
+
+
+async def test_a_database_that_does_not_answer_ends_pgbench_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pgbench").write_text("#!/bin/sh\necho starting vacuum\nexec sleep 600\n")
+    (tmp_path / "pgbench").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    heard: list[str] = []
+    with pytest.raises(PgbenchError) as caught:
+        await run_pgbench([], heard.append, Seconds(0.3))
+    assert str(caught.value).startswith("pgbench has not ended after 0.3 s: the database does not answer")
+    assert heard in ([], ["starting vacuum"])
 
 
 def test_bars_show_what_is_used_and_what_is_allocated() -> None:

@@ -1,6 +1,7 @@
 """pgbench as a child process, and how its output is read.
 
-The functions that read lines are pure. A client that gives up counts as a failed transaction: its connection broke.
+- The functions that read lines are pure. A client that gives up counts as a failed transaction: its connection broke.
+- Every run has a bound: pgbench itself waits for ever for a database that does not answer.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from protocol.units import Seconds
+
 _PROGRESS: Final = re.compile(r"progress: ([\d.]+) s, ([\d.]+) tps")
 _DONE: Final = re.compile(r"number of transactions actually processed: (\d+)")
 _FAILED: Final = re.compile(r"number of failed transactions: (\d+)")
 _ABORTED: Final = re.compile(r"client \d+ (aborted|script \d+ aborted)")
 _DEBIAN: Final = "/usr/lib/postgresql"
+PREPARING: Final = Seconds(180.0)
+"""The bound of a run that makes small tables."""
+GRACE: Final = Seconds(60.0)
+"""The bound of a run is so much later than its end: a database stands still for some seconds while its VM moves."""
 
 
 class PgbenchError(Exception):
@@ -73,7 +80,9 @@ class Server:
 
 async def prepare(server: Server, scale: int) -> None:
     """Makes pgbench's tables. Raises ``PgbenchError``."""
-    outcome = await run_pgbench([*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None)
+    outcome = await run_pgbench(
+        [*server.arguments, "-i", "-q", "-s", str(scale), "postgres"], lambda _: None, PREPARING
+    )
     if outcome.problem:
         raise PgbenchError(outcome.problem)
 
@@ -83,7 +92,7 @@ async def press(
 ) -> Outcome:
     """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
 
-    ``rate`` is how many are begun in a second; None is as many as the server does.
+    ``rate`` is how many are begun in a second; None is as many as the server does. Raises ``PgbenchError``.
     """
 
     def heard(line: str) -> None:
@@ -93,11 +102,14 @@ async def press(
 
     limit = [] if rate is None else ["-R", str(rate)]
     run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *limit, "postgres"]
-    return await run_pgbench([*server.arguments, *run], heard)
+    return await run_pgbench([*server.arguments, *run], heard, Seconds(seconds + GRACE))
 
 
-async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None]) -> Outcome:
-    """Runs pgbench to its end; ``heard`` gets every line. Raises ``PgbenchError`` where it is not installed."""
+async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None], at_most: Seconds) -> Outcome:
+    """Runs pgbench to its end; ``heard`` gets every line.
+
+    Raises ``PgbenchError`` where it is not installed, and where it has not ended after ``at_most``.
+    """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),
         stdin=asyncio.subprocess.DEVNULL,
@@ -108,10 +120,14 @@ async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None]) ->
     )
     lines: list[str] = []
     try:
-        while process.stdout is not None and (line := await process.stdout.readline()):
-            lines.append(line.decode(errors="replace").rstrip())
-            heard(lines[-1])
-        return outcome_of(lines, await process.wait())
+        async with asyncio.timeout(at_most):
+            while process.stdout is not None and (line := await process.stdout.readline()):
+                lines.append(line.decode(errors="replace").rstrip())
+                heard(lines[-1])
+            return outcome_of(lines, await process.wait())
+    except TimeoutError:
+        said = f"; its last words: {lines[-1]}" if lines else ""
+        raise PgbenchError(f"pgbench has not ended after {at_most:g} s: the database does not answer{said}") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -16,7 +16,7 @@ from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError, Server, run_pgbench
+from scripts.autoscale.demonstration.pgbench import GRACE, Outcome, PgbenchError, Server, run_pgbench
 
 PAUSE: Final = Seconds(0.02)
 _SCRIPT: Final = f"\\sleep {PAUSE * 1000:g} ms\nSELECT 1;\n"
@@ -66,7 +66,8 @@ async def probe(server: Server, seconds: int, clock: Clock) -> Noticed:
         await asyncio.to_thread(script.write_text, _SCRIPT)
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
-        outcome = await run_pgbench([*server.arguments, *arguments, "postgres"], lambda _: None)
+        whole = [*server.arguments, *arguments, "postgres"]
+        outcome = await run_pgbench(whole, lambda _: None, Seconds(seconds + GRACE))
         return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 

@@ -10,7 +10,7 @@ import httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import Outcome, Server, prepare, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import GRACE, Outcome, Server, prepare, run_pgbench, tps_of
 from scripts.autoscale.site import SiteError
 
 _CLIENTS: Final = 6
@@ -54,7 +54,7 @@ class PgbenchReads:
 
         while goes_on() and not total.problem:
             reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
-            wave = await run_pgbench([*self.endpoint.arguments, *reads], heard)
+            wave = await run_pgbench([*self.endpoint.arguments, *reads], heard, Seconds(_WAVE + GRACE))
             total = Outcome(total.transactions + wave.transactions, total.failed + wave.failed, wave.problem)
         return total
 
