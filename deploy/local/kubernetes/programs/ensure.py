@@ -36,9 +36,19 @@ async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[
 
     Raises ``NoProgramsError``.
     """
+    said = await built_apart("deploy.local.kubernetes.programs", [minor, *add_ons], report)
+    folders = {name: Path(folder) for name, folder in json.loads(said).items()}
+    return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
+
+
+async def built_apart(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
+    """Has a module build in a process of its own; returns the line of JSON that it says. Other lines are reported.
+
+    Raises ``NoProgramsError`` where it fails.
+    """
     process = await asyncio.create_subprocess_exec(
         *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
-        *(sys.executable, "-m", "deploy.local.kubernetes.programs", minor, *add_ons),
+        *(sys.executable, "-m", module, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -52,8 +62,7 @@ async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[
             raise NoProgramsError(complaint.result().strip() or "the build ended without a word")
     finally:
         await asyncio.shield(_end(process))
-    folders = {name: Path(folder) for name, folder in json.loads(outcome.result()).items()}
-    return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
+    return outcome.result()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

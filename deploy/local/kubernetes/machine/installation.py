@@ -1,0 +1,85 @@
+"""Puts the autoscaler on a real cluster that runs, from the project's own manifests and images, as people would.
+
+What a wait is for is looked at every time: it ends with the reason as soon as it cannot be fulfilled any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, for_version, hopeless, not_rolled_out
+from deploy.local.kubernetes.programs.ensure import built_apart
+from deploy.local.kubernetes.programs.own_images import Parts
+from protocol.kubernetes.resources import DEPLOYMENTS, PODS, Resource
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+_PROJECT: Final = Path(__file__).parents[4]
+_DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
+_PATIENCE: Final = Seconds(180.0)
+_PAUSE: Final = Seconds(0.3)
+
+
+class InstallationError(Exception):
+    """The autoscaler could not be installed; the message says why."""
+
+
+async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -> Parts:
+    """Builds the images and writes their archives into ``folder``. Raises ``NoProgramsError``."""
+    said = await built_apart("deploy.local.kubernetes.programs.own_images", [minor, str(folder)], report)
+    return msgspec.json.decode(said, type=Parts)
+
+
+async def apply_manifests(kubeconfig: Path, parts: Parts) -> None:
+    """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
+    texts = [for_version((_PROJECT / each).read_text(), parts.version) for each in MANIFESTS]
+    await kubectl(kubeconfig, parts, "apply", "--server-side", "--filename=-", typed="\n---\n".join(texts))
+
+
+async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], None]) -> None:
+    """Returns once all that was applied runs. Raises ``InstallationError`` when it cannot, or not in time."""
+    deadline = Instant(clock.now() + _PATIENCE)
+    told = list[str]()
+    while left := await _left(client):
+        if clock.now() >= deadline:
+            raise InstallationError(f"after {_PATIENCE:g} s there is still no {', '.join(left)}")
+        if left != told:
+            told = left
+            report(f"waiting for {', '.join(left)}")
+        await clock.sleep(_PAUSE)
+
+
+async def _left(client: ApiClient) -> list[str]:
+    try:
+        if story := hopeless((await client.list(PODS, NAMESPACE)).objects):
+            raise InstallationError(story)
+        lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
+    except (ApiError, ApiUnavailableError) as error:
+        return [f"answer of the API server ({error})"]
+    return not_rolled_out(each for found in lists for each in found.objects)
+
+
+async def kubectl(kubeconfig: Path, parts: Parts, *arguments: str, typed: str = "") -> str:
+    """What kubectl prints. Raises ``InstallationError`` with what it complains of."""
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}", *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        said, complaint = await process.communicate(typed.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise InstallationError(f"kubectl {arguments[0]}: {complaint.decode(errors='replace').strip()}")
+    return said.decode(errors="replace")

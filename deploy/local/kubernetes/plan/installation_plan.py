@@ -1,0 +1,94 @@
+"""What is put on a cluster so that it runs VMs that follow their load, and when that is done or has failed (pure).
+
+The images are those of ``autoscale images build`` and the manifests those of people; nothing is made for this alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
+from protocol.names import LABEL_VM_NAME
+
+REFERENCE: Final = "localhost:5001/{name}:dev"
+"""How the manifests name images."""
+
+OWN_IMAGES: Final = (
+    *("autoscale-scheduler", "autoscaler-agent", "neonvm-controller", "neonvm-devices", "neonvm-network"),
+    *("neonvm-runner", "postgres-vm"),
+)
+MANIFESTS: Final = (
+    # The controller reads the agents' part of a pod once, when it starts.
+    "deploy/kubernetes/agent-sidecar.yaml",
+    "deploy/kubernetes/neonvm-devices.yaml",
+    "deploy/kubernetes/neonvm-network.yaml",
+    "deploy/kubernetes/neonvm-controller.yaml",
+    "deploy/scheduler-deploy.yaml",
+)
+NAMESPACE: Final = "kube-system"
+WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neonvm-devices", "neonvm-network"})
+"""The Deployments and DaemonSets of the manifests, all in ``NAMESPACE``."""
+
+_KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
+_PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
+_NEVER_STARTS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_PATIENT: Final = 3
+"""So often a container may end before it is given up: the first time what it needs may not be there yet."""
+
+
+def kube_scheduler_image(version: str) -> str:
+    """The name of the image of that version of kube-scheduler, such as ``v1.36.3``."""
+    return f"{_KUBE_SCHEDULER}:{version}"
+
+
+def for_version(manifest: str, version: str) -> str:
+    """The manifest with the kube-scheduler of that version: one that is newer than the API server may not be used."""
+    return re.sub(rf"{re.escape(_KUBE_SCHEDULER)}:v[0-9.]+", kube_scheduler_image(version), manifest)
+
+
+def not_rolled_out(workloads: Iterable[Json]) -> list[str]:
+    """The names of those of our Deployments and DaemonSets that do not run as they are wanted, or are not there."""
+    done = {name_of(each).name for each in workloads if _is_rolled_out(each)}
+    return sorted(WORKLOADS - done)
+
+
+def _is_rolled_out(workload: Json) -> bool:
+    status = child(workload, "status")
+    if whole(status, "observedGeneration") < whole(workload, "metadata", "generation"):
+        return False
+    if "desiredNumberScheduled" in status:
+        return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
+    return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
+
+
+def hopeless(pods: Iterable[Json]) -> str:
+    """Why one of the pods cannot come up any more; empty where all may. There is no registry: no pull can succeed.
+
+    A VM's own end is not looked for here: what ran in its pod tells more.
+    """
+    return next((story for pod in pods if not is_leaving(pod) and (story := _why(pod))), "")
+
+
+def _why(pod: Json) -> str:
+    name = name_of(pod).name
+    for container in (*items(pod, "status", "initContainerStatuses"), *items(pod, "status", "containerStatuses")):
+        of_pod = f"container {text(container, 'name')} of pod {name}"
+        waiting = child(container, "state", "waiting")
+        reason = text(waiting, "reason")
+        if reason in _PULLS:
+            return f"{of_pod} has no image {text(container, 'image')}, and there is no registry: {reason}"
+        if reason in _NEVER_STARTS:
+            return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
+        if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _PATIENT:
+            return f"{of_pod} has ended {whole(container, 'restartCount')} times: {_last_words(container)}"
+    if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
+        return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
+    return ""
+
+
+def _last_words(container: Json) -> str:
+    ended = child(container, "lastState", "terminated")
+    said = text(ended, "message").strip().splitlines()
+    return said[-1] if said else f"{text(ended, 'reason')}, exit code {whole(ended, 'exitCode')}"

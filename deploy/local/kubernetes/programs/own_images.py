@@ -1,0 +1,72 @@
+"""``python -m deploy.local.kubernetes.programs.own_images MINOR FOLDER``: the images that an installation needs.
+
+It prints a line for each thing to know, and at last what was built, as JSON. It is a process of its own so that all of
+a build ends with the one who asked for it; what was finished is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from deploy.images.building.image_build import build, native_platform
+from deploy.images.building.layers import LayerMaker
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import Origin
+from deploy.images.inputs.checkout import Checkout
+from deploy.images.rules.lock import LockError
+from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
+from deploy.local.kubernetes.programs.build import MODULES, Builder, BuildFailedError
+from deploy.local.kubernetes.programs.images import Image, write_image
+from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.local.kubernetes.programs.versions import KUBERNETES, kubernetes_set, required_version
+from vm_image.host import BuildError
+from vm_image.store import Report
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """What an installation is made of: archives of images, the version of Kubernetes, and its kubectl."""
+
+    archives: list[str]
+    version: str
+    kubectl: str
+
+
+def build_parts(minor: str, folder: Path, report: Report) -> Parts:
+    """Builds what is not in the cache, and writes the archives into ``folder``.
+
+    Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    kubernetes = kubernetes_set(minor)
+    programs = Builder.usual(find_go()).ensure(kubernetes, report)
+    version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
+    scheduler = folder / "kube-scheduler.tar"
+    write_image(Image(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
+    own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
+    return Parts([str(each) for each in (scheduler, *own)], version, str(programs / "kubectl"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Builds; returns the exit code."""
+    minor, folder = sys.argv[1:] if arguments is None else arguments
+
+    def report(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        parts = build_parts(minor, Path(folder), report)
+    except (BuildError, LockError, BuildFailedError, NoGoError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    report(msgspec.json.encode(parts).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
