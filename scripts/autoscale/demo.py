@@ -14,13 +14,14 @@ import typer
 from rich.console import Console
 
 from deploy.kube.client import ApiError, ApiUnavailableError
-from deploy.local.cluster.control import NoAnswerError, ask_cluster
-from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
+from deploy.local.cluster.control import NoAnswerError
+from deploy.local.cluster.folder import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.groups.group_report import GroupReport
 from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
@@ -29,7 +30,7 @@ from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
-from scripts.autoscale.fresh_cluster import fresh_cluster
+from scripts.autoscale.demonstration.stages import Stage, fresh_stage
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.running import run
@@ -64,6 +65,9 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     groups: Annotated[
         bool, typer.Option("--groups", help="Show a third act: a group of VMs gains a read replica under load.")
     ] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="On a real Kubernetes of two nodes (as root), with VMs in pods.")
+    ] = False,
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
@@ -76,6 +80,7 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
         node_cpu=_NODE_CPU,
         node_memory=_NODE_MEMORY,
         groups=groups,
+        kubernetes=SUPPORTED[0] if kubernetes else "",
     )
     run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
 
@@ -98,18 +103,8 @@ async def _demo(options: _Options) -> int:
     try:
         if not seen.is_simulated:
             find_pgbench()
-        async with fresh_cluster(NAME, spec, console) as site:
-            answer = await ask_cluster(ClusterFolder.of(NAME), "status")
-            seen.guests, seen.network = answer.guests, answer.network
-            async with AsyncExitStack() as stack:
-                forwards = PortForwards(NAME, site, clock, stack, seen.is_simulated)
-                with Screen(console, "autoscale demo") as screen:
-                    scenario = Scenario(site, screen, clock, seen, forwards.load_of, options.seconds, began)
-                    if options.migration:
-                        scenario.second = MigrationScenario(site, clock, scenario.say, forwards.clients_of)
-                    if spec.groups:
-                        scenario.third = _group_scenario(scenario, forwards)
-                    await scenario.run()
+        async with fresh_stage(NAME, spec, console, clock) as stage:
+            await _play(stage, options, seen, console, began)
     except* AlreadyRunsError:
         seen.load_problem = "a demonstration runs already; end it with: autoscale local down --name demo"
     except* StepFailedError as failures:
@@ -127,6 +122,22 @@ async def _demo(options: _Options) -> int:
     if options.picture_file is not None:
         await asyncio.to_thread(_draw, outcome, options.picture_file, console)
     return 0 if outcome.success else 1
+
+
+async def _play(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
+    seen.guests, seen.network, clock = stage.guests, stage.network, SystemClock()
+    async with AsyncExitStack() as stack:
+        forwards = PortForwards(NAME, stage.site, clock, stack, seen.is_simulated)
+        with Screen(console, "autoscale demo") as screen:
+            scenario = Scenario(stage.site, screen, clock, seen, forwards.load_of, options.seconds, began, stage.watch)
+            if options.migration:
+                scenario.second = MigrationScenario(stage.site, clock, scenario.say, forwards.clients_of)
+            if options.spec.groups:
+                scenario.third = _group_scenario(scenario, forwards)
+            await scenario.run()
+        seen.guests = stage.guests_of(scenario.watcher.found)
+        if said := await stage.last_look():
+            console.print(said, highlight=False, soft_wrap=True, markup=False)
 
 
 def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario:

@@ -22,6 +22,16 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
     Raises ``AlreadyRunsError`` and ``StepFailedError``. A cluster that ends before its purpose cancels the block, which
     then raises a group with a ``SiteError``.
     """
+    async with launched(name, spec) as cluster:
+        with StepView(console) as view:
+            await cluster.follow(view.show)
+        async with watched(name, cluster) as site:
+            yield site
+
+
+@asynccontextmanager
+async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
+    """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
     folder = ClusterFolder.of(name)
     if folder.runs():
         raise AlreadyRunsError(name)
@@ -29,14 +39,18 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
     folder.remove()
     cluster = await launch(folder, spec, attached=True)
     try:
-        with StepView(console) as view:
-            await cluster.follow(view.show)
-        async with open_site(name, "") as site, asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(_fails_with(cluster, folder))
-            yield site
-            watching.cancel()
+        yield cluster
     finally:
         await cluster.end()
+
+
+@asynccontextmanager
+async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
+    """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
+    async with open_site(name, "") as site, asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(_fails_with(cluster, ClusterFolder.of(name)))
+        yield site
+        watching.cancel()
 
 
 async def _fails_with(cluster: LaunchedCluster, folder: ClusterFolder) -> None:

@@ -84,7 +84,7 @@ class LocalSite:
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
         """Through a loopback port that leads to the VM's own address."""
-        yield "127.0.0.1", (await ask_cluster(self._folder, "expose", text(vm, "status", "extraNetIP"), port)).port
+        yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
 
     async def _json(self, target: str, port: int, path: str) -> Json | None:
         if not target:
@@ -144,6 +144,25 @@ class RemoteSite:
             return None
 
 
+class KubernetesSite(RemoteSite):
+    """A local cluster that is a real Kubernetes: what is in pods is reached as anywhere, VMs at their own addresses."""
+
+    def __init__(self, folder: ClusterFolder, client: ApiClient) -> None:
+        super().__init__(folder.kubeconfig, client)
+        self._folder = folder
+        self.title = f"local cluster {folder.name!r}"
+
+    @asynccontextmanager
+    async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Through a loopback port that leads to the VM's own address, wherever the VM moves."""
+        yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
+
+
+async def exposed_vm(folder: ClusterFolder, vm: Json, port: int) -> int:
+    """The loopback port that leads to the VM's own address, in a local cluster. Raises ``NoAnswerError``."""
+    return (await ask_cluster(folder, "expose", text(vm, "status", "extraNetIP"), port)).port
+
+
 def _decoded(body: bytes) -> Json | None:
     try:
         return msgspec.json.decode(body, type=Json)
@@ -157,6 +176,10 @@ async def open_site(name: str, kubeconfig: str) -> AsyncIterator[Site]:
     ``$KUBECONFIG``. Raises ``SiteError`` where there is none.
     """
     folder = ClusterFolder.of(name)
+    if not kubeconfig and folder.runs() and folder.read_spec().kubernetes:
+        async with _client(folder.kubeconfig) as client:
+            yield KubernetesSite(folder, client)
+        return
     if not kubeconfig and folder.runs():
         async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http, _client(folder.kubeconfig) as client:
             yield LocalSite(folder, client, (await ask_cluster(folder, "status")).host, http)

@@ -15,12 +15,12 @@ from deploy.local.cluster.progress import Step, StepFailedError, StepState
 
 
 class StepView:
-    """A context manager that is given every step."""
+    """A context manager that is given every step; several may be under way at a time."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = console.status("starting") if console.is_terminal else None
-        self._since = time.monotonic()
+        self._since: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -37,14 +37,14 @@ class StepView:
         """One step, as it happens."""
         match step.state:
             case StepState.BEGUN:
-                self._since = time.monotonic()
+                self._since[step.name] = time.monotonic()
                 self._spin(f"{step.name} …")
             case StepState.NOTE:
                 self._spin(f"{step.name}: {step.text}")
                 if self._status is None:
                     self._console.print(f"  … {step.name}: {escape(step.text)}", soft_wrap=True)
             case StepState.DONE:
-                took = time.monotonic() - self._since
+                took = time.monotonic() - self._since.pop(step.name, time.monotonic())
                 self._console.print(
                     f"  [green]✓[/green] {step.name} [dim]{took:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +20,7 @@ from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
-from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.demonstration.vm_objects import kept_in_place, postgres_vm
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -30,7 +30,7 @@ POLICY: Final = (
     '"memory": {"cache": {"watch": "5s"}}}'
 )
 """A demonstration has no minutes to wait for the proof that less is enough; see docs/policies.md."""
-_BOOT: Final = Seconds(240.0)
+_BOOT: Final = Seconds(600.0)
 """An emulated guest on a busy machine; one that has ended is not waited for."""
 _SETTLE: Final = Seconds(20.0)
 _STILL: Final = 6.0
@@ -44,14 +44,14 @@ _CROWDED: Final = 30
 
 
 def demo_vm() -> Json:
-    """The VM that is shown (pure)."""
+    """The VM that is shown, which grows and does not move (pure)."""
     vm = postgres_vm(DEMO_VM, cpus=4, slots=8)
-    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}}
+    return kept_in_place({**vm, "metadata": {**child(vm, "metadata"), "annotations": {ANNOTATION_CONFIG: POLICY}}})
 
 
 @dataclass(slots=True)
 class Scenario:
-    """One demonstration. ``make_load`` is called once the VM answers."""
+    """One demonstration. ``make_load`` is called once the VM answers; ``watch`` raises where the cluster has failed."""
 
     site: Site
     screen: Screen
@@ -60,6 +60,7 @@ class Scenario:
     make_load: Callable[[Json], Awaitable[LoadMaker]]
     load_seconds: int
     began: Instant
+    watch: Callable[[], Coroutine[object, object, None]]
     second: MigrationScenario | None = None
     third: GroupScenario | None = None
     act: str = "boot"
@@ -73,7 +74,12 @@ class Scenario:
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` where one cannot be played, and as soon as one of the VMs has ended."""
         async with asyncio.TaskGroup() as tasks:
-            beside = [self.watcher.run(), self._draw(), self._look_around()]
+            beside: list[Coroutine[object, object, None]] = [
+                self.watcher.run(),
+                self._draw(),
+                self._look_around(),
+                self.watch(),
+            ]
             beside.append(watch_for_ends(self.site.client, self.clock))
             if self.second is not None:
                 beside.append(self.second.watch())

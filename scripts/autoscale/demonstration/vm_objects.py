@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json
+from typing import Final
+
+from protocol.kubernetes.objects import Json, annotations_of, child
 from protocol.messages import ObjectName
-from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
+from protocol.names import AUTO_MIGRATION, LABEL_ENABLED, VM_GROUP, VM_VERSION
 
 
 def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
@@ -20,8 +22,17 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
                 "cpus": {"min": 1, "max": cpus, "use": 1},
                 "memorySlotSize": "128Mi",
                 "memorySlots": {"min": 2, "max": slots, "use": 2},
-                "rootDisk": {"image": "localhost:5001/postgres-vm:latest"},
+                "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
                 "ports": [{"name": "postgres", "port": 5432}],
             },
         },
     }
+
+
+def kept_in_place(vm: Json) -> Json:
+    """The VM as one that the scheduler does not move, until ``MAY_MOVE`` is patched."""
+    annotations = {**annotations_of(vm), AUTO_MIGRATION: "false"}
+    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": annotations}}
+
+
+MAY_MOVE: Final[Json] = {"metadata": {"annotations": {AUTO_MIGRATION: None}}}

@@ -1,0 +1,125 @@
+"""Where a demonstration is played: the embedded cluster, or a real Kubernetes. The acts know neither."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rich.console import Console
+
+from deploy.kube.informer import Change, Informer
+from deploy.local.cluster.control import ask_cluster
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.machine.installation import InstallationError
+from deploy.local.kubernetes.plan.installation_plan import hopeless
+from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.resources import PODS
+from protocol.runtime.clock import Clock
+from scripts.autoscale.fresh_cluster import fresh_cluster
+from scripts.autoscale.fresh_kubernetes import Installed, fresh_kubernetes
+from scripts.autoscale.site import Site, SiteError
+
+_SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
+
+
+class Stage(Protocol):
+    """A cluster that is up, in words for people."""
+
+    @property
+    def site(self) -> Site:
+        """The way to it."""
+
+    @property
+    def guests(self) -> str:
+        """What guests are."""
+
+    @property
+    def network(self) -> str:
+        """What nodes are."""
+
+    def guests_of(self, vm: Json) -> str:
+        """The same as ``guests``, with what is known once a VM runs."""
+
+    async def watch(self) -> None:
+        """Watches until cancelled. Raises ``SiteError`` where a part of the cluster has failed for good."""
+
+    async def last_look(self) -> str:
+        """What is there at the end, in words; empty where there is nothing to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStage:
+    """The embedded cluster. Its process fails with what it cannot keep running."""
+
+    site: Site
+    guests: str
+    network: str
+
+    def guests_of(self, vm: Json) -> str:  # noqa: ARG002 - the cluster knows it from the start
+        """As the cluster says."""
+        return self.guests
+
+    async def watch(self) -> None:
+        """There is nothing beside the cluster's process."""
+
+    async def last_look(self) -> str:
+        """Nothing: ``autoscale top`` shows more."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesStage:
+    """A real Kubernetes."""
+
+    installed: Installed
+    site: Site
+    guests: str
+    network: str
+    clock: Clock
+
+    def guests_of(self, vm: Json) -> str:
+        """With the reason for which the guest is emulated, or is not."""
+        why = [
+            text(each, "message") for each in items(vm, "status", "conditions") if text(each, "type") == "Accelerated"
+        ]
+        return f"{self.guests} ({why[0]})" if why else self.guests
+
+    async def watch(self) -> None:
+        """Raises as soon as a pod is seen that cannot come up any more."""
+        informer = Informer(self.site.client, PODS, self.clock)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def look(change: Change) -> None:
+            if change.new is not None and (story := hopeless([change.new])) and not ended.done():
+                ended.set_result(story)
+
+        informer.listen(look)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(informer.run())
+            raise SiteError(await ended)
+
+    async def last_look(self) -> str:
+        """What people would ask first."""
+        try:
+            return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
+        except InstallationError as error:
+            return str(error)
+
+
+@asynccontextmanager
+async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Stage]:
+    """A new cluster, removed at the end. Raises as ``fresh_cluster``."""
+    folder = ClusterFolder.of(name)
+    if not spec.kubernetes:
+        async with fresh_cluster(name, spec, console) as site:
+            said = await ask_cluster(folder, "status")
+            yield EmbeddedStage(site, said.guests, said.network)
+        return
+    async with fresh_kubernetes(name, spec, console, clock) as installed:
+        said = await ask_cluster(folder, "status")
+        guests = f"QEMU in pods of {said.guests}"
+        yield KubernetesStage(installed, installed.site, guests, said.network, clock)

@@ -1,0 +1,92 @@
+"""A temporary real Kubernetes with the autoscaler on it: made of nothing, removed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.progress import Step, StepFailedError, StepState
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.machine.image_loading import LoadError, load_image
+from deploy.local.kubernetes.machine.installation import (
+    InstallationError,
+    apply_manifests,
+    built_parts,
+    kubectl,
+    rolled_out,
+)
+from deploy.local.kubernetes.programs.ensure import NoProgramsError
+from deploy.local.kubernetes.programs.own_images import Parts
+from protocol.runtime.clock import Clock
+from scripts.autoscale.fresh_cluster import launched, watched
+from scripts.autoscale.site import Site
+from scripts.autoscale.steps import StepView
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A cluster on which all runs that VMs need."""
+
+    site: Site
+    folder: ClusterFolder
+    parts: Parts
+
+    async def kubectl(self, *arguments: str) -> str:
+        """What kubectl prints. Raises ``InstallationError``."""
+        return await kubectl(self.folder.kubeconfig, self.parts, *arguments)
+
+
+@asynccontextmanager
+async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Installed]:
+    """Images are built while the cluster comes up; then all is loaded and applied, and waited for.
+
+    Raises as ``fresh_cluster``.
+    """
+    folder = ClusterFolder.of(name)
+    async with launched(name, spec) as cluster:
+        with StepView(console) as view:
+            async with asyncio.TaskGroup() as tasks:
+                building = tasks.create_task(_build(spec.kubernetes, folder.root / "images", view))
+                tasks.create_task(cluster.follow(view.show))
+        parts = building.result()
+        async with watched(name, cluster) as site:
+            with StepView(console) as view:
+                await _install(Installed(site, folder, parts), view, clock)
+            yield Installed(site, folder, parts)
+
+
+async def _build(minor: str, archives: Path, view: StepView) -> Parts:
+    with _step("images", view) as note:
+        return await built_parts(minor, archives, note)
+
+
+async def _install(found: Installed, view: StepView, clock: Clock) -> None:
+    with _step("images on the nodes", view):
+        for archive in map(Path, found.parts.archives):
+            await load_image(found.folder.nodes, archive)
+            await asyncio.to_thread(archive.unlink)
+    with _step("autoscaler", view) as note:
+        await apply_manifests(found.folder.kubeconfig, found.parts)
+        await rolled_out(found.site.client, clock, note)
+
+
+@contextmanager
+def _step(name: str, view: StepView) -> Iterator[partial[None]]:
+    """Shows a step from its beginning to its end; gives what takes notes on it. Raises ``StepFailedError``."""
+
+    def say(state: StepState, text: str = "") -> None:
+        view.show(Step(name, state, text))
+
+    say(StepState.BEGUN)
+    try:
+        yield partial(say, StepState.NOTE)
+    except (NoProgramsError, LoadError, InstallationError, OSError) as error:
+        raise StepFailedError(f"{name}: {error}") from error
+    say(StepState.DONE)

@@ -1,0 +1,116 @@
+"""The demonstration on either cluster: what it is told of it, and when the cluster has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster.control import ControlResponse, Ways, control_endpoint
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.service_forwards import ServiceForwards
+from deploy.local.cluster.settings import control_kubeconfig
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.neonvm.network.sockets import connected, tcp_socket
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import PODS
+from protocol.messages import ObjectName
+from scripts.autoscale.demonstration.migration_scenario import small_vm
+from scripts.autoscale.demonstration.scenario import demo_vm
+from scripts.autoscale.demonstration.stages import EmbeddedStage, KubernetesStage
+from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place
+from scripts.autoscale.fresh_kubernetes import Installed
+from scripts.autoscale.site import KubernetesSite, SiteError, open_site
+from tests.fake_clock import FakeClock, settle
+from tests.neonvm.in_process import InProcess
+
+STAYS = "autoscaling.neon.tech/auto-migration-enabled"
+
+
+def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> KubernetesStage:
+    site = KubernetesSite(folder, api.client())
+    installed = Installed(site, folder, Parts([], "v1.36.3", str(kubectl)))
+    return KubernetesStage(installed, site, "QEMU in pods", "namespaces", FakeClock())
+
+
+async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path: Path) -> None:
+    api = InProcess()
+    watching = asyncio.ensure_future(stage(api, ClusterFolder("demo", tmp_path), tmp_path).watch())
+    body: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "db"},
+        "spec": {"containers": [{"name": "agent"}]},
+    }
+    await api.client().create(PODS, "default", body)
+    await settle()
+    assert not watching.done()
+    container = {"name": "agent", "image": "x", "state": {"waiting": {"reason": "ErrImageNeverPull"}}}
+    status: Json = {"status": {"initContainerStatuses": [container]}}
+    await api.client().merge_patch(PODS, ObjectName("default", "db"), status, "status")
+    await settle()
+    with pytest.raises(ExceptionGroup) as caught:
+        await watching
+    assert caught.group_contains(SiteError, match="container agent of pod db has no image x")
+
+
+async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at_the_end(tmp_path: Path) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\necho "$@"\n')
+    kubectl.chmod(0o755)
+    folder = ClusterFolder("demo", tmp_path)
+    shown = stage(InProcess(), folder, kubectl)
+    vm: Json = {"status": {"conditions": [{"type": "Accelerated", "message": "there is no /dev/kvm"}]}}
+    assert (shown.guests_of(vm), shown.guests_of({})) == ("QEMU in pods (there is no /dev/kvm)", "QEMU in pods")
+    asked = f"--kubeconfig={folder.kubeconfig} get neonvm,pods --output=wide"
+    assert await shown.last_look() == f"$ kubectl get neonvm,pods --output=wide\n{asked}\n"
+    kubectl.write_text("#!/bin/sh\necho gone >&2\nexit 1\n")
+    assert await shown.last_look() == "kubectl get: gone"
+
+
+async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
+    embedded = EmbeddedStage(KubernetesSite(ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces")
+    await embedded.watch()
+    assert (embedded.guests_of({}), await embedded.last_look()) == ("QEMU", "")
+
+
+class Exposing:
+    """A network that leads the port 7 to whatever it is asked for."""
+
+    asked: tuple[str, int] = ("", 0)
+
+    async def expose(self, target: str, port: int) -> int:
+        self.asked = target, port
+        return 7
+
+
+async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_keeps_when_it_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOSCALE_HOME", str(tmp_path))
+    folder, network = ClusterFolder.of("demo"), Exposing()
+    folder.write_spec(ClusterSpec(kubernetes="1.36"))
+    folder.kubeconfig.write_text(control_kubeconfig("http://127.0.0.1:1", "token"))
+    lock = folder.lock()
+    services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
+    try:
+        async with (
+            control_endpoint(folder, Ways(network, services), ControlResponse, {}),
+            open_site("demo", "") as site,
+        ):
+            vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}
+            async with site.into_vm(vm, 5432) as place:
+                assert (place, network.asked) == (("127.0.0.1", 7), ("10.111.0.9", 5432))
+            assert (type(site), site.title) == (KubernetesSite, "local cluster 'demo'")
+    finally:
+        os.close(lock)
+
+
+def test_the_vm_that_is_shown_stays_and_neighbours_stay_until_their_clients_are_there() -> None:
+    assert demo_vm()["metadata"]["annotations"][STAYS] == "false"  # type: ignore[index]
+    vm = small_vm(ObjectName("default", "neighbour-1"))
+    assert kept_in_place(vm)["metadata"]["annotations"] == {STAYS: "false"}  # type: ignore[index]
+    assert MAY_MOVE == {"metadata": {"annotations": {STAYS: None}}}
