@@ -32,6 +32,7 @@ NOT_APPLIED: Final = (
     "deploy/kubernetes/kind.yaml",
     "deploy/kubernetes/crds/*.yaml",
     "deploy/local/crds/*.yaml",
+    "deploy/local/kubernetes/add_ons/*.yaml",
     "deploy/local/kubernetes/manifests/*.yaml",
 )
 """kind's own file, the parts of ``deploy/neonvm.yaml``, and what only local clusters are given."""
