@@ -11,18 +11,18 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-import httpx
+import uvloop
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.connections import ConnectionPool, DirectApi
 from scheduler_plugin.options import agents_tls, extender_tls, parser
-from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
@@ -31,8 +31,8 @@ from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
-CONNECTIONS: Final = httpx.Limits(max_connections=128, max_keepalive_connections=64)
-REVIEW_CONNECTIONS: Final = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+CONNECTIONS: Final = 128
+REVIEW_CONNECTIONS: Final = CONCURRENCY
 """A flood of tokens must not hold the connections that bindings and permits are written over."""
 
 AGENTS_LIMITS: Final = Limits(connections=8192, per_peer=1024, idle=Seconds(75.0))
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     _allow_open_files()
-    return run("autoscale-scheduler", _run(options))
+    return run("autoscale-scheduler", _run(options), uvloop.new_event_loop)
 
 
 def _allow_open_files() -> None:
@@ -65,8 +65,8 @@ async def _run(options: argparse.Namespace) -> None:
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     found = credentials(options.kubeconfig, clock)
-    async with http_client(found, CONNECTIONS) as client, http_client(found, REVIEW_CONNECTIONS) as review_client:
-        api, reviews = HttpApi(client, found.token), TokenReviews(HttpApi(review_client, found.token))
+    async with ConnectionPool(found, CONNECTIONS) as pool, ConnectionPool(found, REVIEW_CONNECTIONS) as review_pool:
+        api, reviews = DirectApi(pool, found.token), TokenReviews(DirectApi(review_pool, found.token))
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         parts = assemble(ClusterWriter(api, identity), reviews, clock, settings, telemetry)
         follower = SettingsFollower(parts.context.feed.use, telemetry)

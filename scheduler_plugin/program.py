@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import httpx
@@ -25,11 +25,14 @@ def prepare(log_level: str) -> None:
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
 
 
-def run(name: str, work: Coroutine[None, None, None]) -> int:
-    """Runs ``work`` to its end; the exit status: 2 and a line where it cannot start, else 0."""
+def run(
+    name: str, work: Coroutine[None, None, None], new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+) -> int:
+    """Runs ``work`` on a loop of ``new_loop``; the exit status: 2 and a line where it cannot start, else 0."""
     status = 0
     try:
-        asyncio.run(work)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(work)
     except* (FileRefusedError, CredentialsError, ListenError) as problems:
         print(f"{name}: {_first(problems)}", file=sys.stderr)
         status = 2

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
-from protocol.kubernetes.refusals import Refusal, RefusalKind
+from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refusal
 from protocol.units import Seconds
 
 
@@ -45,6 +45,12 @@ class PageTooLargeError(ApiUnknownError):
     """A page of a list has more bytes than are read at once: ask for fewer objects."""
 
 
+def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
+    """What an answer that is no success says."""
+    refusal = read_refusal(status, body, retry_after)
+    return ApiUnknownError(str(refusal)) if refusal.is_unknown else ApiRefusedError(refusal)
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCall:
     """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call."""
@@ -55,6 +61,11 @@ class ApiCall:
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     content_type: str = "application/json"
+
+
+def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
+    """What became of the call is not known, for this reason."""
+    return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
 
 class KubernetesApi(Protocol):

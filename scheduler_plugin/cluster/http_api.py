@@ -20,9 +20,8 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
-from protocol.kubernetes.refusals import SHOWN, read_refusal
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, PageTooLargeError
+from scheduler_plugin.cluster.api import ApiCall, ApiError, PageTooLargeError, complaint, unknown
 
 LONGEST_PAGE: Final = 8 * 1024 * 1024
 """Bytes of one page of a list. 500 ordinary pods have half of that."""
@@ -41,13 +40,13 @@ class HttpApi:
             async with asyncio.timeout(call.timeout):
                 response = await self._client.send(self._request(call, call.timeout))
         except (httpx.HTTPError, TimeoutError) as error:
-            raise _unknown(call, error) from error
+            raise unknown(call, error) from error
         if not response.is_success:
             raise _complaint(response, response.content)
         try:
             return read_object(response.content)
         except UnreadableAnswerError as error:
-            raise _unknown(call, error) from error
+            raise unknown(call, error) from error
 
     async def page(self, call: ApiCall) -> Page:
         """See ``KubernetesApi.page``."""
@@ -55,7 +54,7 @@ class HttpApi:
             async with asyncio.timeout(call.timeout):
                 return await asyncio.to_thread(read_page, await self._page(call))
         except (httpx.HTTPError, TimeoutError, UnreadableAnswerError) as error:
-            raise _unknown(call, error) from error
+            raise unknown(call, error) from error
 
     async def _page(self, call: ApiCall) -> bytes:
         pieces, size = [], 0
@@ -77,7 +76,7 @@ class HttpApi:
             async with self._opened(call) as response:
                 yield _lines(call, response.aiter_bytes())
         except httpx.HTTPError as error:
-            raise _unknown(call, error) from error
+            raise unknown(call, error) from error
 
     @asynccontextmanager
     async def _opened(self, call: ApiCall) -> AsyncIterator[httpx.Response]:
@@ -107,13 +106,8 @@ async def _lines(call: ApiCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[b
             for line in splitter.feed(chunk):
                 yield line
     except (httpx.HTTPError, UnreadableAnswerError) as error:
-        raise _unknown(call, error) from error
-
-
-def _unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
+        raise unknown(call, error) from error
 
 
 def _complaint(response: httpx.Response, body: bytes) -> ApiError:
-    refusal = read_refusal(response.status_code, body, response.headers.get("Retry-After", ""))
-    return ApiUnknownError(str(refusal)) if refusal.is_unknown else ApiRefusedError(refusal)
+    return complaint(response.status_code, body, response.headers.get("Retry-After", ""))

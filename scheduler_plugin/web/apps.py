@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
-- Hot paths (the verbs, permits) are raw routes; probes and explanations are FastAPI's.
+- Hot paths (the verbs, permits) pass FastAPI by; probes and explanations are FastAPI's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from fastapi import FastAPI, Path
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
 
 from protocol.messages import ObjectName
 from protocol.wire_messages import WireRequestBody, WireResponseBody
@@ -32,6 +33,7 @@ from scheduler_plugin.web.extender_messages import (
     HostPriority,
 )
 from scheduler_plugin.web.guard import guarded
+from scheduler_plugin.web.hot_paths import HotPaths
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
 from scheduler_plugin.web.views import nodes_view, vm_view
 
@@ -80,21 +82,19 @@ VERBS: Final = (
 )
 
 
-def agents_app(service: Service) -> FastAPI:
+def agents_app(service: Service) -> ASGIApp:
     """What agents talk to (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
-    app.add_route("/", AgentRoutes(service).request, methods=["POST"])
     document(app, [PERMIT], [])
-    return app
+    return HotPaths({"/": AgentRoutes(service).request}, app)
 
 
-def extender_app(service: Service) -> FastAPI:
+def extender_app(service: Service) -> ASGIApp:
     """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
     app, routes = _app("extender", "kube-scheduler's extender protocol."), ExtenderRoutes(service)
-    for verb in (routes.filter, routes.prioritize, routes.bind, routes.preempt):
-        app.add_route(f"/{verb.__name__}", guarded(verb, service.context), methods=["POST"])
     document(app, VERBS, [])
-    return app
+    verbs = (routes.filter, routes.prioritize, routes.bind, routes.preempt)
+    return HotPaths({f"/{verb.__name__}": guarded(verb, service.context) for verb in verbs}, app)
 
 
 def probes_app(context: SchedulerContext) -> FastAPI:

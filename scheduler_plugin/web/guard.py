@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +12,8 @@ from starlette.responses import Response
 
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.web.hot_paths import Handler
 from scheduler_plugin.web.models import Problem
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 _REFUSAL: Final = msgspec.json.encode(Problem("a bearer token is needed"))
 

@@ -15,8 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from protocol.units import Seconds
 
@@ -62,13 +61,16 @@ class Peers:
             del self.open[peer]
 
 
-class BoundedProtocol(H11Protocol):
-    """uvicorn's HTTP over one connection, within ``Limits``."""
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP over one connection, within ``Limits``; the parser itself bounds nothing."""
 
     def __init__(self, peers: Peers, **options: Any) -> None:
         super().__init__(**options)
         self._peers = peers
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_whole = False
+        self._in_head = True
+        self._head_size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Admits the connection, or turns it away."""
@@ -86,19 +88,47 @@ class BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes a piece of a request; the time runs until the request is whole."""
+        if self.transport.is_closing():
+            return
+        self._is_whole = False
         super().data_received(data)
-        if self._is_incomplete():
-            self._start()
-        else:
+        if self._is_whole:
             self._stop()
+            return
+        self._start()
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > LONGEST_HEAD:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._is_whole, self._in_head, self._head_size = False, True, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header, unless all of them are too long."""
+        self._head_size += len(name) + len(value)
+        if self._head_size > LONGEST_HEAD:
+            raise ValueError("the head is too long")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The body follows."""
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is whole; another one may have begun in the same piece."""
+        self._is_whole, self._in_head, self._head_size = True, True, 0
+        super().on_message_complete()
 
     @property
     def _peer(self) -> str:
         return self.client[0] if self.client else ""
 
-    def _is_incomplete(self) -> bool:
-        theirs = self.conn.their_state
-        return theirs is h11.SEND_BODY or (theirs is h11.IDLE and bool(self.conn.trailing_data[0]))
+    def _refuse_head(self) -> None:
+        self.send_400_response("The head of the request is too long.")
 
     def _start(self) -> None:
         if self._deadline is None:
@@ -110,6 +140,7 @@ class BoundedProtocol(H11Protocol):
             self._deadline = None
 
     def _close(self, answer: bytes) -> None:
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        if cycle is None or not cycle.response_started or cycle.response_complete:
             self.transport.write(answer)
         self.transport.close()

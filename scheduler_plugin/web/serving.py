@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from protocol.runtime.clock import Clock
-from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Limits, Peers
+from scheduler_plugin.web.limits import BoundedProtocol, Limits, Peers
 from scheduler_plugin.web.tls import Tls, renew
 
 LOG: Final = logging.getLogger("autoscale.serving")
@@ -39,7 +39,7 @@ class Listener:
     """One application at one address, ``host:port``."""
 
     name: str
-    app: FastAPI
+    app: ASGIApp
     address: str
     tls: Tls | None = None
     limits: Limits = field(default_factory=Limits)
@@ -60,7 +60,6 @@ class Listener:
             proxy_headers=False,
             timeout_keep_alive=int(self.limits.idle),
             timeout_graceful_shutdown=GRACE,
-            h11_max_incomplete_event_size=LONGEST_HEAD,
         )
         return Server(config, self, self._context())
 

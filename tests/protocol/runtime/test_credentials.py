@@ -20,10 +20,8 @@ from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, re
 from protocol.kubernetes.timestamps import timestamp
 from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
 from protocol.units import Seconds
-from scheduler_plugin.__main__ import CONNECTIONS
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.program import http_client
+from scheduler_plugin.connections import ConnectionPool, DirectApi
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 
@@ -241,8 +239,8 @@ async def test_both_clients_ask_for_and_expect_the_name_of_the_kubeconfig(tmp_pa
         async with client_from_kubeconfig(path) as client:
             assert await client.raw_get("/") == b"{}"
         credentials = from_kubeconfig(path, FakeClock())
-        async with http_client(credentials, CONNECTIONS) as http:
-            assert await HttpApi(http, credentials.token).call(ApiCall("GET", "/", Seconds(5.0))) == {}
+        async with ConnectionPool(credentials, 1) as pool:
+            assert await DirectApi(pool, credentials.token).call(ApiCall("GET", "/", Seconds(5.0))) == {}
         assert asked == ["api.internal", "api.internal"]
         async with client_from_kubeconfig(written(tmp_path, cluster | {"tls-server-name": "other"})) as client:
             with pytest.raises(ApiUnavailableError, match="certificate is not valid for 'other'"):

@@ -1,0 +1,161 @@
+"""One HTTP/1.1 connection as a client: requests one after the other, and answers as they arrive.
+
+Rules that hold here:
+
+- The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
+- A peer that sends faster than we read is held up: no more than ``MOST_UNREAD`` bytes wait here.
+- A connection that has broken, or on which an answer was given up, is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+import httptools
+
+MOST_UNREAD: Final = 1024 * 1024
+MOST_HEADERS: Final = 200
+_UNASKED: Final = "the server said something that was not asked for"
+
+
+class BrokenConnectionError(Exception):
+    """The connection ended, or what came over it is no HTTP; what was asked may have happened."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The head of an answer; ``status`` is 0 until it has arrived."""
+
+    status: int = 0
+    retry_after: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether what was asked was done."""
+        return 200 <= self.status < 300
+
+
+class Connection(asyncio.Protocol):
+    """Carries one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer = Answer()
+        self._headers = 0
+        self._pieces: deque[bytes] = deque()
+        self._unread = 0
+        self._is_whole = True
+        self._has_lasted = True
+        self._broken = ""
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request can follow."""
+        return self._is_whole and self._has_lasted and not self._broken and not self._pieces
+
+    async def ask(self, request: bytes) -> Answer:
+        """Sends a request; the head of its answer. Raises ``BrokenConnectionError``."""
+        self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
+        if self._transport is not None:
+            self._transport.write(request)
+        while not self._answer.status:
+            await self._progress()
+        return self._answer
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises ``BrokenConnectionError``."""
+        while True:
+            while self._pieces:
+                piece = self._pieces.popleft()
+                self._count(-len(piece))
+                yield piece
+            if self._is_whole:
+                return
+            await self._progress()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def _progress(self) -> None:
+        if self._broken:
+            raise BrokenConnectionError(self._broken)
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _break(self, why: str) -> None:
+        self._broken = self._broken or why
+        self.close()
+        self._wake()
+
+    def _count(self, more: int) -> None:
+        before, self._unread = self._unread, self._unread + more
+        if self._transport is None or self._transport.is_closing():
+            return
+        if before <= MOST_UNREAD < self._unread:
+            self._transport.pause_reading()
+        elif self._unread <= MOST_UNREAD < before:
+            self._transport.resume_reading()
+
+    # What the event loop tells ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended, of itself or by us."""
+        self._break(f"the connection ended: {exc}" if exc else "the server ended the connection")
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of an answer."""
+        if self._is_whole:
+            self._break(_UNASKED)
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._break(f"the answer is no HTTP: {error}")
+        self._wake()
+
+    # What the parser finds ----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """An answer begins; one that was not asked for ends the trust in the connection."""
+        if self._is_whole:
+            self._break(_UNASKED)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers += 1
+        if self._headers > MOST_HEADERS:
+            raise ValueError("too many headers")
+        if name.lower() == b"retry-after":
+            self._answer.retry_after = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._answer.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._pieces.append(body)
+        self._count(len(body))
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()

@@ -1,0 +1,108 @@
+"""The Kubernetes API with raw JSON bodies, over connections of our own; the same rules as in ``cluster.http_api``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
+from scheduler_plugin.cluster.api import ApiCall, PageTooLargeError, complaint, unknown
+from scheduler_plugin.cluster.http_api import LONGEST_PAGE
+from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection
+from scheduler_plugin.connections.pool import ConnectionPool
+
+_FAILURES: Final = (OSError, BrokenConnectionError, TimeoutError, UnreadableAnswerError)
+
+
+class DirectApi:
+    """``KubernetesApi`` on one ``ConnectionPool``."""
+
+    def __init__(self, pool: ConnectionPool, token: Callable[[], str | None]) -> None:
+        self._pool = pool
+        self._token = token
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        """See ``KubernetesApi.call``."""
+        try:
+            async with asyncio.timeout(call.timeout):
+                return read_object(await self._answered(call))
+        except _FAILURES as error:
+            raise unknown(call, error) from error
+
+    async def page(self, call: ApiCall) -> Page:
+        """See ``KubernetesApi.page``."""
+        try:
+            async with asyncio.timeout(call.timeout):
+                return await asyncio.to_thread(read_page, await self._answered(call))
+        except _FAILURES as error:
+            raise unknown(call, error) from error
+
+    async def _answered(self, call: ApiCall) -> bytes:
+        async with self._pool.connection() as connection:
+            answer = await connection.ask(self._request(call))
+            body = await _body(call, connection)
+        if not answer.is_success:
+            raise complaint(answer.status, body, answer.retry_after)
+        return body
+
+    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """See ``KubernetesApi.stream``."""
+        return self._stream(call)
+
+    @asynccontextmanager
+    async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+        try:
+            async with self._pool.connection() as connection:
+                await self._opened(call, connection)
+                yield _lines(call, connection)
+        except _FAILURES as error:
+            raise unknown(call, error) from error
+
+    async def _opened(self, call: ApiCall, connection: Connection) -> Answer:
+        async with asyncio.timeout(call.timeout):
+            answer = await connection.ask(self._request(call))
+            if not answer.is_success:
+                raise complaint(answer.status, await _body(call, connection), answer.retry_after)
+        return answer
+
+    def _request(self, call: ApiCall) -> bytes:
+        body = b"" if call.body is None else msgspec.json.encode(call.body)
+        query = f"?{urlencode(call.query)}" if call.query else ""
+        token = self._token()
+        shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        head = (
+            f"{call.method} {self._pool.base}{quote(call.path, safe='/%')}{query} HTTP/1.1\r\n"
+            f"Host: {self._pool.host}\r\nUser-Agent: autoscale-scheduler\r\nAccept: application/json\r\n"
+            f"{shown}Content-Type: {call.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode("latin-1") + body
+
+
+async def _body(call: ApiCall, connection: Connection) -> bytes:
+    pieces, size = [], 0
+    async for piece in connection.pieces():
+        pieces.append(piece)
+        size += len(piece)
+        if size > LONGEST_PAGE:
+            raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
+    return b"".join(pieces)
+
+
+async def _lines(call: ApiCall, connection: Connection) -> AsyncIterator[bytes]:
+    splitter, pieces = LineSplitter(), connection.pieces()
+    try:
+        while True:
+            async with asyncio.timeout(call.timeout):
+                piece = await anext(pieces, None)
+            if piece is None:
+                return
+            for line in splitter.feed(piece):
+                yield line
+    except _FAILURES as error:
+        raise unknown(call, error) from error

@@ -1,0 +1,76 @@
+"""Connections to one server, kept open between requests.
+
+Rules that hold here:
+
+- No more than ``most`` are open at once; who wants another one waits.
+- One that was idle for ``IDLE`` is not used again: what lies between may have forgotten it without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from protocol.runtime.credentials import Credentials
+from protocol.units import Seconds
+from scheduler_plugin.connections.connection import Connection
+
+IDLE: Final = Seconds(20.0)
+_PORTS: Final = {"https": 443, "http": 80}
+
+
+class ConnectionPool:
+    """Connections to the server of ``credentials``. Close it when done (``async with``)."""
+
+    def __init__(self, credentials: Credentials, most: int) -> None:
+        url = urlsplit(credentials.server)
+        self._address = (url.hostname or "", url.port or _PORTS[url.scheme])
+        self._tls = _context(credentials.tls) if url.scheme == "https" else None
+        self._places = asyncio.Semaphore(most)
+        self._idle: list[tuple[float, Connection]] = []
+        self.host = url.netloc
+        self.base = url.path.rstrip("/")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for _since, connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection for one request. Raises ``OSError`` where none can be made."""
+        async with self._places:
+            connection = self._kept() or await self._open()
+            try:
+                yield connection
+            finally:
+                if connection.is_reusable:
+                    self._idle.append((asyncio.get_running_loop().time(), connection))
+                else:
+                    connection.close()
+
+    def _kept(self) -> Connection | None:
+        """The one that was used last, so that those that are too many grow old."""
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            since, connection = self._idle.pop()
+            if connection.is_reusable and now - since < IDLE:
+                return connection
+            connection.close()
+        return None
+
+    async def _open(self) -> Connection:
+        host, port = self._address
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
+        return connection
+
+
+def _context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
+    return tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
