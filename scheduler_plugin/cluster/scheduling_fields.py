@@ -175,6 +175,12 @@ class _VolumeAffinity(_Camel, frozen=True):
     required: _NodeTerms | None = None
 
 
+class _Preferring(_Camel, frozen=True):
+    spec: _Constraining
+
+
+_PREFERRING: Final = msgspec.json.Decoder(_Preferring)
+
 S = TypeVar("S")
 
 
@@ -204,6 +210,22 @@ def pod_traits(labels: Mapping[str, str], spec: Mapping[str, object], *, is_leav
         is_leaving=is_leaving,
     )
     return PLAIN_POD if made == PLAIN_POD else made
+
+
+def has_preferences(body: bytes | msgspec.Raw) -> bool:
+    """Whether a Pod, as JSON text, says itself which of the nodes that it fits it would rather have.
+
+    That is preferred affinity, and spread that may be violated. What cannot be read may be one.
+    """
+    try:
+        spec = _PREFERRING.decode(body).spec
+    except (ValueError, RecursionError):
+        return True
+    affinity = spec.affinity or _Affinity()
+    parts = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    if any(part is not None and part.preferred for part in parts):
+        return True
+    return any(each.when_unsatisfiable != "DoNotSchedule" for each in spec.topology_spread_constraints or ())
 
 
 def node_traits(labels: Mapping[str, str], taints: object, conditions: object) -> NodeTraits:

@@ -60,6 +60,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     """Reserves room for a bind, a migration's for its pod. Raises ``NotReadyError``, ``UnknownPodError``."""
+    state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
     held = state.claims.get(pod.uid)

@@ -18,6 +18,7 @@ from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RoomFreed
@@ -40,6 +41,7 @@ class LedgerState:
         self.rooms: dict[str, Room] = {}
         self.node_indexes = NodeIndexes(self.rooms)
         self.waiting = WaitingPods()
+        self.assumed = AssumedPods()
         self.migrations = Migrations()
         self.accounts = VmAccounts(self.migrations)
         self.vms = self.accounts.named

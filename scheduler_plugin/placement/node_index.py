@@ -9,7 +9,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, filterfalse, islice
 from typing import Final
 
 from protocol.ranking.config import RankingConfig
@@ -20,6 +21,9 @@ from scheduler_plugin.placement.scoring import standing_with
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
 KEPT: Final = 16
+
+_LAST: Final[Standing] = (1, 0.0, 0.0)
+"""Behind every standing of a node with room."""
 
 
 class NodeIndex:
@@ -56,6 +60,35 @@ class NodeIndex:
         score_of: dict[int | None, int] = {None: 0}
         score_of |= {kind: max(1, scores[standing]) for kind, standing in standings.items()}
         return [score_of[kind] for kind in kinds]
+
+    def best(
+        self, names: Sequence[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
+    ) -> list[str]:
+        """The ``most`` most wanted of ``names``, on all of which the pod fits.
+
+        ``taken`` is what of a node is about to be claimed beside its reservations; a node that is left without room by
+        that is a last resort, and so is one that the pod ``shuns``. Of equals the one at ``start`` is the first.
+        """
+        self._look()
+        kinds = list(map(self._kinds.get, names))
+        moved = {name: self._standing_beside(name, taken[name]) for name in taken.keys() & names}
+
+        def ranked() -> Iterator[str]:
+            present = {self._standings[kind] for kind in set(kinds) if kind is not None}
+            for standing in sorted(present.union(moved.values())):
+                kind = self._kind_of.get(standing)
+                equal = [name for name, its in zip(names, kinds, strict=True) if its == kind and name not in moved]
+                equal += sorted(name for name, its in moved.items() if its == standing)
+                turn = start % len(equal) if equal else 0
+                yield from chain(equal[turn:], equal[:turn])
+
+        return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
+
+    def _standing_beside(self, name: str, taken: Resources) -> Standing:
+        room = self._rooms[name]
+        if not (self._claim + taken).within(room.free):
+            return _LAST
+        return standing_with(room, self._claim + taken, self._curve, self.preferred)
 
     def _look(self) -> None:
         if not self.stale:

@@ -26,7 +26,7 @@ from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
 from scheduler_plugin.ledger import Level, NodePolicy
 from scheduler_plugin.planner import MigrationPolicy
-from scheduler_plugin.settings.fields import Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
+from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
 
 CONFIG_KEY: Final = "config.yaml"
@@ -48,6 +48,7 @@ class SchedulerSettings:
     """What the scheduler is told. ``overrides`` are complete policies by the node's name.
 
     ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
+    ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all).
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
     between two wake-ups through one node. ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
     ``migration`` is when VMs are moved, ``migration_bandwidth`` how much memory each sends in a second at most.
@@ -59,6 +60,7 @@ class SchedulerSettings:
     node_agents: frozenset[str]
     audience: str
     extender_token_file: str | None
+    candidates: int | None
     lazy_writes_per_second: float
     wake_interval: Seconds
     ranking: RankingConfig
@@ -154,6 +156,7 @@ class _Agents(Section):
 
 class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
+    candidates: Candidates = 1
 
 
 class _Permits(Section):
@@ -242,6 +245,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         node_agents=frozenset(found.agents.node_agents),
         audience=found.agents.audience,
         extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
+        candidates=found.extender.candidates,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
         ranking=found.ranking,

@@ -56,6 +56,15 @@ def _count_or_share(value: object) -> int | Fraction:
     raise ValueError(f'expected 1 to {_MOST}, or a percentage of all nodes like "20%", got {shown(value)}')
 
 
+def _candidates(value: object) -> int | None:
+    if value == "all":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
+        return value
+    raise ValueError(f'expected 1 to {_MOST}, or "all", got {shown(value)}')
+
+
+Candidates = Annotated[int | None, PlainValidator(_candidates)]
 Cpu = Annotated[MilliCpu, _quantity(MilliCpu)]
 Mem = Annotated[Bytes, _quantity(Bytes)]
 Watermark = Annotated[Fraction, BeforeValidator(_fraction)]

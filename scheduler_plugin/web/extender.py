@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.pods import decode_pod
+from scheduler_plugin.cluster.scheduling_fields import has_preferences
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import Candidate
@@ -66,7 +67,8 @@ class ExtenderRoutes:
     def _filtered(self, args: ExtenderArgs) -> ExtenderFilterResult:
         pod = decode_pod(args.pod)
         if args.nodes is None:
-            found = self._service.filter(pod, args.node_names or [])
+            names = args.node_names or []
+            found = self._service.filter(pod, names, has_preferences=has_preferences(args.pod))
             return ExtenderFilterResult(None, found.fits, found.refused, found.never)
         items = args.nodes.items or []
         return _simulated(items, *self._simulation(pod, items))

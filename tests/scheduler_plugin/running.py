@@ -30,6 +30,7 @@ nodeDefaults:
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
 agents: {nodeAgents: ["kube-system:autoscaling-agent"]}
+extender: {candidates: all}
 """
 
 

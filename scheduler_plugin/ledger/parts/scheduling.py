@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from protocol.ranking.config import RankingConfig
 from protocol.units import Resources
 from scheduler_plugin.ledger import binding
@@ -18,6 +20,26 @@ class Scheduling(LedgerPart):
         """Where the pod fits. One that fits nowhere waits. Raises ``NotReadyError``."""
         self._require_ready()
         return binding.filter_pod(self._state, pod, names)
+
+    def best(self, pod: PodFacts, fits: list[str], most: int) -> list[str]:
+        """The ``most`` best of the nodes that the pod fits; one alone is remembered for the pods after it.
+
+        A pod that holds a reservation, or is a migration's, keeps all. Raises ``NotReadyError``.
+        """
+        if pod.uid in self._state.claims or pod.migration is not None:
+            return fits
+        state, claim = self._state, binding.claim_of(self._state, pod)
+        taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
+        found = state.node_indexes.of(claim).best(fits, most, taken, self._is_soft_tainted, start)
+        if len(found) == 1:
+            state.assumed.assume(pod.uid, found[0], claim)
+        else:
+            state.assumed.settle(pod.uid)
+        return found
+
+    def _is_soft_tainted(self, node: str) -> bool:
+        facts = self._state.nodes[node].facts
+        return facts is not None and any(taint.effect == "PreferNoSchedule" for taint in facts.traits.taints)
 
     def rank_by(self, ranking: RankingConfig) -> None:
         """How scores are made from now on; prices come with the nodes' facts (S2.8b)."""

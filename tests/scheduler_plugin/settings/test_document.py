@@ -57,6 +57,19 @@ def test_the_later_of_two_overrides_wins_field_by_field() -> None:
     assert parse_settings(BASE + overrides).policy_of("a").cpu == Level(Fraction(3, 5), MilliCpu(1000))
 
 
+@pytest.mark.parametrize(
+    ("said", "most"), [("", 1), ("extender: {candidates: 5}", 5), ("extender: {candidates: all}", None)]
+)
+def test_filter_names_the_best_node_unless_it_is_told_to_name_more(said: str, most: int | None) -> None:
+    assert parse_settings(BASE + said).candidates == most
+
+
+@pytest.mark.parametrize("said", ["0", "1001", "true", "some", "2.5", "null"])
+def test_a_number_of_candidates_is_a_number_or_all(said: str) -> None:
+    (problem,) = problems(BASE + f"extender: {{candidates: {said}}}")
+    assert problem.startswith('extender.candidates: expected 1 to 1000, or "all", got ')
+
+
 def test_sections_without_content_are_as_good_as_left_out() -> None:
     assert parse_settings(BASE + "nodeOverrides:\nagents:\n") == parse_settings(BASE)
 

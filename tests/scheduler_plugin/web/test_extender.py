@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.running import Running, running
+from tests.scheduler_plugin.running import Running, running, usual_settings
 
 BIG = plain_pod("big", "8", "8Gi")
 SHORT = "not enough free cpu"
@@ -126,3 +127,44 @@ async def test_nothing_is_said_before_the_cluster_has_been_read(cluster: FakeClu
         simulated = await scheduler.verb("filter", {"Pod": BIG, "Nodes": {"items": []}})
         assert (simulated["Nodes"], simulated["Error"]) == (None, unread[1]["error"])
         assert (await asked(scheduler, "prioritize", {"Pod": BIG, "NodeNames": ["free"]}))[0] == 503
+
+
+def preferring(**spec: Any) -> Obj:
+    """A small pod with more in its spec."""
+    small = plain_pod("small", "1", "1Gi")
+    return {**small, "spec": {**small["spec"], **spec}}
+
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [
+        ({}, ["full"]),
+        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": []}}}}, ["full"]),
+        ({"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "DoNotSchedule"}]}, ["full"]),
+        ({"topologySpreadConstraints": [{**SPREAD, "whenUnsatisfiable": "ScheduleAnyway"}]}, ["free", "full"]),
+        ({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {}}]}}}, ["free", "full"]),
+        (
+            {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]}}},
+            ["free", "full"],
+        ),
+        (
+            {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]}}},
+            ["free", "full"],
+        ),
+        ({"topologySpreadConstraints": "none of ours"}, ["free", "full"]),
+    ],
+)
+async def test_a_pod_without_preferences_is_sent_to_the_best_node_alone(
+    cluster: FakeCluster, spec: Obj, nodes: list[str]
+) -> None:
+    settings = replace(usual_settings(), candidates=1)
+    async with running(cluster, FakeClock(), settings) as scheduler:
+        args = {"Pod": preferring(**spec), "Nodes": None, "NodeNames": ["free", "full", "tiny"]}
+        result = await scheduler.verb("filter", args)
+        assert (result["NodeNames"][: len(nodes)], result["Error"]) == (nodes, "")
+        assert len(result["NodeNames"]) == (1 if nodes == ["full"] else 3)

@@ -1,0 +1,43 @@
+"""Pods that filter has sent to one node and whose bind has not come yet: the next pods are better sent elsewhere.
+
+Rules that hold here:
+
+- Nothing is reserved: an assumption says which of the nodes that a pod fits is best, and never that a pod does not fit.
+  Bind alone reserves.
+- Only the last ``KEPT`` are kept, because a bind may never come; without a clock, that is what ends an assumption.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.units import Resources
+
+KEPT: Final = 16
+"""More than kube-scheduler has under way between the end of a pod's cycle and its bind."""
+
+
+class AssumedPods:
+    """Nodes and claims of assumed pods, by UID, the oldest first."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[str, Resources]] = {}
+
+    def assume(self, uid: str, node: str, claim: Resources) -> None:
+        """The pod was sent to ``node`` and will claim so much there."""
+        self._pods.pop(uid, None)
+        self._pods[uid] = (node, claim)
+        if len(self._pods) > KEPT:
+            del self._pods[next(iter(self._pods))]
+
+    def settle(self, uid: str) -> None:
+        """The pod's bind has come, or it is asked about again, or it is gone."""
+        self._pods.pop(uid, None)
+
+    def taken(self, beside: str) -> dict[str, Resources]:
+        """What all of them but the pod ``beside`` will claim, by node."""
+        found: dict[str, Resources] = {}
+        for uid, (node, claim) in self._pods.items():
+            if uid != beside:
+                found[node] = found[node] + claim if node in found else claim
+        return found

@@ -1,0 +1,109 @@
+"""Where a pod is sent when filter names the best nodes alone: full ones first, but not where others are on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import Resources
+from scheduler_plugin.constraints import NodeTraits, Taint
+from scheduler_plugin.ledger.assumed_pods import KEPT, AssumedPods
+from scheduler_plugin.placement import FITS
+from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, node, plain_pod, vm, vm_pod
+
+SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
+"""Of a node that is rather left alone."""
+
+
+def sent(fleet: Fleet, of: str, size: float = 1, most: int = 1) -> list[str]:
+    """Where filter sends a pod, as the service asks."""
+    pod = plain_pod(of, amount(size))
+    return fleet.ledger.best(pod, fleet.ledger.filter(pod, sorted(fleet.ledger.nodes)).fits, most)
+
+
+def bound(fleet: Fleet, of: str, size: float, on: str) -> None:
+    assert fleet.ledger.reserve(plain_pod(of, amount(size)), on).verdict is FITS
+
+
+def test_the_best_nodes_come_first() -> None:
+    fleet = Fleet(node("n1"), node("n2"), node("n3"))
+    bound(fleet, "a", 2, "n2")
+    bound(fleet, "b", 4, "n3")
+    assert sent(fleet, "c", most=1) == ["n3"]
+    assert sent(fleet, "c", most=2) == ["n3", "n2"]
+    assert sent(fleet, "c", most=9) == ["n3", "n2", "n1"]
+
+
+def test_equal_nodes_are_shared_out_by_the_pods() -> None:
+    fleet = Fleet(*(node(f"n{number}") for number in range(4)))
+    chosen = {sent(fleet, f"pod-{number}", most=2)[0] for number in range(20)}
+    assert chosen == {"n0", "n1", "n2", "n3"}
+    assert sent(fleet, "pod-1", most=2) == sent(fleet, "pod-1", most=2)
+
+
+def test_pods_that_are_on_their_way_fill_a_node_in_thought() -> None:
+    fleet = Fleet(node("n1"), node("n2"))
+    bound(fleet, "first", 5, "n1")  # 6.3 of 9 is its watermark
+    assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
+    assert sent(fleet, "b") == ["n1"], "asked about again, a pod does not stand in its own way"
+    assert fleet.on("n1") == amount(5), "nothing was reserved"
+
+
+def test_no_pod_is_refused_because_of_one_on_its_way() -> None:
+    fleet = Fleet(node("n1", total=2))
+    assert [sent(fleet, of) for of in "ab"] == [["n1"], ["n1"]]
+
+
+def test_a_bind_ends_what_was_thought_of_the_pod_however_it_ends() -> None:
+    fleet = Fleet(node("n1"), node("n2"))
+    bound(fleet, "first", 5, "n1")
+    assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
+    assert fleet.ledger.reserve(plain_pod("b", amount(9)), "n1").verdict is not FITS
+    assert sent(fleet, "d") == ["n1"]
+
+
+def test_a_node_with_a_soft_taint_is_the_last_resort() -> None:
+    fleet = Fleet(replace(node("n1"), traits=SOFT), node("n2"), replace(node("n3"), traits=SOFT))
+    bound(fleet, "a", 4, "n1")
+    assert sent(fleet, "b", most=3) == ["n2"]
+    bound(fleet, "c", 9, "n2")
+    assert sent(fleet, "d", most=3) == ["n1", "n3"]
+
+
+def test_a_pod_that_holds_a_reservation_keeps_its_node_however_full_that_is() -> None:
+    fleet = Fleet(node("n1", total=3), node("n2"))
+    bound(fleet, "a", 2, "n1")
+    assert sent(fleet, "a", 2) == ["n1"]
+
+
+def test_a_vm_is_sent_with_what_it_claims() -> None:
+    fleet = Fleet(node("n1", total=4), node("n2", total=8))
+    fleet.did(fleet.ledger.see_vm(vm("db", amount(3)), NOW))
+    pod = vm_pod("db")
+    assert fleet.ledger.best(pod, fleet.ledger.filter(pod, ["n1", "n2"]).fits, 1) == ["n2"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_only_the_last_assumptions_are_kept(size: int) -> None:
+    assumed = AssumedPods()
+    for number in range(KEPT + size):
+        assumed.assume(f"pod-{number}", f"n{number}", amount(1))
+    assert sorted(assumed.taken("none")) == sorted(f"n{number}" for number in range(size, KEPT + size))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", ""])), max_size=20))
+def test_what_is_taken_is_the_sum_of_those_that_are_assumed(steps: list[tuple[str, str]]) -> None:
+    assumed, model = AssumedPods(), {}
+    for uid, on in steps:
+        if on:
+            assumed.assume(uid, on, amount(1))
+            model[uid] = on
+        else:
+            assumed.settle(uid)
+            model.pop(uid, None)
+    others = [on for uid, on in model.items() if uid != "a"]
+    expected: dict[str, Resources] = {on: amount(others.count(on)) for on in others}
+    assert assumed.taken("a") == expected
