@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.app import assemble
@@ -69,7 +70,7 @@ def empty_app() -> FastAPI:
     return app
 
 
-async def _serve(app: FastAPI, listening: socket.socket) -> None:
+async def _serve(app: ASGIApp, listening: socket.socket) -> None:
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
     await uvicorn.Server(config).serve(sockets=[listening])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -105,7 +105,7 @@ async def running(
     """A scheduler that has been started; ready if the cluster answers."""
     writer, reviews = ClusterWriter(cluster, identity), TokenReviews(cluster)
     parts = assemble(writer, reviews, clock, settings or usual_settings(), Telemetry(clock.now))
-    apps = {
+    apps: dict[str, Callable[[], Any]] = {
         "agents": partial(agents_app, parts.service),
         "extender": partial(extender_app, parts.service),
         "probes": partial(probes_app, parts.context),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
         parts = assemble(
             ClusterWriter(api, "test"), TokenReviews(api), clock, parse_settings(SETTINGS), Telemetry(clock.now)
         )
-        apps = {
+        apps: dict[str, Callable[[], Any]] = {
             "agents": partial(agents_app, parts.service),
             "extender": partial(extender_app, parts.service),
             "probes": partial(probes_app, parts.context),

@@ -116,7 +116,7 @@ async def test_a_refusal_says_when_to_come_again() -> None:
     async with api(answer("429 Slow", b"{}", b"Retry-After: 7\r\n")) as (found, _):
         with pytest.raises(ApiRefusedError) as caught:
             await found.call(CALL)
-    assert caught.value.refusal.retry_after == 7
+    assert caught.value.refusal.retry_after == Seconds(7.0)
 
 
 async def test_nothing_that_listens_is_unknown() -> None:
