@@ -23,7 +23,7 @@ help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: env ## A real postgres VM follows its load, on this machine
-	@scripts/install-packages.sh guests pgbench
+	@scripts/install-packages.sh guests pgbench $(if $(findstring --kubernetes,$(DEMO_ARGS)),kubernetes)
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
@@ -48,7 +48,7 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	$(BIN)/pytest -m vm $(TEST_ARGS)
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
-	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
 	$(BIN)/pytest -m kubernetes -rs $(TEST_ARGS)
 
 lint: env ## Format, lint, types and the layers between packages

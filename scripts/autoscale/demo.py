@@ -30,11 +30,11 @@ from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
-from scripts.autoscale.demonstration.stages import Stage, fresh_stage
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
+from scripts.autoscale.stages.stage import Stage, fresh_stage
 from scripts.autoscale.steps import show_failure
 
 NAME: Final = "demo"
@@ -44,18 +44,18 @@ _NODE_CPU: Final = "6500m"
 _NODE_MEMORY: Final = "4Gi"
 """Room for the VM at its largest and its neighbours, but not below the watermark."""
 
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", callback=a_file, help="Write the outcome as JSON.")
+]
+PictureFile = Annotated[
+    Path | None,
+    typer.Option("--picture", metavar="FILE", callback=a_picture, help="Draw what happened, as .png, .svg or .pdf."),
+]
+
 
 def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    report_file: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FILE", callback=a_file, help="Write the outcome as JSON."),
-    ] = None,
-    picture_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--picture", metavar="FILE", callback=a_picture, help="Draw what happened, as .png, .svg or .pdf."
-        ),
-    ] = None,
+    report_file: ReportFile = None,
+    picture_file: PictureFile = None,
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
     network: Annotated[NetworkKind, typer.Option(help="What nodes are.")] = NetworkKind.AUTO,
     seconds: Annotated[int, typer.Option(min=5, max=600, help="How long the load lasts.")] = 25,

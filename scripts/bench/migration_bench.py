@@ -27,10 +27,10 @@ from scripts.autoscale.demonstration.moves import Move, MoveWatch
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
-from scripts.autoscale.fresh_cluster import fresh_cluster
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.stages.fresh_cluster import fresh_cluster
 from scripts.bench.migration_figures import Background, Figures, figures
 
 VM: Final = ObjectName("default", "ping-pong")

@@ -20,10 +20,10 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
-from scripts.autoscale.demonstration.stages import EmbeddedStage, KubernetesStage
 from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place
-from scripts.autoscale.fresh_kubernetes import Installed
 from scripts.autoscale.site import KubernetesSite, SiteError, open_site
+from scripts.autoscale.stages.fresh_kubernetes import Installed
+from scripts.autoscale.stages.stage import EmbeddedStage, KubernetesStage
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 

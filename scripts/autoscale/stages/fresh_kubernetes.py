@@ -25,8 +25,8 @@ from deploy.local.kubernetes.machine.installation import (
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
 from deploy.local.kubernetes.programs.own_images import Parts
 from protocol.runtime.clock import Clock
-from scripts.autoscale.fresh_cluster import launched, watched
 from scripts.autoscale.site import Site
+from scripts.autoscale.stages.fresh_cluster import launched, watched
 from scripts.autoscale.steps import StepView
 
 

@@ -19,9 +19,9 @@ from deploy.local.kubernetes.plan.installation_plan import hopeless
 from protocol.kubernetes.objects import Json, items, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
-from scripts.autoscale.fresh_cluster import fresh_cluster
-from scripts.autoscale.fresh_kubernetes import Installed, fresh_kubernetes
 from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.autoscale.stages.fresh_kubernetes import Installed, fresh_kubernetes
 
 _SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
 
