@@ -22,8 +22,8 @@ _DONE: Final = re.compile(r"number of transactions actually processed: (\d+)")
 _FAILED: Final = re.compile(r"number of failed transactions: (\d+)")
 _ABORTED: Final = re.compile(r"client \d+ (aborted|script \d+ aborted)")
 _DEBIAN: Final = "/usr/lib/postgresql"
-PREPARING: Final = Seconds(180.0)
-"""The bound of a run that makes small tables."""
+PREPARING: Final = Seconds(600.0)
+"""The bound of a run that makes small tables, in one of several emulated guests on a busy machine."""
 GRACE: Final = Seconds(60.0)
 """The bound of a run is so much later than its end: a database stands still for some seconds while its VM moves."""
 
