@@ -56,6 +56,19 @@ def test_one_that_failed_says_why() -> None:
     assert failed.title == "neighbour-1: node-1 ⇢ node-2 Failed: the destination died"
 
 
+def test_the_waves_of_a_vms_clients_are_one_report() -> None:
+    first, later = stay(failed=1), ClientReport(Outcome(5, 2, "no route"), Noticed(Outcome(1, 0, ""), [SLOW]))
+    both = first + later
+    assert (both.outcome, both.failed, both.problem) == (Outcome(85, 3, "no route"), 3, "no route")
+    assert both.longest_stall(Instant(19.0), Instant(21.0)) == SLOW.waited
+    silent = ClientReport(Outcome(1, 0, ""))
+    assert (silent + silent).noticed is None
+    assert (first + silent).noticed == first.noticed
+
+
+SLOW = Answer(Instant(20.0), Seconds(4.0))
+
+
 def test_the_probes_log_is_read_as_waits_without_its_own_pause() -> None:
     lines = ["0 1 21500 0 1700000010 500000", "0 2 160000 0 1700000010 700000", ""]
     read = answers_of(lines, 1_700_000_000.0)

@@ -29,6 +29,7 @@ _BOOT: Final = Seconds(600.0)
 """Several emulated guests on a busy machine; one that has ended is not waited for."""
 _ARRIVE: Final = Seconds(90.0)
 _LOOK: Final = Seconds(0.1)
+_MORE: Final = 10
 
 
 def small_vm(name: ObjectName) -> Json:
@@ -85,7 +86,7 @@ class MigrationScenario:
         reports: dict[ObjectName, asyncio.Task[ClientReport]] = {}
         async with asyncio.TaskGroup() as tasks:
             for name, clients in self._clients.items():
-                reports[name] = tasks.create_task(clients.live(seconds + 5))
+                reports[name] = tasks.create_task(self._live(clients, seconds + 5))
                 await self.site.client.merge_patch(VIRTUAL_MACHINES, name, MAY_MOVE)
             tasks.create_task(_awaited(load(seconds)))
         with suppress(SiteError):
@@ -93,6 +94,14 @@ class MigrationScenario:
         client_reports = {name: task.result() for name, task in reports.items()}
         self.client_failures = client_failures(self.moves, client_reports)
         return points(self.moves, client_reports)
+
+    async def _live(self, clients: VmClients, seconds: int) -> ClientReport:
+        """The clients use their VM for ``seconds``, and on while a VM moves: on a busy machine that may be late."""
+        deadline = Instant(self.clock.now() + seconds + _ARRIVE)
+        report = await clients.live(seconds)
+        while any(move.is_under_way for move in self.moves) and self.clock.now() < deadline and not report.problem:
+            report += await clients.live(_MORE)
+        return report
 
     async def _is_known(self, name: ObjectName) -> bool:
         """Whether the scheduler knows how loaded the VM is; the least loaded move first, and the unknown last."""

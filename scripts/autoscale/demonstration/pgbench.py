@@ -40,6 +40,11 @@ class Outcome:
     failed: int
     problem: str
 
+    def __add__(self, later: Outcome) -> Outcome:
+        """What two runs did, with the first problem."""
+        both = self.transactions + later.transactions, self.failed + later.failed
+        return Outcome(*both, self.problem or later.problem)
+
 
 def find_pgbench() -> str:
     """The program's path. Raises ``PgbenchError`` where it is not installed."""

@@ -34,6 +34,14 @@ class ClientReport:
         """Why they had to give up; empty where they did not."""
         return self.outcome.problem or (self.noticed.outcome.problem if self.noticed else "")
 
+    def __add__(self, later: ClientReport) -> ClientReport:
+        """Both, of which ``later`` began when this one had ended."""
+        if self.noticed is None or later.noticed is None:
+            return ClientReport(self.outcome + later.outcome, self.noticed or later.noticed)
+        answers = [*self.noticed.answers, *later.noticed.answers]
+        noticed = Noticed(self.noticed.outcome + later.noticed.outcome, answers)
+        return ClientReport(self.outcome + later.outcome, noticed)
+
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
         """The longest wait for an answer within the span."""
         return self.noticed.longest_stall(since, until) if self.noticed else None

@@ -54,8 +54,7 @@ class PgbenchReads:
 
         while goes_on() and not total.problem:
             reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
-            wave = await run_pgbench([*self.endpoint.arguments, *reads], heard, Seconds(_WAVE + GRACE))
-            total = Outcome(total.transactions + wave.transactions, total.failed + wave.failed, wave.problem)
+            total += await run_pgbench([*self.endpoint.arguments, *reads], heard, Seconds(_WAVE + GRACE))
         return total
 
 
