@@ -3,10 +3,11 @@
 Rules that hold here:
 
 - A pod is in one place: ready, in flight, or waiting. The longest ready goes first.
-- A pod that no node can take waits for a cluster event; an event wakes it, but never before its back-off is over. An
-  event that came while it was in flight counts.
-- A pod whose attempt broke (an error, a bind that was refused) needs no event, only its back-off.
+- A pod that no node can take waits for a cluster event. One that came while it was in flight counts.
+- An event wakes it: it is tried when its back-off is over, or at once where no other pod is ready.
+- A pod whose attempt broke (an error, a bind that was refused) needs no event, only all of its back-off.
 - Back-off is 1 s, doubled with every failed attempt, at most 10 s, lengthened by a jitter that the caller draws.
+  Attempts that broke are counted from the last one that did not.
 - No pod waits for ever: one that waited for five minutes is tried again without an event.
 """
 
@@ -36,11 +37,25 @@ class _Waiting:
     backoff_over: Instant
     tried_again_at: Instant
     """When it becomes ready without any event; its back-off's end where it needs none."""
+    is_woken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     events_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Attempts that found no node, and those that broke since."""
+
+    without_node: int = 0
+    broken: int = 0
+
+    def with_one(self, failure: Failure) -> _Count:
+        if failure is Failure.ERROR:
+            return _Count(self.without_node, self.broken + 1)
+        return _Count(self.without_node + 1)
 
 
 class SchedulingQueue:
@@ -50,7 +65,7 @@ class SchedulingQueue:
         self._ready: dict[ObjectName, None] = {}
         self._in_flight: dict[ObjectName, _Attempt] = {}
         self._waiting: dict[ObjectName, _Waiting] = {}
-        self._attempts: dict[ObjectName, int] = {}
+        self._attempts: dict[ObjectName, _Count] = {}
         self._events = 0
 
     def add(self, pod: ObjectName) -> None:
@@ -69,6 +84,12 @@ class SchedulingQueue:
         pod = next(iter(self._ready), None)
         if pod is not None:
             del self._ready[pod]
+        else:
+            woken = [each for each, waiting in self._waiting.items() if waiting.is_woken]
+            pod = min(woken, key=lambda each: self._waiting[each].backoff_over, default=None)
+            if pod is not None:
+                del self._waiting[pod]
+        if pod is not None:
             self._in_flight[pod] = _Attempt(self._events)
         return pod
 
@@ -77,20 +98,22 @@ class SchedulingQueue:
         attempt = self._in_flight.pop(pod, None)
         if attempt is None:
             return
-        self._attempts[pod] = attempts = self._attempts.get(pod, 0) + 1
-        over = Instant(now + BACKOFF.delay(attempts, jitter))
-        needs_event = failure is Failure.NO_NODE and attempt.events_before == self._events
-        self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over)
+        self._attempts[pod] = count = self._attempts.get(pod, _Count()).with_one(failure)
+        over = Instant(now + BACKOFF.delay(count.broken or count.without_node, jitter))
+        is_woken = failure is Failure.NO_NODE and attempt.events_before != self._events
+        needs_event = failure is Failure.NO_NODE and not is_woken
+        self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over, is_woken)
 
     def wake(self) -> None:
-        """Something changed in the cluster that may have made room: every waiting pod needs only its back-off now."""
+        """Something changed in the cluster that may have made room for the pods that no node could take."""
         self._events += 1
         for pod, waiting in self._waiting.items():
-            self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over)
+            if waiting.tried_again_at != waiting.backoff_over:
+                self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over, is_woken=True)
 
     def next_ready(self) -> Instant | None:
         """When ``take`` will next have a pod without further events; None where never. Past where it has one now."""
-        if self._ready:
+        if self._ready or any(waiting.is_woken for waiting in self._waiting.values()):
             return Instant(float("-inf"))
         return min((waiting.tried_again_at for waiting in self._waiting.values()), default=None)
 

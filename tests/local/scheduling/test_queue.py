@@ -43,15 +43,48 @@ def test_a_pod_that_fits_nowhere_waits_for_an_event_and_then_for_its_backoff() -
     assert queue.take(at(5)) == A
 
 
-def test_an_event_never_cuts_a_backoff_short() -> None:
+def test_an_event_cuts_a_backoff_short_where_no_other_pod_is_ready() -> None:
     queue = SchedulingQueue()
     queue.add(A)
     queue.take(at(0))
     queue.failed(A, Failure.NO_NODE, at(0), 0.0)
     queue.wake()
+    queue.add(B)
+    assert queue.next_ready() == float("-inf")
+    assert [queue.take(at(0.5)), queue.take(at(0.5)), queue.take(at(0.5))] == [B, A, None]
+
+
+def test_of_two_that_an_event_has_woken_the_one_whose_backoff_ends_first_is_tried_first() -> None:
+    queue = SchedulingQueue()
+    for pod in (A, B):
+        queue.add(pod)
+        queue.take(at(0))
+    queue.failed(B, Failure.NO_NODE, at(0), 0.5)
+    queue.failed(A, Failure.NO_NODE, at(0), 0.0)
+    queue.wake()
+    assert [queue.take(at(0.5)), queue.take(at(0.5))] == [A, B]
+
+
+def test_no_event_cuts_short_the_backoff_of_an_attempt_that_broke() -> None:
+    queue = SchedulingQueue()
+    queue.add(A)
+    queue.take(at(0))
+    queue.wake()
+    queue.failed(A, Failure.ERROR, at(0), 0.0)
+    queue.wake()
     assert queue.take(at(0.5)) is None
     assert queue.next_ready() == 1.0
     assert queue.take(at(1)) == A
+
+
+def test_attempts_that_broke_are_counted_from_the_last_one_that_did_not() -> None:
+    queue, ready = SchedulingQueue(), list[Instant | None]()
+    queue.add(A)
+    for failure in (Failure.ERROR, Failure.ERROR, Failure.NO_NODE, Failure.ERROR):
+        queue.take(at(1000 * len(ready)))
+        queue.failed(A, failure, at(0), 0.0)
+        ready.append(queue.next_ready())
+    assert ready == [1.0, 2.0, 300.0, 1.0]
 
 
 def test_an_event_during_the_attempt_counts() -> None:
