@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,12 +47,12 @@ def rights_and_settings() -> list[Document]:
 
 @dataclass(slots=True)
 class Programs:
-    """Both programs. ``service`` can be killed and started again; kube-scheduler runs on."""
+    """Both programs, each of which can be killed and started again."""
 
     cluster: RealKubernetes
     folder: Path
     service: subprocess.Popen[bytes] | None = None
-    others: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    kube_scheduler: subprocess.Popen[bytes] | None = None
 
     @property
     def namespace(self) -> str:
@@ -80,13 +80,14 @@ class Programs:
 
     def kill_service(self) -> None:
         """``kill -9``; returns when it is gone."""
-        assert self.service is not None
-        self.service.send_signal(signal.SIGKILL)
-        self.service.wait()
+        _kill(self.service)
+
+    def kill_kube_scheduler(self) -> None:
+        """The same."""
+        _kill(self.kube_scheduler)
 
     def stop_service(self) -> None:
         """SIGTERM; returns when it is gone."""
-        assert self.service is not None
         _end(self.service)
 
     def start_kube_scheduler(self) -> None:
@@ -94,7 +95,7 @@ class Programs:
         logins = [f"--{what}-kubeconfig={self.folder / 'kubeconfig'}" for what in ("authentication", "authorization")]
         program = str(kubectl_program().parent / "kube-scheduler")
         flags = [f"--config={self.folder / 'scheduler.yaml'}", "--secure-port=0", "--v=2", *logins]
-        self.others.append(self._start("kube-scheduler", program, *flags))
+        self.kube_scheduler = self._start("kube-scheduler", program, *flags)
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         log = self.folder / f"{name}.log"
@@ -117,8 +118,8 @@ class Programs:
 
     def end(self) -> None:
         """Ends both; their logs stay."""
-        for process in (*self.others, *([self.service] if self.service is not None else [])):
-            _end(process)
+        _end(self.kube_scheduler)
+        _end(self.service)
 
     def get(self, path: str) -> tuple[int, Any]:
         """What the port of metrics and views answers: JSON as such, anything else as text. Raises ``OSError``."""
@@ -143,7 +144,15 @@ class Programs:
         return answer.status, json.loads(content) if is_json else content.decode()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is None:
+        return
     process.terminate()
     try:
         process.wait(5.0)

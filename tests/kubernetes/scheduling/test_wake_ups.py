@@ -9,8 +9,10 @@ import pytest
 
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
+from tests.conformance.cluster import done
+from tests.kubernetes.real_kubernetes import eventually
 from tests.kubernetes.scheduling.agents import Agent
-from tests.kubernetes.scheduling.books import VMS
+from tests.kubernetes.scheduling.books import PODS, VMS
 from tests.kubernetes.scheduling.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
@@ -57,6 +59,34 @@ def test_a_pod_that_waits_for_room_gets_it_when(stage: Stage, freeing: Freeing) 
     stage.vm_pod(waiting, "waits")
     assert "not enough free cpu" in stage.until_refused("waits")["waits"]
     freeing(stage, big)
+    assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
+    stage.until_books_agree()
+
+
+def test_a_pod_that_is_made_smaller_in_place_makes_room(stage: Stage) -> None:
+    node = stage.node("n")
+    stage.pod("big", "3500m")
+    stage.until_placed("big")
+    stage.pod("waits", "2")
+    assert "Insufficient cpu" in stage.until_refused("waits")["waits"]
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    container = {**stage.get(PODS, "big")["spec"]["containers"][0], "resources": resources}
+    stage.patch(f"{stage.path(PODS, 'big')}/resize", {"spec": {"containers": [container]}})
+    assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
+    stage.until_books_agree()
+
+
+def test_a_vm_that_is_deleted_keeps_its_room_until_its_pod_has_gone(stage: Stage) -> None:
+    node = stage.node("n")
+    stage.vm_pod(stage.vm("big", "3500m", 15), "big", terminationGracePeriodSeconds=600)
+    stage.until_placed("big")
+    stage.vm_pod(stage.vm("waits", 2, 4), "waits")
+    stage.until_refused("waits")
+    done(stage.http.delete(stage.path(VMS, "big")))
+    eventually(lambda: "deletionTimestamp" in stage.get(PODS, "big")["metadata"], "its pod is to go, too", 30.0)
+    assert stage.their_books() == {node: Resources.parse("3500m", "15Gi")}
+    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    stage.delete_pods("big")
     assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
     stage.until_books_agree()
 
