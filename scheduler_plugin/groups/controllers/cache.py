@@ -46,6 +46,11 @@ class Cache:
         """The kinds that have not been listed yet."""
         return sorted(kind.plural for kind in self._informers if kind not in self._listed)
 
+    def lacks(self, kind: Resource) -> bool:
+        """Whether the cluster has no such kind."""
+        informer = self._informers.get(kind)
+        return informer is not None and informer.is_missing
+
     def objects(self, kind: Resource) -> Mapping[ObjectName, Json]:
         """All objects of a kind by name. Do not change them."""
         informer = self._informers.get(kind)

@@ -7,6 +7,7 @@ Rules that hold here:
   that judge the same group one is refused.
 - A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
 - A scaling that was refused for good is rehearsed before its intent is written again.
+- What an API server takes for what there is already (``1000m`` for ``1``) is not written again for the same version.
 - One group is the unit of failure.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
@@ -32,6 +34,9 @@ from scheduler_plugin.groups.policies.judgement import Judgement, judge
 from scheduler_plugin.groups.policies.notices import pods_refused, refused, scaled, stopped, was_refused, without_intent
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 
+REMEMBERED: Final = 10_000
+"""Of so many objects it is remembered that a write changes nothing."""
+
 
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
@@ -41,6 +46,7 @@ class GroupController(QueuedController):
         self.policy = policy
         self._surroundings = surroundings
         self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of)
+        self._no_ops: dict[str, Write] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
@@ -68,7 +74,7 @@ class GroupController(QueuedController):
 
     async def _carry_out(self, facts: Facts, found: Judgement) -> None:
         for write in found.upkeep:
-            await self._do(write)
+            await self._keep_up(write)
         if found.intent is not None and was_refused(facts.group):
             await self._rehearse(facts, found.intent)
         group = await self._write_status(facts.group, found.status)
@@ -87,6 +93,18 @@ class GroupController(QueuedController):
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
+
+    async def _keep_up(self, write: Write) -> None:
+        """Writes an object beside the group, unless that is known to change nothing."""
+        if self._no_ops.get(write.path) == write:
+            return
+        after = await self._do(write)
+        if version_of(after) != write.version:
+            self._no_ops.pop(write.path, None)
+            return
+        if len(self._no_ops) >= REMEMBERED:
+            self._no_ops.clear()
+        self._no_ops[write.path] = write
 
     async def _rehearse(self, facts: Facts, intent: Intent) -> None:
         """Raises ``ApiRefusedError`` where a scaling would be refused again: then its intent need not be written."""

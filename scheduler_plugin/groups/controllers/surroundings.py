@@ -6,6 +6,7 @@ Changes only take notes: a group's name goes into the queue of its kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -32,6 +33,12 @@ AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_
 _ABOUT: Final = {HORIZONTAL_AUTOSCALERS: scales, VERTICAL_AUTOSCALERS: sized_by}
 """What an object of each kind is about."""
 
+NO_VPAS: Final = (
+    "SizesUnknown",
+    "KindMissing",
+    "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes",
+)
+
 LookAt = Callable[[str, ObjectName], None]
 """Has the group of that kind and name looked at soon."""
 
@@ -55,7 +62,7 @@ class Surroundings:
     def facts(self, policy: GroupPolicy, group: JsonObject) -> Facts:
         """All that is known of one group and what is around it."""
         try:
-            arrangement = policy.arrangement(group)
+            arrangement = self._possible(policy.arrangement(group))
         except InvalidSpecError as error:
             return Facts(group, fault=str(error))
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
@@ -72,6 +79,12 @@ class Surroundings:
             killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
             pause=timedelta(seconds=self._interval()),
         )
+
+    def _possible(self, arrangement: Arrangement) -> Arrangement:
+        """The arrangement in this cluster: one without VPAs says so, and all else goes on."""
+        if arrangement.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
+            return arrangement
+        return replace(arrangement, vpa=None, remarks=(*arrangement.remarks, NO_VPAS))
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
         """Who writes the replicas of that object: groups that scale it, and HPAs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
+from scheduler_plugin.groups.core.hvpa.confidence import DISTRUSTED, is_believable
 from scheduler_plugin.groups.core.workload import ContainerRecommendation, VerticalRecommendation
 from scheduler_plugin.groups.objects.amounts import read_amounts
 
@@ -19,6 +19,14 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
         _container(each, f"status.recommendation.containerRecommendations[{i}]") for i, each in enumerate(listed)
     )
     return VerticalRecommendation(found) if found else None
+
+
+def why_silent(vpa: JsonObject) -> str:
+    """Why the VPA recommends nothing that can be believed; empty where it does not say."""
+    for each in items(vpa, "status", "conditions"):
+        if text(each, "type") in DISTRUSTED and text(each, "status") == "True":
+            return f"{text(each, 'type')}: {text(each, 'message')}"
+    return ""
 
 
 def _container(found: JsonObject, path: str) -> ContainerRecommendation:

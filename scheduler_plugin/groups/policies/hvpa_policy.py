@@ -14,7 +14,7 @@ from scheduler_plugin.groups.core.workload import Recommendations
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
 from scheduler_plugin.groups.objects.hvpa import Hvpa, HvpaError, decode, memory_json, memory_of
 from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
 from scheduler_plugin.groups.policies.policy import Arrangement, Companion, InvalidSpecError, Ruling, Situation
 
 REMEMBERED: Final = 10_000
@@ -93,7 +93,8 @@ def _recommendations(found: Hvpa, situation: Situation) -> tuple[Recommendations
             fault = str(error)
     if horizontal is not None or vertical is not None:
         return Recommendations(horizontal, vertical), ""
-    said = fault or (why_blind(hpa) if hpa is not None else "")
+    reasons = (fault, "" if hpa is None else why_blind(hpa), "" if vpa is None else why_silent(vpa))
+    said = "; ".join(each for each in reasons if each)
     return Recommendations(), said or "neither the HPA nor the VPA recommends anything yet"
 
 

@@ -22,7 +22,7 @@ from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
 )
 from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
 from scheduler_plugin.groups.policies.policy import (
     Arrangement,
     Companion,
@@ -125,7 +125,8 @@ def _recommended(situation: Situation) -> tuple[VerticalRecommendation | None, s
         found = None if situation.vpa is None else vertical_of(situation.vpa)
     except ValueError as error:
         return None, str(error)
-    return found, "" if found is not None else "the VPA recommends nothing yet"
+    said = "" if situation.vpa is None else why_silent(situation.vpa)
+    return found, "" if found is not None else said or "the VPA recommends nothing yet"
 
 
 def _floor(vm: JsonObject) -> Floor | None:

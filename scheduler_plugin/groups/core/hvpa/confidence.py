@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
+DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
+"""The conditions of which each, while it holds, makes a recommendation unbelievable."""
 
 
 def is_believable(conditions: Mapping[str, str]) -> bool:
@@ -14,5 +15,5 @@ def is_believable(conditions: Mapping[str, str]) -> bool:
     >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
     (True, False)
     """
-    distrusted = any(conditions.get(kind) == "True" for kind in _DISTRUSTED)
+    distrusted = any(conditions.get(kind) == "True" for kind in DISTRUSTED)
     return not distrusted and conditions.get("RecommendationProvided", "True") == "True"

@@ -13,7 +13,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
 )
 from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, scales, why_blind
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec
+from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
 
 
 def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:
@@ -53,6 +53,12 @@ def vpa(target: Json, **conditions: str) -> Json:
     listed = [{"type": kind, "status": status} for kind, status in conditions.items()]
     row: Json = {"containerName": "app", "target": target, "upperBound": {"memory": "2Gi"}}
     return {"status": {"conditions": listed, "recommendation": {"containerRecommendations": [row]}}}
+
+
+def test_a_vpa_that_cannot_be_believed_says_why() -> None:
+    unsupported = {"type": "ConfigUnsupported", "status": "True", "message": "Cannot read targetRef"}
+    assert why_silent({"status": {"conditions": [unsupported]}}) == "ConfigUnsupported: Cannot read targetRef"
+    assert why_silent(vpa({"cpu": "250m"}, RecommendationProvided="True", LowConfidence="False")) == ""
 
 
 def test_a_vpa_says_how_large_each_container_should_be() -> None:

@@ -68,6 +68,12 @@ class EmbeddedCluster:
                 await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
             _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
 
+    def undefine(self, name: str) -> None:
+        """The cluster lacks a kind, by the name of its definition."""
+        store = self.server.api.store
+        (found,) = (each for each in store.objects(CRD_KEY) if each.key.name == name)
+        store.delete(found)
+
     async def request(
         self, method: str, path: str, body: JsonObject | None = None, content_type: str = "", query: str = ""
     ) -> bytes:
@@ -144,7 +150,8 @@ class Connection:
     """``KubernetesApi``. ``cut_at`` is the number of writes that are let through, ``cut_on`` is in that at which the
     process dies as ``METHOD path``; ``is_applied`` says whether the last
     one takes effect before the process dies. Renewals of the Lease do not count. ``held`` is the write that was not let
-    through: a process that was only stopped (SIGSTOP) sends it when it wakes.
+    through: a process that was only stopped (SIGSTOP) sends it when it wakes. Patches of a path with ``unchanged`` in
+    it change nothing.
     """
 
     cluster: EmbeddedCluster
@@ -154,6 +161,7 @@ class Connection:
     is_cut: bool = False
     held: ApiCall | None = None
     no_dry_run: str = ""
+    unchanged: str = ""
     refuse: dict[str, int] = field(default_factory=dict)
     applied: list[tuple[int, str]] = field(default_factory=list)
     asked: list[ApiCall] = field(default_factory=list)
@@ -189,6 +197,8 @@ class Connection:
                 raise ApiRefusedError(read_refusal(status, b"no", ""))
         if self.no_dry_run and call.query.get("dryRun"):
             raise ApiRefusedError(read_refusal(400, json.dumps({"message": self.no_dry_run}).encode(), ""))
+        if self.unchanged and call.method == "PATCH" and self.unchanged in call.path:
+            return await self.cluster.request("GET", call.path)
         query = urlencode(dict(call.query))
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
         if not call.query.get("dryRun"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from protocol.kubernetes.objects import child, items, name_of, uid_of
+from protocol.kubernetes.objects import Json, child, items, name_of, uid_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, HVPAS, VERTICAL_AUTOSCALERS
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, World, world
@@ -165,6 +165,37 @@ async def test_intervals_that_overlap_are_allowed_and_said() -> None:
         said = "at replicas in both 3-7 and 7-10 the interval that is listed first holds"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert overlap == ("True", "FirstMatchWins", said)
+
+
+async def test_a_cluster_without_vpas_has_its_replicas_scaled_and_says_that_nothing_recommends_sizes() -> None:
+    async with world() as run:
+        run.cluster.undefine("verticalpodautoscalers.autoscaling.k8s.io")
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s"))
+        await run.start()
+        await run.recommend("hvpa-sample", 2)
+        group = await run.cluster.get(HVPAS, "hvpa-sample")
+        said = "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes"
+        assert condition_of(group, "SizesUnknown") == ("True", "KindMissing", said)
+        assert ((await run.size())[0], condition_of(group, "ScalingActive")[0]) == (2, "True")
+
+
+async def test_what_the_server_takes_for_what_it_has_is_not_written_again_and_again() -> None:
+    """A real one reads ``0.040`` as ``40m``, and nothing changes."""
+    async with world() as run:
+        await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
+        await run.cluster.make(HVPAS, INTERVALS)
+        way = run.cluster.connection()
+        way.unchanged = "horizontalpodautoscalers"
+        await run.start("first", way)
+        for target in (70, 60):
+            metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": target}}
+            spec: Json = {"metrics": [{"type": "Resource", "resource": metric}]}
+            await run.cluster.patch(HORIZONTAL_AUTOSCALERS, "hvpa-sample", {"spec": spec})
+            for _ in range(4):
+                await run.passes(15)
+        written = [each for each in way.asked if each.method == "PATCH" and "horizontalpod" in each.path]
+        assert len(written) == 2
 
 
 async def test_a_vpa_that_says_no_amount_counts_as_silent() -> None:
