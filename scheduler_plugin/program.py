@@ -56,6 +56,7 @@ def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
     return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)
 
 
-def http_client(found: Credentials, limits: httpx.Limits) -> httpx.AsyncClient:
-    """Connections to the Kubernetes API."""
-    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, trust_env=False)
+def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
+    """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
+    headers = {"User-Agent": name}
+    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, headers=headers, trust_env=False)

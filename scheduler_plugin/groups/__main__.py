@@ -24,6 +24,7 @@ from scheduler_plugin.program import credentials, http_client, prepare, run, sto
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
+NAME: Final = "autoscale-groups"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
-    return run("autoscale-groups", _run(options))
+    return run(NAME, _run(options))
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -41,7 +42,7 @@ async def _run(options: argparse.Namespace) -> None:
     settings = GroupsSettings() if file is None else file.load()
     found = credentials(options.kubeconfig, clock)
     async with (
-        http_client(found, CONNECTIONS) as http,
+        http_client(found, CONNECTIONS, NAME) as http,
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
     ):
         api, agents = HttpApi(http, found.token), HttpMemberAgents(to_agents, options.agents_port)

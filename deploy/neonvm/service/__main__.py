@@ -31,6 +31,7 @@ from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve
 
+NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 TO_RUNNERS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=32)
 """More than are asked what they have at a time: orders never wait for a pod that does not answer."""
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare(options.log_level)
     status = 0
     try:
-        status = run("neonvm-controller", _run(options))
+        status = run(NAME, _run(options))
     except* LeadershipLostError:
         status = LOST
     return status
@@ -59,7 +60,7 @@ async def _run(options: argparse.Namespace) -> None:
     namespace, _, name = options.lease.partition("/")
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     async with (
-        http_client(found, CONNECTIONS) as for_lease,
+        http_client(found, CONNECTIONS, NAME) as for_lease,
         httpx.AsyncClient(limits=TO_RUNNERS, timeout=_TIMEOUT, trust_env=False) as runners,
     ):
         leadership = Leadership(
@@ -68,6 +69,7 @@ async def _run(options: argparse.Namespace) -> None:
         inner = httpx.AsyncHTTPTransport(verify=found.tls, limits=CONNECTIONS, trust_env=False)
         fenced = httpx.AsyncClient(
             base_url=found.server,
+            headers={"User-Agent": NAME},
             auth=BearerAuth(found),
             timeout=_API_TIMEOUT,
             transport=FencedTransport(inner, lambda: leadership.remaining),
