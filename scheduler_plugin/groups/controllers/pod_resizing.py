@@ -24,7 +24,7 @@ from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.writer import PASSING, Writer
 from scheduler_plugin.groups.core.workload import Container
-from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod
+from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod, why_pending
 from scheduler_plugin.groups.objects.writes import Write
 
 PATIENCE: Final = Seconds(300.0)
@@ -35,12 +35,18 @@ _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVA
 """Refusals that say nothing of the pod: the whole group waits."""
 
 
-@dataclass(slots=True)
-class _Refusal:
-    retries: Retries
+@dataclass(frozen=True, slots=True)
+class _Unresized:
+    """A pod that is left alone until then, and why it has not its size."""
+
     until: Instant
     pod: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal(_Unresized):
+    retries: Retries
 
 
 @dataclass(slots=True)
@@ -50,11 +56,12 @@ class PodResizer:
     writer: Writer
     cache: Cache
     pods: Callable[[JsonObject], Sequence[JsonObject]]
-    _withdrawn: dict[str, Instant] = field(default_factory=dict)
+    _withdrawn: dict[str, _Unresized] = field(default_factory=dict)
     _refusals: dict[str, _Refusal] = field(default_factory=dict)
 
     async def bring(self, target: JsonObject, sizes: tuple[Container, ...]) -> str:
-        """Asks every pod of ``target`` that differs for ``sizes``; returns which were refused and why, else nothing.
+        """Asks every pod of ``target`` that differs for ``sizes``; returns which do not get them and why, else
+        nothing.
 
         A refusal that only says that the cache is behind is raised once all other pods have been asked.
         """
@@ -79,7 +86,8 @@ class PodResizer:
                     self._refuse(pod, str(error), now)
         if behind is not None:
             raise behind
-        return _told([found for pod in pods if (found := self._refusals.get(uid_of(pod))) is not None])
+        unresized = {**self._withdrawn, **self._refusals}
+        return _told([found for pod in pods if (found := unresized.get(uid_of(pod))) is not None])
 
     def _wanted(self, pod: JsonObject, sizes: tuple[Container, ...], now: Instant) -> Write | None:
         """What to ask of the pod now; None where it has what it should, or is left alone for a while."""
@@ -91,24 +99,24 @@ class PodResizer:
         if write is None:
             self._refusals.pop(uid, None)
         elif is_pending(pod):
-            self._withdrawn[uid] = Instant(now + PATIENCE)
+            self._withdrawn[uid] = _Unresized(Instant(now + PATIENCE), name_of(pod).name, why_pending(pod))
         return write
 
     def _refuse(self, pod: JsonObject, why: str, now: Instant) -> None:
         known = self._refusals.get(uid_of(pod))
         retries = Retries(REFUSED) if known is None else known.retries
         until = Instant(now + retries.failed(self.writer.clock.jitter()))
-        self._refusals[uid_of(pod)] = _Refusal(retries, until, name_of(pod).name, why)
+        self._refusals[uid_of(pod)] = _Refusal(until, name_of(pod).name, why, retries)
 
     def _forget(self, now: Instant) -> None:
         """Withdrawn wishes whose time is over, and refusals of pods that were not asked again: they are gone."""
-        self._withdrawn = {uid: until for uid, until in self._withdrawn.items() if until > now}
+        self._withdrawn = {uid: each for uid, each in self._withdrawn.items() if each.until > now}
         self._refusals = {uid: each for uid, each in self._refusals.items() if each.until + PATIENCE > now}
 
 
-def _told(refusals: list[_Refusal]) -> str:
+def _told(unresized: list[_Unresized]) -> str:
     """The first three by name, so that the text changes no more often than the pods do."""
-    if not refusals:
+    if not unresized:
         return ""
-    names, more = ", ".join(each.pod for each in refusals[:3]), len(refusals) - 3
-    return f"{names}{f' and {more} more' if more > 0 else ''} cannot be resized: {refusals[0].why}"
+    names, more = ", ".join(each.pod for each in unresized[:3]), len(unresized) - 3
+    return f"{names}{f' and {more} more' if more > 0 else ''} cannot be resized: {unresized[0].why}"

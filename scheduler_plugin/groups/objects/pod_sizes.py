@@ -27,10 +27,25 @@ def resize_pod(pod: JsonObject, sizes: tuple[Container, ...]) -> Write | None:
 
 def is_pending(pod: JsonObject) -> bool:
     """Whether the kubelet has said that it cannot resize the pod now, or at all."""
-    return any(
-        (text(each, "type"), text(each, "status")) == ("PodResizePending", "True")
+    return bool(_pending(pod))
+
+
+def why_pending(pod: JsonObject) -> str:
+    """What the kubelet says of a resize that is pending; empty where none is.
+
+    >>> waits = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
+    >>> why_pending({"status": {"conditions": [waits]}})
+    'Infeasible: too large'
+    """
+    return next((f"{text(each, 'reason')}: {text(each, 'message')}" for each in _pending(pod)), "")
+
+
+def _pending(pod: JsonObject) -> list[Json]:
+    return [
+        each
         for each in items(pod, "status", "conditions")
-    )
+        if (text(each, "type"), text(each, "status")) == ("PodResizePending", "True")
+    ]
 
 
 def _containers(pod: JsonObject) -> tuple[Container, ...]:

@@ -84,8 +84,11 @@ async def test_a_wish_that_the_kubelet_cannot_fulfil_is_withdrawn_and_tried_agai
         await run.cluster.patch(PODS, "one", {"status": {"conditions": []}}, "status")
         await run.passes(60)
         assert await requests(run, "one") == {"cpu": "500m", "memory": "500Mi"}
+        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+        assert said == ("False", "Refused", "one cannot be resized: Infeasible: the node is too small")
         await run.passes(300)
         assert await requests(run, "one") == {"cpu": "1500m", "memory": "1500Mi"}
+        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
 async def test_a_pod_that_is_refused_holds_up_no_other_and_is_tried_again_by_itself_ever_more_rarely() -> None:
