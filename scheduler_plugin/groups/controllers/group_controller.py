@@ -7,7 +7,7 @@ Rules that hold here:
   that judge the same group one is refused.
 - A write of the target is for the version of it that was judged. What fails is judged anew after a pause.
 - A scaling that was refused for good is rehearsed before its intent is written again.
-- What an API server takes for what there is already (``1000m`` for ``1``) is not written again for the same version.
+- What an API server takes for what there is already (``1000m`` for ``1``) is not written again.
 - One group is the unit of failure.
 """
 
@@ -46,7 +46,7 @@ class GroupController(QueuedController):
         self.policy = policy
         self._surroundings = surroundings
         self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of)
-        self._no_ops: dict[str, Write] = {}
+        self._no_ops: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
@@ -95,16 +95,16 @@ class GroupController(QueuedController):
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _keep_up(self, write: Write) -> None:
-        """Writes an object beside the group, unless that is known to change nothing."""
-        if self._no_ops.get(write.path) == write:
+        """Writes an object beside the group, unless that is known to change nothing of its spec."""
+        known = self._context.cache.get(write.resource, write.name)
+        if known is not None and self._no_ops.get(write.path) == (write.body, child(known, "spec")):
             return
         after = await self._do(write)
-        if version_of(after) != write.version:
-            self._no_ops.pop(write.path, None)
-            return
-        if len(self._no_ops) >= REMEMBERED:
-            self._no_ops.clear()
-        self._no_ops[write.path] = write
+        self._no_ops.pop(write.path, None)
+        if version_of(after) == write.version:
+            if len(self._no_ops) >= REMEMBERED:
+                self._no_ops.clear()
+            self._no_ops[write.path] = (write.body, child(after, "spec"))
 
     async def _rehearse(self, facts: Facts, intent: Intent) -> None:
         """Raises ``ApiRefusedError`` where a scaling would be refused again: then its intent need not be written."""

@@ -192,7 +192,8 @@ async def test_what_the_server_takes_for_what_it_has_is_not_written_again_and_ag
             metric = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": target}}
             spec: Json = {"metrics": [{"type": "Resource", "resource": metric}]}
             await run.cluster.patch(HORIZONTAL_AUTOSCALERS, "hvpa-sample", {"spec": spec})
-            for _ in range(4):
+            for replicas in (1, 2, 1, 2):
+                await run.recommend("hvpa-sample", replicas)
                 await run.passes(15)
         written = [each for each in way.asked if each.method == "PATCH" and "horizontalpod" in each.path]
         assert len(written) == 2
