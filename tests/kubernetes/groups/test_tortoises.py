@@ -1,0 +1,98 @@
+"""Tortoises beside the real HPA controller, which scales by what they tell it, and the real VPA recommender."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, TORTOISES, VERTICAL_AUTOSCALERS
+from tests.kubernetes.groups.scene import BUSY, DEPLOYMENT, Object, Scene, cpu_metric, deployment, hpa, tortoise
+
+pytestmark = pytest.mark.kubernetes
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+QUEUE = {"type": "External", "external": {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "30"}}}
+SCENE = (
+    deployment("shop", BUSY, ("app", "side")),
+    hpa("shop", {**DEPLOYMENT, "name": "shop"}, cpu_metric(type="Utilization", averageUtilization=400)),
+    tortoise("shop", attached="shop"),
+    deployment("api"),
+    tortoise("api", deletionPolicy="DeleteAll"),
+    deployment("queue"),
+    hpa("queue", {**DEPLOYMENT, "name": "queue"}, QUEUE, cpu_metric(type="Utilization", averageUtilization=50), most=2),
+    tortoise("queue", attached="queue"),
+)
+
+
+def works(scene: Scene, name: str, **replicas: int) -> None:
+    """The Tortoise has gathered enough, as if it had begun long ago; ``replicas`` is what it remembers of this day."""
+    scene.until(lambda: scene.status(TORTOISES, name).get("tortoisePhase"), "GatheringData", f"{name} gathers data")
+    phase = {"phase": "Working", "lastTransitionTime": LONG_AGO}
+    phases = [{"containerName": "app", "resourcePhases": {"cpu": phase, "memory": phase}}]
+    slots = {kind: [slot(value)] for kind, value in replicas.items()}
+    remembered = {
+        "containerResourcePhases": phases,
+        "tortoisePhase": "Working",
+        "recommendations": {"horizontal": slots},
+    }
+    scene.patch(TORTOISES, name, {"status": remembered}, "status")
+
+
+def slot(value: int) -> Object:
+    now = datetime.now(UTC)
+    return {"from": 0, "to": 24, "timezone": "UTC", "value": value, "updatedAt": now.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+def bounds(scene: Scene, name: str) -> tuple[int, int]:
+    """The HPA's least and most replicas."""
+    spec = scene.get(HORIZONTAL_AUTOSCALERS, name)["spec"]
+    return spec["minReplicas"], spec["maxReplicas"]
+
+
+def test_an_attached_hpa_is_given_a_metric_for_each_container_which_the_real_controller_reads(scene: Scene) -> None:
+    def read() -> list[tuple[str, str]]:
+        metrics = scene.status(HORIZONTAL_AUTOSCALERS, "shop").get("currentMetrics") or ()
+        return [
+            (each["type"], each["containerResource"]["container"]) for each in metrics if "containerResource" in each
+        ]
+
+    scene.until(read, [("ContainerResource", "app"), ("ContainerResource", "side")], "figures of each container")
+    targets = [
+        each["containerResource"]["target"] for each in scene.get(HORIZONTAL_AUTOSCALERS, "shop")["spec"]["metrics"]
+    ]
+    assert targets == [{"type": "Utilization", "averageUtilization": 400}] * 2
+    assert scene.condition(HORIZONTAL_AUTOSCALERS, "shop", "ScalingActive")[:2] == ("True", "ValidMetricFound")
+    assert scene.get(VERTICAL_AUTOSCALERS, "tortoise-monitor-shop")["spec"]["updatePolicy"] == {"updateMode": "Off"}
+
+
+def test_what_is_remembered_of_a_day_becomes_bounds_that_the_real_controller_keeps_to(scene: Scene) -> None:
+    works(scene, "api", minReplicas=2, maxReplicas=3)
+    scene.until(lambda: bounds(scene, "tortoise-hpa-api"), (2, 3), "bounds of the Tortoise's own HPA")
+    scene.until(lambda: scene.replicas("api"), 2, "as many replicas as this day needs")
+    assert scene.writers_of_replicas("api") == {("kube-controller-manager", "scale")}
+    scene.until(lambda: scene.requests("api")["memory"] != "32Mi", True, "memory as little as is needed")
+
+
+def test_an_emergency_that_is_asked_for_runs_as_many_replicas_as_ever(scene: Scene) -> None:
+    works(scene, "shop", minReplicas=1, maxReplicas=3)
+    scene.patch(TORTOISES, "shop", {"spec": {"updateMode": "Emergency"}})
+    scene.until(lambda: bounds(scene, "shop"), (3, 3), "the least is the most")
+    scene.until(lambda: scene.replicas("shop"), 3, "as many replicas as ever")
+    scene.patch(TORTOISES, "shop", {"spec": {"updateMode": "Auto"}})
+    scene.until(
+        lambda: scene.status(TORTOISES, "shop")["tortoisePhase"] in {"Working", "PartlyWorking"}, True, "the way back"
+    )
+    assert bounds(scene, "shop") == (1, 3)
+
+
+def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(scene: Scene) -> None:
+    works(scene, "queue", minReplicas=1, maxReplicas=2)
+    scene.until(lambda: scene.status(TORTOISES, "queue")["tortoisePhase"], "Emergency", "the metric is missed")
+    assert scene.condition(HORIZONTAL_AUTOSCALERS, "queue", "ScalingActive")[:2] == ("False", "FailedGetExternalMetric")
+    scene.until(lambda: scene.replicas("queue"), 2, "as many replicas as ever")
+    metrics = [
+        each for each in scene.get(HORIZONTAL_AUTOSCALERS, "queue")["spec"]["metrics"] if each["type"] != "External"
+    ]
+    scene.patch(HORIZONTAL_AUTOSCALERS, "queue", {"spec": {"metrics": metrics}})
+    scene.until(lambda: scene.status(TORTOISES, "queue")["tortoisePhase"] != "Emergency", True, "the way back")

@@ -1,0 +1,85 @@
+"""What is wrong with a group is said, and nothing is scaled; and when the leader is killed the other one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from protocol.kubernetes.resources import HVPAS, LEASES, PODS
+from tests.kubernetes.groups.scene import DEPLOYMENT, SYSTEM, Object, Scene, cpu_metric, deployment, hpa, hvpa, vpa
+
+pytestmark = pytest.mark.kubernetes
+
+HALF = cpu_metric(type="Utilization", averageUtilization=50)
+SCENE = (
+    hvpa("orphan", hpaTemplate={"maxReplicas": 2}),
+    deployment("shared"),
+    hvpa("one", {**DEPLOYMENT, "name": "shared"}, hpaTemplate={"maxReplicas": 2}),
+    hvpa("other", {**DEPLOYMENT, "name": "shared"}, hpaTemplate={"maxReplicas": 2}),
+    deployment("scaled"),
+    hpa("people", {**DEPLOYMENT, "name": "scaled"}, HALF),
+    hvpa("scaled", hpaTemplate={"maxReplicas": 2}),
+    deployment("sized"),
+    vpa("people", {**DEPLOYMENT, "name": "sized"}, "Recreate"),
+    hvpa("sized", hpaTemplate={"maxReplicas": 2}, vpaTemplate={}),
+    deployment("senseless"),
+    hvpa("senseless", hpaTemplate={"minReplicas": 3, "maxReplicas": 2}),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "said"),
+    [
+        ("orphan", "TargetMissing", "Deployment orphan is not there"),
+        ("one", "TargetTaken", "Deployment shared is the target of Hvpa other too"),
+        ("other", "TargetTaken", "Deployment shared is the target of Hvpa one too"),
+        ("scaled", "ForeignAutoscaler", "Deployment scaled is scaled by HorizontalPodAutoscaler people too"),
+        (
+            "sized",
+            "ForeignAutoscaler",
+            "Deployment sized is sized by VerticalPodAutoscaler people (updateMode Recreate) too",
+        ),
+        ("senseless", "InvalidSpec", "spec.hpaTemplate.maxReplicas"),
+    ],
+)
+def test_a_group_that_cannot_scale_says_why(scene: Scene, name: str, reason: str, said: str) -> None:
+    _, _, message = scene.becomes(HVPAS, name, "AbleToScale", "False", reason)
+    assert message.startswith(said)
+
+
+def test_when_the_leader_is_killed_the_other_one_goes_on_within_fifteen_seconds(scene: Scene) -> None:
+    before = lease(scene)
+    (pod,) = (
+        each["metadata"]
+        for each in scene.list(PODS, "app.kubernetes.io/name=autoscaling-groups", SYSTEM)
+        if before["holderIdentity"].startswith(each["metadata"]["name"])
+    )
+    (process,) = processes_of(pod["uid"])
+    os.kill(process, signal.SIGKILL)
+    scene.apply(deployment("orphan"))
+    scene.until(lambda: scene.condition(HVPAS, "orphan", "AbleToScale")[:2], ("True", "TargetFound"), "it is heard")
+    after = lease(scene)
+    assert after["holderIdentity"] != before["holderIdentity"]
+    waited = datetime.fromisoformat(after["acquireTime"]) - datetime.fromisoformat(before["renewTime"])
+    assert waited < timedelta(seconds=15)
+
+
+def lease(scene: Scene) -> Object:
+    """Who acts, and since when."""
+    spec: Object = scene.get(LEASES, "autoscale-groups", SYSTEM)["spec"]
+    return spec
+
+
+def processes_of(pod_uid: str) -> list[int]:
+    """The processes of the program in a pod, as this machine knows them."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):
+            if pod_uid in (each / "cgroup").read_text() and b"groups" in (each / "cmdline").read_bytes():
+                found.append(int(each.name))
+    return found
