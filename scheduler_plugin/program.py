@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
-import httpx
 import prometheus_client
 
 from protocol.runtime.clock import Clock
@@ -54,9 +53,3 @@ def stop_on_signals() -> asyncio.Event:
 def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
     """Those of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
     return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)
-
-
-def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
-    """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
-    headers = {"User-Agent": name}
-    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, headers=headers, trust_env=False)

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refusal
 from protocol.units import Seconds
+
+LONGEST_PAGE: Final = 8 * 1024 * 1024
+"""Bytes of one page of a list. 500 ordinary pods have half of that."""
 
 
 class ApiError(Exception):

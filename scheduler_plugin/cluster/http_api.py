@@ -13,18 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
 
 import httpx
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
+from protocol.runtime.credentials import Credentials
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, PageTooLargeError, complaint, unknown
+from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
 
-LONGEST_PAGE: Final = 8 * 1024 * 1024
-"""Bytes of one page of a list. 500 ordinary pods have half of that."""
+
+def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
+    """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
+    headers = {"User-Agent": name}
+    return httpx.AsyncClient(base_url=found.server, verify=found.tls, limits=limits, headers=headers, trust_env=False)
 
 
 class HttpApi:

@@ -1,4 +1,4 @@
-"""The Kubernetes API with raw JSON bodies, over connections of our own; the same rules as in ``cluster.http_api``."""
+"""The Kubernetes API with raw JSON bodies, over connections of our own, with the rules of ``cluster/http_api.py``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
-from scheduler_plugin.cluster.api import ApiCall, PageTooLargeError, complaint, unknown
-from scheduler_plugin.cluster.http_api import LONGEST_PAGE
+from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection
 from scheduler_plugin.connections.pool import ConnectionPool
 

@@ -14,13 +14,13 @@ import httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
-from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.groups.app import Program, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, SettingsFollower, parse_settings
 from scheduler_plugin.groups.web import groups_app
-from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 

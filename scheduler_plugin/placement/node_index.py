@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain, filterfalse, islice
 from typing import Final
 
@@ -41,6 +41,7 @@ class NodeIndex:
         self._verdicts: dict[str, Verdict] = {}
         self._fitting: set[str] = set()
         self._kinds: dict[str, int] = {}
+        self._members: dict[int, dict[str, None]] = {}
         self._kind_of: dict[Standing, int] = {}
         self._standings: list[Standing] = []
 
@@ -62,25 +63,26 @@ class NodeIndex:
         return [score_of[kind] for kind in kinds]
 
     def best(
-        self, names: Sequence[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
+        self, asked: Container[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
     ) -> list[str]:
-        """The ``most`` most wanted of ``names``, on all of which the pod fits.
+        """The ``most`` most wanted of those ``asked`` nodes that the pod fits.
 
         ``taken`` is what of a node is about to be claimed beside its reservations; a node that is left without room by
         that is a last resort, and so is one that the pod ``shuns``. Of equals the one at ``start`` is the first.
         """
         self._look()
-        kinds = list(map(self._kinds.get, names))
-        moved = {name: self._standing_beside(name, taken[name]) for name in taken.keys() & names}
+        moved = {name: self._standing_beside(name, claim) for name, claim in taken.items() if name in self._kinds}
 
         def ranked() -> Iterator[str]:
-            present = {self._standings[kind] for kind in set(kinds) if kind is not None}
+            present = {self._standings[kind] for kind, members in self._members.items() if members}
             for standing in sorted(present.union(moved.values())):
-                kind = self._kind_of.get(standing)
-                equal = [name for name, its in zip(names, kinds, strict=True) if its == kind and name not in moved]
-                equal += sorted(name for name, its in moved.items() if its == standing)
-                turn = start % len(equal) if equal else 0
-                yield from chain(equal[turn:], equal[:turn])
+                members = self._members.get(self._kind_of.get(standing, -1), {})
+                turn = start % len(members) if members else 0
+                staying = (
+                    name for name in chain(islice(members, turn, None), islice(members, turn)) if name not in moved
+                )
+                coming = sorted(name for name, its in moved.items() if its == standing)
+                yield from (name for name in chain(coming, staying) if name in asked)
 
         return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
 
@@ -98,13 +100,21 @@ class NodeIndex:
             self._verdicts[name] = found = verdict(room, self._claim)
             if room is not None and found is FITS:
                 self._fitting.add(name)
-                self._kinds[name] = self._kind(room)
+                self._enter(name, self._kind(room))
             else:
                 self._fitting.discard(name)
-                self._kinds.pop(name, None)
+                self._enter(name, None)
             if room is None:
                 del self._verdicts[name]
         self.stale.clear()
+
+    def _enter(self, name: str, kind: int | None) -> None:
+        before = self._kinds.pop(name, None)
+        if before is not None:
+            del self._members[before][name]
+        if kind is not None:
+            self._kinds[name] = kind
+            self._members.setdefault(kind, {})[name] = None
 
     def _kind(self, room: Room) -> int:
         """The number of the room's standing; nodes of equal standing have the same."""

@@ -11,6 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,15 +124,17 @@ class Service:
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
 
-    def filter(self, pod: PodFacts, nodes: list[str], *, has_preferences: bool = False) -> Filtered:
-        """Where the pod fits (advisory); of a pod without preferences of its own the best nodes. Raises
-        ``LedgerError``.
+    def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
+        """Where the pod fits (advisory). Raises ``LedgerError``."""
+        return self.context.ledger.filter(pod, nodes)
+
+    def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
+        """The best of the asked nodes, as many as the settings say; none where ``filter`` must tell.
+
+        Raises ``LedgerError``.
         """
-        found = self.context.ledger.filter(pod, nodes)
         most = self.context.feed.settings.candidates
-        if most is None or has_preferences or not found.fits:
-            return found
-        return Filtered(self.context.ledger.best(pod, found.fits, most), {}, {})
+        return [] if most is None else self.context.ledger.best(pod, asked, most)
 
     def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
         """How good each node would be, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""

@@ -26,12 +26,14 @@ from scheduler_plugin.placement import Filtered
 from scheduler_plugin.service import Service
 from scheduler_plugin.web.bodies import BodyError, decoded, read_body
 from scheduler_plugin.web.extender_messages import (
+    AskedNodes,
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderBindingResult,
     ExtenderFilterResult,
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
+    FilterArgs,
     HostPriority,
     MetaPod,
     MetaVictims,
@@ -42,6 +44,7 @@ LONGEST_BODY: Final = 16 * 1024 * 1024
 """Bytes: a pod and the names of 5,000 nodes have half of one MiB, whole nodes have some KiB each."""
 
 
+_FILTER: Final = msgspec.json.Decoder(FilterArgs)
 _ARGS: Final = msgspec.json.Decoder(ExtenderArgs)
 _BINDING: Final = msgspec.json.Decoder(ExtenderBindingArgs)
 _PREEMPTION: Final = msgspec.json.Decoder(ExtenderPreemptionArgs)
@@ -57,18 +60,19 @@ class ExtenderRoutes:
     async def filter(self, request: Request) -> Response:
         """``/filter``: which nodes the pod fits."""
         try:
-            result = self._filtered(decoded(_ARGS, await read_body(request, LONGEST_BODY)))
+            result = self._filtered(decoded(_FILTER, await read_body(request, LONGEST_BODY)))
         except (LedgerError, ValueError) as error:
             self._count("filter", "error")
             return _json(ExtenderFilterResult(error=str(error)))
         self._count("filter", "done")
         return _json(result)
 
-    def _filtered(self, args: ExtenderArgs) -> ExtenderFilterResult:
+    def _filtered(self, args: FilterArgs) -> ExtenderFilterResult:
         pod = decode_pod(args.pod)
         if args.nodes is None:
-            names = args.node_names or []
-            found = self._service.filter(pod, names, has_preferences=has_preferences(args.pod))
+            asked = AskedNodes(args.node_names)
+            best = [] if has_preferences(args.pod) else self._service.best(pod, asked)
+            found = Filtered(best, {}, {}) if best else self._service.filter(pod, asked.names())
             return ExtenderFilterResult(None, found.fits, found.refused, found.never)
         items = args.nodes.items or []
         return _simulated(items, *self._simulation(pod, items))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -17,6 +19,32 @@ class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
     pod: msgspec.Raw
     nodes: NodeList | None = None
     node_names: list[str] | None = None
+
+
+class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
+    """``ExtenderArgs`` with the names of nodes as they came: there are thousands, and mostly one is looked for."""
+
+    pod: msgspec.Raw
+    nodes: NodeList | None = None
+    node_names: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class AskedNodes:
+    """The nodes that a call asks about. Whether a name is one of them is told without taking all of them apart."""
+
+    def __init__(self, names: msgspec.Raw) -> None:
+        self._text = bytes(names)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is certainly there. One that is written with escapes is not found."""
+        return msgspec.json.encode(name) in self._text
+
+    def names(self) -> list[str]:
+        """All of them. Raises ``ValueError``."""
+        return _NAMES.decode(self._text) or []
+
+
+_NAMES: Final = msgspec.json.Decoder(list[str] | None)
 
 
 class RawNodeList(msgspec.Struct, frozen=True):

@@ -24,9 +24,9 @@ from deploy.neonvm.service.options import DESCRIPTION, parser
 from protocol.kubernetes.objects import child
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from scheduler_plugin.cluster.http_api import HttpApi
+from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.lease import Leadership, LeaseTerms
-from scheduler_plugin.program import credentials, http_client, prepare, run, stop_on_signals
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from zlib import crc32
 
 from protocol.ranking.config import RankingConfig
@@ -21,20 +22,24 @@ class Scheduling(LedgerPart):
         self._require_ready()
         return binding.filter_pod(self._state, pod, names)
 
-    def best(self, pod: PodFacts, fits: list[str], most: int) -> list[str]:
-        """The ``most`` best of the nodes that the pod fits; one alone is remembered for the pods after it.
+    def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
+        """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
 
-        A pod that holds a reservation, or is a migration's, keeps all. Raises ``NotReadyError``.
+        None where that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
+        Raises ``NotReadyError``.
         """
-        if pod.uid in self._state.claims or pod.migration is not None:
-            return fits
-        state, claim = self._state, binding.claim_of(self._state, pod)
+        self._require_ready()
+        state = self._state
+        if pod.uid in state.claims or pod.migration is not None:
+            return []
+        claim = binding.claim_of(state, pod)
         taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
-        found = state.node_indexes.of(claim).best(fits, most, taken, self._is_soft_tainted, start)
+        found = state.node_indexes.of(claim).best(asked, most, taken, self._is_soft_tainted, start)
+        state.assumed.settle(pod.uid)
         if len(found) == 1:
             state.assumed.assume(pod.uid, found[0], claim)
-        else:
-            state.assumed.settle(pod.uid)
+        if found:
+            state.waiting.woken(pod.uid)
         return found
 
     def _is_soft_tainted(self, node: str) -> bool:

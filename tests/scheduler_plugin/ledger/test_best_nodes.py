@@ -12,7 +12,7 @@ from protocol.units import Resources
 from scheduler_plugin.constraints import NodeTraits, Taint
 from scheduler_plugin.ledger.assumed_pods import KEPT, AssumedPods
 from scheduler_plugin.placement import FITS
-from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
 """Of a node that is rather left alone."""
@@ -20,8 +20,7 @@ SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
 
 def sent(fleet: Fleet, of: str, size: float = 1, most: int = 1) -> list[str]:
     """Where filter sends a pod, as the service asks."""
-    pod = plain_pod(of, amount(size))
-    return fleet.ledger.best(pod, fleet.ledger.filter(pod, sorted(fleet.ledger.nodes)).fits, most)
+    return fleet.ledger.best(plain_pod(of, amount(size)), sorted(fleet.ledger.nodes), most)
 
 
 def bound(fleet: Fleet, of: str, size: float, on: str) -> None:
@@ -73,17 +72,35 @@ def test_a_node_with_a_soft_taint_is_the_last_resort() -> None:
     assert sent(fleet, "d", most=3) == ["n1", "n3"]
 
 
-def test_a_pod_that_holds_a_reservation_keeps_its_node_however_full_that_is() -> None:
+def test_only_nodes_that_were_asked_for_are_named() -> None:
+    fleet = Fleet(node("n1"), node("n2"), node("n3"))
+    bound(fleet, "a", 4, "n3")
+    assert fleet.ledger.best(plain_pod("b", amount(1)), ["n2", "n9"], 3) == ["n2"]
+
+
+def test_where_a_pod_holds_a_reservation_or_fits_nowhere_filter_tells() -> None:
     fleet = Fleet(node("n1", total=3), node("n2"))
     bound(fleet, "a", 2, "n1")
-    assert sent(fleet, "a", 2) == ["n1"]
+    assert sent(fleet, "a", 2) == []
+    assert sent(fleet, "b", 99) == []
+    assert fleet.ledger.best(replace(plain_pod("c", amount(1)), migration=name("move")), ["n2"], 1) == []
+
+
+def test_a_waiting_pod_that_fits_waits_no_more() -> None:
+    fleet = Fleet(node("n1", total=3))
+    bound(fleet, "a", 2, "n1")
+    assert fleet.ledger.filter(plain_pod("b", amount(1)), ["n1"]).fits == []
+    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    assert sent(fleet, "b") == ["n1"]
+    assert not fleet.ledger.filter(plain_pod("b", amount(1)), ["n1"]).refused
 
 
 def test_a_vm_is_sent_with_what_it_claims() -> None:
     fleet = Fleet(node("n1", total=4), node("n2", total=8))
-    fleet.did(fleet.ledger.see_vm(vm("db", amount(3)), NOW))
+    fleet.did(fleet.ledger.see_vm(vm("db", amount(4)), NOW))
     pod = vm_pod("db")
-    assert fleet.ledger.best(pod, fleet.ledger.filter(pod, ["n1", "n2"]).fits, 1) == ["n2"]
+    assert fleet.ledger.best(pod, ["n1", "n2"], 1) == ["n2"]
+    assert fleet.ledger.best(pod, ["n1"], 1) == []
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -126,3 +126,6 @@ def test_a_kept_survey_says_what_a_fresh_look_says(
         assert kept.scores(names) == NodeIndex(claim, rooms, RankingConfig()).scores(names)
         fits = [verdict(rooms.get(each), claim) is FITS for each in names]
         assert [1 <= score <= 10 for score in kept.scores(names)] == fits
+        best = kept.best(names, len(names), {}, lambda _: False, 0)
+        assert sorted(best) == sorted(name for name, does in zip(names, fits, strict=True) if does)
+        assert kept.scores(best) == sorted(kept.scores(best), reverse=True)

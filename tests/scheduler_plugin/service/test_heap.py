@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_plugin.service.heap import INTERVAL, THRESHOLDS, set_aside
+from scheduler_plugin.service.heap import INTERVAL, LONGEST_START, THRESHOLDS, set_aside
 from tests.fake_clock import FakeClock, settle
 
 
@@ -16,6 +16,7 @@ from tests.fake_clock import FakeClock, settle
 def _give_back() -> Iterator[None]:
     usual = gc.get_threshold()
     yield
+    gc.enable()
     gc.unfreeze()
     gc.set_threshold(*usual)
 
@@ -25,9 +26,22 @@ async def test_the_heap_is_set_aside_once_the_cluster_has_been_read() -> None:
     before = gc.get_freeze_count()
     task = asyncio.create_task(set_aside(clock, lambda: is_ready))
     await settle()
-    assert gc.get_freeze_count() == before
+    assert (gc.get_freeze_count(), gc.isenabled()) == (before, False)
+    was_read: list[list[int]] = [[] for _ in range(1000)]
     is_ready = True
     await clock.advance(INTERVAL)
     await task
-    assert gc.get_freeze_count() > before + 1000
-    assert gc.get_threshold() == THRESHOLDS
+    assert gc.get_freeze_count() >= before + len(was_read)
+    assert (gc.get_threshold(), gc.isenabled()) == (THRESHOLDS, True)
+
+
+async def test_garbage_is_collected_where_the_cluster_is_long_away_or_the_end_comes_first() -> None:
+    clock = FakeClock()
+    task = asyncio.create_task(set_aside(clock, lambda: False))
+    await settle()
+    assert not gc.isenabled()
+    await clock.advance(LONGEST_START)
+    assert gc.isenabled()
+    task.cancel()
+    await asyncio.wait([task])
+    assert gc.isenabled()
