@@ -9,24 +9,30 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.bench.agent_costs import AgentCosts, Footprint, measure_agents
+from scripts.bench.guest_looks import PODS_MEASURED, Looks, measure_guest_looks
 from scripts.bench.load_client import BenchError
 from scripts.bench.service_bench import Pair, measure_services
 
 
 def bench(
-    only: Annotated[str, typer.Option(help="services, agents, or both.", metavar="WHAT")] = "both",
+    only: Annotated[str, typer.Option(help="services, agents, guests, or all.", metavar="WHAT")] = "all",
 ) -> None:
-    """Measure the scheduler's hot paths beside a handler that decides nothing, and the cost of an agent."""
-    if only not in ("both", "services", "agents"):
-        raise typer.BadParameter(f"expected services, agents or both, got {only!r}", param_hint="--only")
+    """Measure the scheduler's hot paths beside a handler that decides nothing, the cost of an agent, and that of guests
+    in pods for their controller.
+    """
+    if only not in ("all", "services", "agents", "guests"):
+        raise typer.BadParameter(f"expected services, agents, guests or all, got {only!r}", param_hint="--only")
     console = Console()
     try:
-        if only != "agents":
+        if only in ("all", "services"):
             console.print("Measuring the scheduler (about 20 s) ...")
             console.print(_services(measure_services()))
-        if only != "services":
+        if only in ("all", "agents"):
             console.print("Measuring agents in a local cluster (about 2 minutes) ...")
             console.print(_agents(measure_agents()))
+        if only in ("all", "guests"):
+            console.print("Measuring the controller of VMs in pods (about 80 s) ...")
+            console.print(_guests(measure_guest_looks()))
     except BenchError as error:
         console.print(f"bench: {error}", style="red")
         raise typer.Exit(1) from None
@@ -37,6 +43,21 @@ def _services(pairs: list[Pair]) -> Table:
     for pair in pairs:
         table.add_row(
             pair.name, f"{pair.ours:.2f} {pair.unit}", f"{pair.baseline:.2f} {pair.unit}", f"{pair.ratio:.2f}"
+        )
+    return table
+
+
+def _guests(found: list[Looks]) -> Table:
+    title = f"{PODS_MEASURED:,} VMs in pods, followed by one controller"
+    table = Table("silent pods", "all known after", "requests", "CPU", "an order: median", "longest", title=title)
+    for one in found:
+        table.add_row(
+            f"{one.silent}",
+            f"{one.known:.1f} s",
+            f"{one.requests_per_second:.1f}/s",
+            f"{one.cpu_ms_per_second:.0f} ms/s",
+            f"{1000 * one.order_median:.0f} ms",
+            f"{1000 * max(one.orders):.0f} ms",
         )
     return table
 

@@ -17,6 +17,7 @@ import msgspec
 from deploy.neonvm.ports import GuestPhase
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 
+ANSWERING: Final = "127.1."
 SILENT: Final = "127.2."
 MEMORY: Final = 2**30
 GUEST: Final = RunnerStatus(GuestPhase.RUNNING, 1000, MEMORY, "kvm", "KVM: a guest boots on /dev/kvm", given=False)

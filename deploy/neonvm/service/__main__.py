@@ -36,7 +36,7 @@ CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=
 TO_RUNNERS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=32)
 """More than are asked what they have at a time: orders never wait for a pod that does not answer."""
 LIMITS: Final = Limits(connections=256, per_peer=64)
-_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
+RUNNER_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 _API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 LOST: Final = 3
 """The exit status of a leader that lost its Lease; it is started again and stands by."""
@@ -61,7 +61,7 @@ async def _run(options: argparse.Namespace) -> None:
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     async with (
         http_client(found, CONNECTIONS, NAME) as for_lease,
-        httpx.AsyncClient(limits=TO_RUNNERS, timeout=_TIMEOUT, trust_env=False) as runners,
+        httpx.AsyncClient(limits=TO_RUNNERS, timeout=RUNNER_TIMEOUT, trust_env=False) as runners,
     ):
         leadership = Leadership(
             HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity
