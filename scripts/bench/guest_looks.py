@@ -22,6 +22,7 @@ from deploy.kube.informer import Informer
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
+from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies, connect_to_pod
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.service.__main__ import RUNNER_TIMEOUT, TO_RUNNERS
@@ -82,8 +83,8 @@ async def _measured(count: int, silent: int) -> Looks:
 
 
 async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Looks:
-    turns, orders = asyncio.Semaphore(1), list[float]()
-    runner = RunnerClient(http, "a pod", f"{ANSWERING}9.9", port, turns)
+    orders = list[float]()
+    runner = RunnerClient(http, "a pod", f"{ANSWERING}9.9", port, Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
     while (passed := time.perf_counter() - began) < _SECONDS:
         asked = time.perf_counter()

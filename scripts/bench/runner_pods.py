@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import socket
 import sys
 from typing import Final
@@ -52,4 +54,5 @@ async def _run(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     asyncio.run(_run(int(sys.argv[1])))

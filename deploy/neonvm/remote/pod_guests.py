@@ -38,6 +38,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
+from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
@@ -53,9 +54,6 @@ from protocol.units import Seconds
 from protocol.virtual_machine import InvalidObjectError
 
 _WORKERS: Final = 4
-_LOOKS: Final = 64
-"""So many pods are asked what they have at a time: others wait for their turn, and no order waits for them."""
-
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)),
     running=Seconds(30.0),
@@ -110,7 +108,7 @@ class PodGuests:
         self._queue = WorkQueue(deps.clock)
         self._followed: dict[ObjectName, _Followed] = {}
         self._led: set[asyncio.Task[None]] = set()
-        self._looks = asyncio.Semaphore(_LOOKS)
+        self._looks = Looks()
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
@@ -204,6 +202,7 @@ class PodGuests:
         if found is not None and (pod is None or uid_of(pod) != found.uid or is_over(pod)):
             del self._followed[name]
             found.resizer.leave()
+            self._looks.forget(str(name))
             if found.task is not None:
                 found.task.cancel()
             found = None

@@ -11,6 +11,7 @@ import msgspec
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
 from protocol.units import MilliCpu, QuantityError, Seconds
@@ -30,12 +31,12 @@ class RunnerClient:
     who: str
     address: str
     port: int
-    looks: asyncio.Semaphore
+    looks: Looks
     patience: Seconds = PATIENCE
 
     async def status(self) -> RunnerStatus | None:
         """What the guest has; None from a runner of NeonVM's, which does not say it. Raises ``GuestError``."""
-        async with self.looks:
+        async with self.looks.turn(self.who):
             answer = await self._ask("GET", "/status", seconds=self.patience)
         if answer.status_code == 404:
             return None

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_guests import PACE
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -73,20 +74,43 @@ async def test_so_many_are_asked_at_a_time_and_an_order_waits_for_none_of_them()
         return httpx.Response(200, content=msgspec.json.encode(STATUS))
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        turns = asyncio.Semaphore(2)
-        pods = [RunnerClient(http, f"pod {number}", f"10.0.0.{number}", 1, turns) for number in range(5)]
-        looks = [asyncio.create_task(each.status()) for each in pods]
+        looks = Looks(2)
+        pods = [RunnerClient(http, f"pod {number}", f"10.0.0.{number}", 1, looks) for number in range(5)]
+        asked = [asyncio.create_task(each.status()) for each in pods]
         await settle()
         await pods[4].announce()
         assert open_now == ["10.0.0.0", "10.0.0.1"]
         answers.set()
-        assert await asyncio.gather(*looks) == [STATUS] * 5
+        assert await asyncio.gather(*asked) == [STATUS] * 5
 
 
 async def test_a_runner_that_takes_too_long_gives_its_turn_back() -> None:
     transport = httpx.MockTransport(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport) as http:
-        turns = asyncio.Semaphore(1)
-        with pytest.raises(GuestError, match="pod: its runner does not answer"):
-            await RunnerClient(http, "pod", "10.0.0.1", 1, turns, Seconds(0.001)).status()
-        assert not turns.locked()
+        runner = RunnerClient(http, "pod", "10.0.0.1", 1, Looks(1, 1), Seconds(0.001))
+        for _ in range(3):
+            with pytest.raises(GuestError, match="pod: its runner does not answer"):
+                await runner.status()
+
+
+async def test_pods_that_were_silent_wait_only_with_each_other() -> None:
+    looks, forever = Looks(1, 1), asyncio.Event()
+
+    async def look(who: str, answers: asyncio.Event) -> str:
+        async with looks.turn(who):
+            await answers.wait()
+        return who
+
+    for each in ("silent-1", "silent-2"):
+        with pytest.raises(GuestError):
+            async with looks.turn(each):
+                raise GuestError("it does not answer")
+    held = [asyncio.create_task(look(each, forever)) for each in ("silent-1", "silent-2")]
+    await settle()
+    answers = asyncio.Event()
+    answers.set()
+    assert await look("healthy", answers) == "healthy"
+    looks.forget("silent-2")
+    assert await look("silent-2", answers) == "silent-2"
+    for each in held:
+        each.cancel()

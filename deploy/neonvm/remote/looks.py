@@ -1,0 +1,36 @@
+"""Turns in which runner pods are asked what they have: so many at a time, however many there are.
+
+A pod that was silent the last time waits only with others that were: they take none of the others' turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from deploy.neonvm.ports import GuestError
+
+
+class Looks:
+    """``turns`` for pods at a time, and ``for_silent`` more for those that did not answer when they were asked last."""
+
+    def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
+        self._turns = asyncio.Semaphore(turns)
+        self._for_silent = asyncio.Semaphore(for_silent)
+        self._silent: set[str] = set()
+
+    @asynccontextmanager
+    async def turn(self, who: str) -> AsyncIterator[None]:
+        """The turn of that pod. A ``GuestError`` in it means that the pod was silent."""
+        async with self._for_silent if who in self._silent else self._turns:
+            try:
+                yield
+            except GuestError:
+                self._silent.add(who)
+                raise
+            self._silent.discard(who)
+
+    def forget(self, who: str) -> None:
+        """The pod is gone."""
+        self._silent.discard(who)
