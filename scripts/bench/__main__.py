@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.bench.agent_costs import AgentCosts, Footprint, measure_agents
-from scripts.bench.guest_looks import PODS_MEASURED, Looks, measure_guest_looks
+from scripts.bench.guest_looks import PODS_MEASURED, Following, measure_guest_looks
 from scripts.bench.load_client import BenchError
 from scripts.bench.service_bench import Pair, measure_services
 
@@ -47,7 +47,7 @@ def _services(pairs: list[Pair]) -> Table:
     return table
 
 
-def _guests(found: list[Looks]) -> Table:
+def _guests(found: list[Following]) -> Table:
     title = f"{PODS_MEASURED:,} VMs in pods, followed by one controller"
     table = Table("silent pods", "all known after", "requests", "CPU", "an order: median", "longest", title=title)
     for one in found:

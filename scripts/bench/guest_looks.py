@@ -44,7 +44,7 @@ _PAUSE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class Following:
     """``known`` is the time until all pods that answer have, ``orders`` the latencies of orders; both in seconds."""
 
     silent: int
@@ -59,12 +59,12 @@ class Looks:
         return statistics.median(self.orders)
 
 
-def measure_guest_looks() -> list[Looks]:
+def measure_guest_looks() -> list[Following]:
     """Without silent pods, and with some. Raises ``BenchError``."""
     return [asyncio.run(_measured(PODS_MEASURED, silent)) for silent in (0, SILENT_PODS)]
 
 
-async def _measured(count: int, silent: int) -> Looks:
+async def _measured(count: int, silent: int) -> Following:
     async with _pods() as port, _controller(count, silent, port) as (guests, http):
         began = time.perf_counter()
         task = asyncio.create_task(guests.run())
@@ -82,7 +82,7 @@ async def _measured(count: int, silent: int) -> Looks:
             await asyncio.wait((task,))
 
 
-async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Looks:
+async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Following:
     orders = list[float]()
     runner = RunnerClient(http, "a pod", f"{ANSWERING}9.9", port, Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
@@ -95,7 +95,7 @@ async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int)
         orders.append(time.perf_counter() - asked)
         await asyncio.sleep(_PAUSE)
     used, requests = time.process_time() - cpu, await _count(port) - before - len(orders)
-    return Looks(silent, known, requests / passed, 1000.0 * used / passed, orders)
+    return Following(silent, known, requests / passed, 1000.0 * used / passed, orders)
 
 
 @asynccontextmanager
@@ -103,7 +103,8 @@ async def _pods() -> AsyncIterator[int]:
     """The simulated pods' port, once they answer."""
     with socket.create_server(("0.0.0.0", 0), backlog=1024) as listening:
         port = listening.getsockname()[1]
-        command = (sys.executable, "-m", "scripts.bench.runner_pods", str(listening.fileno()))
+        with_us = ("setpriv", "--pdeathsig", "KILL", "--")
+        command = (*with_us, sys.executable, "-m", "scripts.bench.runner_pods", str(listening.fileno()))
         process = await asyncio.create_subprocess_exec(*command, pass_fds=[listening.fileno()])
     try:
         async with asyncio.timeout(START_TIMEOUT):

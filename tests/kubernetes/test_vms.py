@@ -2,67 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from deploy.images.building.image_build import build, native_platform
-from deploy.images.building.layers import LayerMaker
-from deploy.images.catalogue import IMAGES
-from deploy.images.inputs.apt import Origin
-from deploy.images.inputs.checkout import Checkout
+from deploy.local.kubernetes.plan.installation_plan import MANIFESTS
 from tests.deploy.manifests import ROOT
+from tests.kubernetes.installed import install
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.test_node_failures import pid_of
+from tests.kubernetes.vms import NODES, PODS, VM, has, status, until_books_agree, want
 
 pytestmark = pytest.mark.kubernetes
 
-NODES = ("node-1", "node-2")
-USED = ("neonvm-controller", "neonvm-devices", "neonvm-network", "neonvm-runner", "postgres-vm")
 DEVICES = "autoscaling.neon.tech/guest-devices"
-VM = {
-    "apiVersion": "vm.neon.tech/v1",
-    "kind": "VirtualMachine",
-    "metadata": {"name": "db", "namespace": "default"},
-    "spec": {
-        "schedulerName": "default-scheduler",
-        "extraNetwork": {"enable": True},
-        "terminationGracePeriodSeconds": 20,
-        "guest": {
-            "cpus": {"min": "250m", "max": 2, "use": 1},
-            "memorySlotSize": "128Mi",
-            "memorySlots": {"min": 2, "max": 8, "use": 3},
-            "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
-            "ports": [{"port": 5432}],
-        },
-    },
-}
-CTR = ("/run/autoscale/programs/containerd/ctr", "--namespace=k8s.io", "images", "import", "-")
-
-
-def bring_images(cluster: RealKubernetes, folder: Path) -> None:
-    """Builds what runs VMs, and imports it on every node."""
-    platform = native_platform()
-    maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
-    for name in USED:
-        archive = build(IMAGES[name], maker, f"localhost:5001/{name}:dev", folder).path
-        for node in NODES:
-            enter = ("nsenter", "-t", str(pid_of(cluster, f"{node} containerd")), "-m", "-n", "-p", "--")
-            with archive.open("rb") as given:
-                subprocess.run([*enter, *CTR], stdin=given, check=True, capture_output=True)
-
-
-def status(cluster: RealKubernetes) -> dict[str, Any]:
-    found: dict[str, Any] = cluster.get("neonvm", "db").get("status", {})
-    return found
 
 
 def namespace_of(cluster: RealKubernetes, node: str) -> str:
@@ -72,17 +31,17 @@ def namespace_of(cluster: RealKubernetes, node: str) -> str:
 
 @pytest.fixture(scope="module")
 def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKubernetes]:
-    """The cluster with our controller and network, and a VM whose database answers."""
-    bring_images(cluster, tmp_path_factory.mktemp("images"))
-    for name in ("neonvm-devices", "neonvm-controller", "neonvm-network"):
-        cluster.kubectl("apply", f"--filename={ROOT / 'deploy/kubernetes' / f'{name}.yaml'}")
+    """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
+    install(cluster, tmp_path_factory.mktemp("images"))
     cluster.apply(VM)
     try:
         eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
         yield cluster
     finally:
         cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
-        eventually(lambda: not cluster.get("pods", "--selector=vm.neon.tech/name=db")["items"], "its pod is gone")
+        eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
+        files = [f"--filename={ROOT / each}" for each in reversed(MANIFESTS)]
+        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", *files)
 
 
 def is_ready(cluster: RealKubernetes) -> bool:
@@ -126,7 +85,7 @@ def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> 
 
 def test_every_node_offers_devices_and_a_vm_takes_what_there_is(vm: RealKubernetes) -> None:
     assert [offered(vm, node) for node in NODES] == ["1k", "1k"]
-    (pod,) = vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]
+    (pod,) = vm.get("pods", PODS)["items"]
     (runner,) = (each for each in pod["spec"]["containers"] if each["name"] == "neonvm-runner")
     assert runner["resources"]["limits"] == {DEVICES: "1"}
 
@@ -137,14 +96,20 @@ def offered(cluster: RealKubernetes, node: str) -> str:
 
 
 def test_a_vm_grows(vm: RealKubernetes) -> None:
-    size = {"spec": {"guest": {"cpus": {"use": 2}, "memorySlots": {"use": 4}}}}
-    vm.kubectl("patch", "neonvm/db", "--type=merge", f"--patch={json.dumps(size)}")
-    eventually(lambda: (status(vm)["cpus"], status(vm)["memorySize"]) == ("2", "512Mi"), "it has grown")
+    want(vm, "2", 4)
+    eventually(lambda: has(vm, "2", 4), "it has grown")
+    until_books_agree(vm)
 
 
-@pytest.mark.parametrize("dies", ["none", "source", "target"])
-def test_a_vm_moves_and_an_open_session_stays(vm: RealKubernetes, session: Session, dies: str) -> None:
-    """``dies`` is whose kubelet and containerd are killed while it moves."""
+@pytest.mark.parametrize(
+    ("dies", "then"),
+    [("none", ("1500m", 5)), ("source", ("2", 6)), ("target", ("1", 7))],
+    ids=["none", "source", "target"],
+)
+def test_a_vm_moves_and_an_open_session_stays(
+    vm: RealKubernetes, session: Session, dies: str, then: tuple[str, int]
+) -> None:
+    """``dies`` is whose kubelet and containerd are killed while it moves, ``then`` the size that it takes then."""
     before, backend = status(vm), session.ask("select pg_backend_pid()")
     (target,) = set(NODES) - {before["node"]}
     name = f"move-{dies}"
@@ -168,6 +133,9 @@ def test_a_vm_moves_and_an_open_session_stays(vm: RealKubernetes, session: Sessi
     after = status(vm)
     assert (after["node"], after["extraNetIP"]) == (target, before["extraNetIP"])
     assert session.ask("select pg_backend_pid()") == backend
-    eventually(lambda: len(vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]) == 1, "one pod is left")
+    eventually(lambda: len(vm.get("pods", PODS)["items"]) == 1, "one pod is left")
+    want(vm, *then)
+    eventually(lambda: has(vm, *then), "it follows its agent")
+    until_books_agree(vm)
     vm.wait("condition=Ready", "node", "--all")
     eventually(lambda: [offered(vm, node) for node in NODES] == ["1k", "1k"], "a new kubelet knows the devices")

@@ -112,5 +112,5 @@ async def test_pods_that_were_silent_wait_only_with_each_other() -> None:
     assert await look("healthy", answers) == "healthy"
     looks.forget("silent-2")
     assert await look("silent-2", answers) == "silent-2"
-    for each in held:
-        each.cancel()
+    for task in held:
+        task.cancel()

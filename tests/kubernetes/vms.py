@@ -1,0 +1,95 @@
+"""A VM of a test on real nodes, with its agent beside it: what it has, how large it should be, and what is reserved."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from protocol.names import ANNOTATION_BOUNDS, VM_KIND
+from protocol.units import ZERO, Resources
+from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
+from tests.kubernetes.scheduling.books import Books, Obj, needs_of, requests_of
+
+NODES: Final = ("node-1", "node-2")
+PODS: Final = "--selector=vm.neon.tech/name=db"
+_VIEWS: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
+_SLOT_MIB: Final = 128
+
+
+def bounds(cpu: str, slots: int) -> str:
+    """The annotation with which there is one size that the agent may choose."""
+    size = {"cpu": cpu, "mem": f"{slots * _SLOT_MIB}Mi"}
+    return json.dumps({"min": size, "max": size})
+
+
+VM: Final[dict[str, Any]] = {
+    "apiVersion": "vm.neon.tech/v1",
+    "kind": VM_KIND,
+    "metadata": {
+        "name": "db",
+        "namespace": "default",
+        "labels": {"autoscaling.neon.tech/enabled": "true", "autoscaling.neon.tech/auto-migration-enabled": "false"},
+        "annotations": {ANNOTATION_BOUNDS: bounds("1", 3)},
+    },
+    "spec": {
+        "schedulerName": "autoscale-scheduler",
+        "extraNetwork": {"enable": True},
+        "terminationGracePeriodSeconds": 20,
+        "guest": {
+            "cpus": {"min": "250m", "max": 2, "use": 1},
+            "memorySlotSize": f"{_SLOT_MIB}Mi",
+            "memorySlots": {"min": 2, "max": 8, "use": 3},
+            "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
+            "ports": [{"port": 5432}],
+        },
+    },
+}
+
+
+def status(cluster: RealKubernetes) -> dict[str, Any]:
+    """What is said of the VM."""
+    found: dict[str, Any] = cluster.get("neonvm", "db").get("status", {})
+    return found
+
+
+def want(cluster: RealKubernetes, cpu: str, slots: int) -> None:
+    """From now on the VM's agent is to bring it to that size; it asks our scheduler for it."""
+    cluster.kubectl("annotate", "--overwrite", "neonvm/db", f"{ANNOTATION_BOUNDS}={bounds(cpu, slots)}")
+
+
+def has(cluster: RealKubernetes, cpu: str, slots: int) -> bool:
+    """Whether the guest has that size."""
+    found = status(cluster)
+    return (found.get("cpus"), found.get("memorySize")) == (cpu, f"{slots * _SLOT_MIB}Mi")
+
+
+def their_books(cluster: RealKubernetes) -> Books:
+    """What our scheduler says is reserved on each node."""
+    nodes = json.loads(cluster.kubectl("get", "--raw", f"{_VIEWS}/nodes"))["nodes"]
+    return {each["name"]: Resources.parse(each["reserved"]["cpu"], each["reserved"]["mem"]) for each in nodes}
+
+
+def until_books_agree(cluster: RealKubernetes) -> None:
+    """Returns once our scheduler has in its book what the API's objects say."""
+    try:
+        eventually(lambda: own_books(cluster) == their_books(cluster), "the book is that of the API", 30.0)
+    except NotYetError as error:
+        raise NotYetError(f"{error}: by objects {own_books(cluster)}, by us {their_books(cluster)}") from None
+
+
+def own_books(cluster: RealKubernetes) -> Books:
+    """The same, from objects of the API and nothing that the scheduler says."""
+    vms = {vm["metadata"]["uid"]: vm for vm in cluster.get("neonvm", "--all-namespaces")["items"]}
+    books = dict.fromkeys(NODES, ZERO)
+    for pod in cluster.get("pods", "--all-namespaces")["items"]:
+        node = pod["spec"].get("nodeName")
+        if node is not None and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
+            books[node] += _held_by(pod, vms)
+    return books
+
+
+def _held_by(pod: Obj, vms: dict[str, Obj]) -> Resources:
+    sidecars = [each for each in pod["spec"].get("initContainers", ()) if each.get("restartPolicy") == "Always"]
+    owner = next((each for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == VM_KIND), None)
+    guest = requests_of(pod) if owner is None else needs_of(vms[owner["uid"]])
+    return guest + requests_of({"spec": {"containers": sidecars}})
