@@ -29,6 +29,7 @@ class Agent:
     held: Resources
     kept: list[Held] = field(default_factory=list)
     answers: int = 0
+    unanswered: int = 0
     is_heard: bool = False
     _since: int = 0
     _sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -64,6 +65,7 @@ class Agent:
         try:
             status, answer = self.ask(wanted.cpu.quantity(), _slots(wanted))
         except OSError:
+            self.unanswered += 1
             return False
         self.is_heard = status == 200
         if not self.is_heard:

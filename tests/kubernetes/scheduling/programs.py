@@ -66,11 +66,16 @@ class Programs:
         (people,) = plain_yaml.load(self.cluster.kubeconfig.read_text())["clusters"]
         authority = base64.b64decode(people["cluster"]["certificate-authority-data"])
         (self.folder / "kubeconfig").write_text(kubeconfig(INSIDE, authority, ACCOUNT, Tokened(token)))
-        settings = one("ConfigMap", "autoscaling-scheduler-config")["data"]["config.yaml"]
-        (self.folder / "config.yaml").write_text(settings)
+        self.set_overrides()
         theirs = plain_yaml.load(one("ConfigMap", "autoscaling-kube-scheduler-config")["data"]["scheduler.yaml"])
         theirs["clientConnection"] = {"kubeconfig": str(self.folder / "kubeconfig")}
         (self.folder / "scheduler.yaml").write_text(yaml.safe_dump(theirs))
+
+    def set_overrides(self, *overrides: Document) -> None:
+        """Writes the settings, with these overrides for single nodes. The service takes them in within seconds."""
+        settings = plain_yaml.load(one("ConfigMap", "autoscaling-scheduler-config")["data"]["config.yaml"])
+        settings["nodeOverrides"] = list(overrides)
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(settings))
 
     def start_service(self) -> None:
         """Starts our service; returns at once."""
@@ -81,6 +86,16 @@ class Programs:
     def kill_service(self) -> None:
         """``kill -9``; returns when it is gone."""
         _kill(self.service)
+
+    def halt_service(self) -> None:
+        """It does nothing more, as on a machine that hangs, until ``resume_service``; its connections stay open."""
+        assert self.service is not None
+        self.service.send_signal(signal.SIGSTOP)
+
+    def resume_service(self) -> None:
+        """It goes on, and finds all that has come meanwhile."""
+        assert self.service is not None
+        self.service.send_signal(signal.SIGCONT)
 
     def kill_kube_scheduler(self) -> None:
         """The same."""

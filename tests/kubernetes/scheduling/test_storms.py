@@ -1,4 +1,4 @@
-"""Our service is killed and restarted again and again while agents ask, VMs change and pods come and go."""
+"""Our service is killed, restarted and halted while agents ask, VMs change and pods come and go."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from protocol.units import Resources
 from tests.kubernetes.real_kubernetes import eventually
 from tests.kubernetes.scheduling.agents import Agent, Crowd
 from tests.kubernetes.scheduling.books import broken_promises, overcommitted
+from tests.kubernetes.scheduling.history import History
 from tests.kubernetes.scheduling.stage import AT_ONCE, Stage
 
 pytestmark = pytest.mark.kubernetes
@@ -50,6 +51,30 @@ def test_no_blow_loses_doubles_or_overcommits_anything(stage: Stage, agents: lis
         stage.delete_pods(*(f"pod-{blow}-0" for blow in range(BLOWS)))
         eventually(lambda: all(agent.is_heard for agent in agents), "every agent is heard in the end")
     assert crowd.failures == []
+    assert_all_was_kept(stage, agents, history)
+
+
+def test_requests_that_are_heard_late_take_away_nothing_that_was_promised_since(
+    stage: Stage, agents: list[Agent]
+) -> None:
+    """Our service hangs until agents and kube-scheduler have given up, and then hears all that they have asked."""
+    crowd = Crowd(agents, MOST)
+    with ThreadPoolExecutor(AT_ONCE) as hands, stage.history() as history, crowd.asking():
+        until_answered(agents, ANSWERS)
+        coming = [hands.submit(stage.pod, f"pod-{number}") for number in range(4)]
+        stage.programs.halt_service()
+        given_up = [agent.unanswered + 2 for agent in agents]
+        eventually(lambda: all(a.unanswered >= b for a, b in zip(agents, given_up, strict=True)), "they give up")
+        stage.programs.resume_service()
+        until_answered(agents, 5 * ANSWERS)
+        names = {each.result()["metadata"]["name"] for each in coming}
+        eventually(lambda: names <= stage.placed().keys() | stage.refused().keys(), "kube-scheduler goes on as well")
+    assert crowd.failures == []
+    assert_all_was_kept(stage, agents, history)
+
+
+def assert_all_was_kept(stage: Stage, agents: list[Agent], history: History) -> None:
+    """At every revision of the API's store: use <= permit held <= permit stored, and all of that <= the node."""
     assert overcommitted(history.events, stage.rooms) == []
     assert broken_promises(history.events, [each for agent in agents for each in agent.kept]) == []
 

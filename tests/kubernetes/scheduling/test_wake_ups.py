@@ -76,6 +76,19 @@ def test_a_pod_that_is_made_smaller_in_place_makes_room(stage: Stage) -> None:
     stage.until_books_agree()
 
 
+def test_settings_that_keep_less_back_make_room(stage: Stage) -> None:
+    node = stage.node("n")
+    stage.pod("big", "3500m")
+    stage.until_placed("big")
+    stage.pod("waits")
+    assert "not enough free cpu" in stage.until_refused("waits")["waits"]
+    stage.programs.set_overrides({"nodes": [node], "cpu": {"system": "0"}})
+    try:
+        assert stage.until_placed("waits", seconds=SOON) == {"waits": node}
+    finally:
+        stage.programs.set_overrides()
+
+
 def test_a_vm_that_is_deleted_keeps_its_room_until_its_pod_has_gone(stage: Stage) -> None:
     node = stage.node("n")
     stage.vm_pod(stage.vm("big", "3500m", 15), "big", terminationGracePeriodSeconds=600)
