@@ -17,6 +17,7 @@ from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
 from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
+from scheduler_plugin.ledger.sampled_pods import is_sample
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
 
@@ -49,9 +50,11 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
             found = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
         if found.fits:
             state.waiting.woken(pod.uid)
+            state.sampled.forget(pod.uid)
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
-            state.waiting.add(pod, account, names if pod.migration is None else found.refused)
+            suits = state.rooms if is_sample(len(names), len(state.rooms)) else names
+            state.waiting.add(pod, account, suits if pod.migration is None else found.refused)
         return found
     elsewhere = f"the pod holds a reservation on node {held.node}"
     others = {name: elsewhere for name in names if name != held.node}
@@ -74,6 +77,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     state.close_claim(reservation_uid(pod.migration))
     state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     state.waiting.forget(pod.uid)
+    state.sampled.forget(pod.uid)
     return Reservation(FITS, needs_bind=True)
 
 

@@ -22,6 +22,7 @@ from scheduler_plugin.ledger.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RoomFreed
+from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.waiting_pods import WaitingPods
 from scheduler_plugin.placement import FITS, Room, verdict
@@ -42,6 +43,7 @@ class LedgerState:
         self.node_indexes = NodeIndexes(self.rooms)
         self.waiting = WaitingPods()
         self.assumed = AssumedPods()
+        self.sampled = SampledPods()
         self.migrations = Migrations()
         self.accounts = VmAccounts(self.migrations)
         self.vms = self.accounts.named
@@ -123,6 +125,7 @@ class LedgerState:
         """The pod is deleted or has finished, for good."""
         self.close_claim(uid)
         self.waiting.forget(uid)
+        self.sampled.forget(uid)
         self.migrations.target_gone(uid)
         self._gone[uid] = None
         if len(self._gone) > REMEMBERED_GONE:
@@ -275,13 +278,17 @@ class LedgerState:
                 node = next((each for each in pod.nodes if verdict(self.rooms.get(each), pod.claim) is FITS), None)
                 if node is not None:
                     nodes[node] = None
-                    self.waiting.woken(pod.facts.uid)
+                    self._woken(pod.facts.uid)
         for name in self._touched:
             room = self.rooms.get(name)
             for pod in [] if room is None else self.waiting.fitting(room):
                 nodes[name] = None
-                self.waiting.woken(pod.facts.uid)
+                self._woken(pod.facts.uid)
         return [RoomFreed(name) for name in nodes]
+
+    def _woken(self, uid: str) -> None:
+        self.waiting.woken(uid)
+        self.sampled.forget(uid)
 
     def unlisted(self, uids: Iterable[str]) -> list[Claim]:
         """The claims whose pods are not in a complete list, though they may be expected there."""

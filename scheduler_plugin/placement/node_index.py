@@ -52,6 +52,11 @@ class NodeIndex:
             return Filtered(list(names), {}, {})
         return sort_out(names, self._verdicts)
 
+    def fitting(self) -> frozenset[str] | set[str]:
+        """All nodes that the pod fits; do not change them."""
+        self._look()
+        return self._fitting
+
     def scores(self, names: Sequence[str]) -> list[int]:
         """The extender's score (0..10) of each of ``names``: 0 where the pod does not fit, else at least 1."""
         self._look()

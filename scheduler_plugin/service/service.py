@@ -126,7 +126,10 @@ class Service:
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """Where the pod fits (advisory). Raises ``LedgerError``."""
-        return self.context.ledger.filter(pod, nodes)
+        found = self.context.ledger.filter(pod, nodes)
+        if not found.fits:
+            self.context.order(self.context.ledger.look_further(pod, nodes))
+        return found
 
     def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
         """The best of the asked nodes, as many as the settings say; none where ``filter`` must tell.
@@ -152,6 +155,8 @@ class Service:
     def preempt(self, pod: PodFacts, candidates: list[Candidate]) -> list[str]:
         """On which nodes the pod would fit without the victims. Raises ``LedgerError``."""
         self._require_ready()
+        if self.context.ledger.is_sent_round(pod.uid):
+            return []
         return helped(
             self.context.ledger.rooms, self.context.ledger.claims, self.context.ledger.claim_of(pod), candidates
         )

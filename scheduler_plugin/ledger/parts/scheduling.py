@@ -9,8 +9,9 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Resources
 from scheduler_plugin.ledger import binding
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.ledger.outcomes import Reservation
+from scheduler_plugin.ledger.outcomes import Reservation, RoomFreed
 from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
+from scheduler_plugin.ledger.sampled_pods import is_sample
 from scheduler_plugin.placement import Filtered
 
 
@@ -21,6 +22,23 @@ class Scheduling(LedgerPart):
         """Where the pod fits. One that fits nowhere waits. Raises ``NotReadyError``."""
         self._require_ready()
         return binding.filter_pod(self._state, pod, names)
+
+    def look_further(self, pod: PodFacts, asked: list[str]) -> Effects:
+        """The pod was refused on all ``asked`` nodes. Where they are a sample and others have room, kube-scheduler is
+        made to look again.
+        """
+        state = self._state
+        if not is_sample(len(asked), len(state.rooms)) or pod.uid in state.claims or state.is_gone(pod.uid):
+            return ()
+        fitting = state.node_indexes.of(binding.claim_of(state, pod)).fitting()
+        elsewhere = next(iter(fitting.difference(asked)), None)
+        if elsewhere is None or not state.sampled.send_round(pod.uid, len(asked), len(state.rooms)):
+            return ()
+        return (RoomFreed(elsewhere),)
+
+    def is_sent_round(self, uid: str) -> bool:
+        """Whether the pod will be asked about again on other nodes, so that no pod need go for it now."""
+        return self._state.sampled.is_sent_round(uid)
 
     def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
         """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
@@ -40,6 +58,7 @@ class Scheduling(LedgerPart):
             state.assumed.assume(pod.uid, found[0], claim)
         if found:
             state.waiting.woken(pod.uid)
+            state.sampled.forget(pod.uid)
         return found
 
     def _is_soft_tainted(self, node: str) -> bool:

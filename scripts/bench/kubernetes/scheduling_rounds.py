@@ -5,7 +5,7 @@ Rules that hold here:
 - The pods of a round are there before kube-scheduler starts. What is measured lies between its first and its last
   binding, as a watch of bound pods tells: neither a start nor the making of pods is part of it.
 - Only the programs of one side run in a round. Both sides' kube-scheduler may ask the API server as often as it likes.
-- Alone it looks at as many nodes as its own default says; with us the settings are those that are shipped.
+- The settings are those that are shipped; alone they have no extender.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def kube_scheduler_settings(side: Side, kubeconfig: str) -> Json:
     found = yaml.safe_load(text(child(shipped, "data"), "scheduler.yaml"))
     found["clientConnection"] = {**_UNBOUNDED, "kubeconfig": kubeconfig}
     if side == ALONE:
-        del found["extenders"], found["percentageOfNodesToScore"]
+        del found["extenders"]
     return dict(found)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from protocol.units import Seconds
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
@@ -168,3 +169,22 @@ async def test_a_pod_without_preferences_is_sent_to_the_best_node_alone(
         result = await scheduler.verb("filter", args)
         assert (result["NodeNames"][: len(nodes)], result["Error"]) == (nodes, "")
         assert len(result["NodeNames"]) == (1 if nodes == ["full"] else 3)
+
+
+async def test_a_pod_that_was_refused_on_a_sample_is_asked_about_again_and_evicts_nothing_meanwhile() -> None:
+    cluster, full = FakeCluster(), [f"full-{number}" for number in range(100)]
+    for name in full:
+        cluster.put(NODES, node(name, "2"))
+    for one in (node("victims"), node("free")):
+        cluster.put(NODES, one)
+    cluster.put(PODS, plain_pod("taker", "5", "1Gi", "victims"))
+    victims = {"victims": {"Pods": [{"UID": "pod-taker"}], "NumPDBViolations": 0}}
+    async with running(cluster, FakeClock()) as scheduler:
+        help_ = {"Pod": BIG, "NodeNameToMetaVictims": victims}
+        nowhere: dict[str, Obj] = {"NodeNameToMetaVictims": {}}
+        assert await scheduler.filter(BIG, *full, "victims") == []
+        assert await scheduler.verb("preempt", help_) == nowhere
+        await scheduler.clock.advance(Seconds(1.0))
+        assert len(cluster.made("PATCH", "/nodes/free")) == 1
+        assert await scheduler.filter(BIG, *full[1:], "victims", "free") == ["free"]
+        assert await scheduler.verb("preempt", help_) != nowhere

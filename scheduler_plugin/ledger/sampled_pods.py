@@ -1,0 +1,59 @@
+"""Pods that were refused on a sample of the nodes: kube-scheduler stops looking once it has found enough that suit it.
+
+Rules that hold here:
+
+- It looks at all nodes unless it has found ``sample_size`` of them, and begins where it stopped: so a pod that is asked
+  about again meets other nodes.
+- A pod is sent round so often that all nodes have had their turn twice, and then waits like any other. It is sent round
+  anew once room has become free for it. Any node may be one of those that kube-scheduler did not come to.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KEPT: Final = 1_000
+"""Pods; the oldest are forgotten, and are sent round anew where that was wrong."""
+
+_LEAST: Final = 100
+_TOLERANCE: Final = 0.9
+"""kube-scheduler may know a few nodes more or less than we do."""
+
+
+def sample_size(nodes: int) -> int:
+    """How many suitable nodes kube-scheduler is content with, where ``percentageOfNodesToScore`` is not set.
+
+    >>> sample_size(80), sample_size(200), sample_size(2_000), sample_size(10_000)
+    (80, 100, 680, 500)
+    """
+    if nodes < _LEAST:
+        return nodes
+    return max(_LEAST, nodes * max(5, 50 - nodes // 125) // 100)
+
+
+def is_sample(asked: int, nodes: int) -> bool:
+    """Whether there may be suitable nodes beside those that were asked about."""
+    return sample_size(nodes) * _TOLERANCE <= asked < nodes
+
+
+class SampledPods:
+    """How often each pod, by UID, may yet be sent round."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int] = {}
+
+    def send_round(self, uid: str, asked: int, nodes: int) -> bool:
+        """The pod was refused on so many of all nodes, and others have room. Whether it is to be sent round."""
+        left = self._left.pop(uid, 2 * -(-nodes // asked))
+        self._left[uid] = max(-1, left - 1)
+        if len(self._left) > KEPT:
+            self.forget(next(iter(self._left)))
+        return left > 0
+
+    def is_sent_round(self, uid: str) -> bool:
+        """Whether the pod will be asked about again, on other nodes."""
+        return self._left.get(uid, -1) >= 0
+
+    def forget(self, uid: str) -> None:
+        """The pod has found a node, is gone, or has room by now."""
+        self._left.pop(uid, None)
