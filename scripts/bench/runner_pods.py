@@ -33,7 +33,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             if silent:
-                await asyncio.Event().wait()
+                await reader.read()
             body = str(next(_count)).encode() if head.startswith(b"GET /count") else _answer(head)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             await writer.drain()

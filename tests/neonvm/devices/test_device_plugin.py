@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -94,6 +95,15 @@ async def test_the_kubelet_offers_the_resource_and_a_pod_gets_whatever_there_is(
         page = made.telemetry.page().decode()
         assert "autoscale_devices_allocations_total 4.0" in page
         assert "autoscale_devices_registered 1.0" in page
+
+
+async def test_what_follows_is_no_garbage(folder: Path) -> None:
+    async with FakeKubelet(folder) as kubelet, node(folder) as made:
+        await made.until(lambda: made.registration.is_registered)
+        gc.collect()
+        await asyncio.sleep(0.01)
+        assert made.registration.is_registered
+        assert kubelet.offered == {RESOURCE: COUNT}
 
 
 async def test_a_kubelet_that_starts_anew_gets_another_registration(folder: Path) -> None:
