@@ -9,7 +9,8 @@ Rules that hold here:
   handler as if it had been watched. Losing an event therefore only delays.
 - What was read on its own may be newer than what a watch or list says next: an older version of an object never
   replaces a newer one, and a list never removes what is younger than itself.
-- After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume.
+- After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume,
+  but not from a version that the store has not reached: it was restored, and such a watch would stay silent.
 - A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
 - No failure ends ``run``; consecutive failures wait longer, spread by chance.
 """
@@ -50,7 +51,7 @@ LONG_LINE: Final = 16 * 1024
 """Bytes. A longer line of a watch is taken apart in a thread: at worst it costs milliseconds."""
 
 LIST_TIMEOUT: Final = Seconds(30.0)
-WATCH_SPAN: Final = Seconds(45.0)
+WATCH_SPAN: Final = Seconds(20.0)
 """A watch is asked to end after this long, or up to twice as long, so that a dead connection is noticed soon."""
 
 SHORTEST_WATCH: Final = Seconds(1.0)
@@ -66,9 +67,6 @@ REMEMBERED_GONE: Final = 2_000
 
 LIST_AFTER: Final = 10
 """After so many failures in a row the version is not believed any more: list again."""
-
-FROM_THE_FUTURE: Final = "Too large resource version"
-"""What an API server answers to a version that it has not reached: its store was restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +146,7 @@ class Informer(Generic[F]):
     _gone: dict[str, int] = field(default_factory=dict)
     _failures: int = 0
     _newest: int = 0
+    _resumes: bool = False
     _cursor: Cursor = field(default_factory=Cursor)
     _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _page_size: int = PAGE
@@ -161,9 +160,12 @@ class Informer(Generic[F]):
         """Lists and watches for ever; ``on_synced`` is called after each complete list."""
         while True:
             try:
+                if self._resumes and not self._cursor.must_list:
+                    await self._look_at_store(api)
                 if self._cursor.must_list:
                     await self._list(api)
                     on_synced()
+                self._resumes = True
                 await self._watch(api, clock)
             except ApiError as error:
                 if isinstance(error, ApiRefusedError):
@@ -173,7 +175,7 @@ class Informer(Generic[F]):
                         continue
                     self._cursor.refused(error.refusal)
                 self._failures += 1
-                if self._failures >= LIST_AFTER or FROM_THE_FUTURE in str(error):
+                if self._failures >= LIST_AFTER:
                     self._cursor = Cursor()
                 self.report.watch_failed(self.kind.name, error)
                 await clock.sleep(self._retries.failed(clock.jitter()))
@@ -273,6 +275,12 @@ class Informer(Generic[F]):
                 self.forget(name, number(page.version))
         self.is_missing = False
         self.report.watch_listed(self.kind.name, len(seen))
+
+    async def _look_at_store(self, api: KubernetesApi) -> None:
+        """A watch ends with its server, and the one that comes next may have an older store."""
+        page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1"}))
+        if number(page.version) < number(self._cursor.version):
+            self._cursor = Cursor()
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
         while True:

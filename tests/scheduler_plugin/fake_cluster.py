@@ -1,7 +1,7 @@
 """A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
 
 It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
-410, merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound, creation
+410 (from one to come they are silent), merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound, creation
 that refuses a name that is taken, deletion that waits for finalizers.
 """
 
@@ -72,6 +72,7 @@ class FakeCluster:
         self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
         self._news = asyncio.Event()
         self._cut = 0
+        self._peaceful: set[int] = set()
 
     # What a test does -------------------------------------------------------------------------------------------
 
@@ -110,15 +111,20 @@ class FakeCluster:
         kept.revision, kept.collections = self.revision, copy.deepcopy(self.collections)
         return kept
 
-    def restore(self, kept: FakeCluster) -> None:
-        """The store is again what it was; versions begin again from there, and running watches end."""
+    def restore(self, kept: FakeCluster, ends: Callable[[FakeCluster], None] | None = None) -> None:
+        """The store is again what it was; versions begin again from there, and running watches end, cut unless told."""
         self.revision, self.collections = kept.revision, copy.deepcopy(kept.collections)
-        self.cut_watches()
+        (ends or FakeCluster.cut_watches)(self)
 
     def cut_watches(self) -> None:
         """Breaks every watch."""
         self._cut += 1
         self._news.set()
+
+    def end_watches(self) -> None:
+        """Ends every watch in peace, as a server does that is told to end."""
+        self._peaceful.add(self._cut + 1)
+        self.cut_watches()
 
     def go_away(self) -> None:
         """The API answers no request until ``come_back``."""
@@ -167,10 +173,7 @@ class FakeCluster:
     async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
         if self.is_away:
             raise ApiUnknownError("the API is away")
-        since = int(call.query["resourceVersion"])
-        if since > self.revision:
-            raise ApiUnknownError(f"504: Too large resource version: {since}, current: {self.revision}")
-        yield self._lines(self.collections[call.path], since)
+        yield self._lines(self.collections[call.path], int(call.query["resourceVersion"]))
 
     async def _lines(self, collection: Collection, since: int) -> AsyncIterator[bytes]:
         cut = self._cut
@@ -181,6 +184,8 @@ class FakeCluster:
             for revision, kind, obj in [event for event in collection.events if event[0] > since]:
                 since = revision
                 yield msgspec.json.encode({"type": kind, "object": obj})
+            if self._cut != cut and self._cut in self._peaceful:
+                return
             if self._cut != cut:
                 raise ApiUnknownError("the watch was cut")
             self._news.clear()

@@ -46,7 +46,7 @@ async def test_a_cut_watch_resumes_where_it_was(cluster: FakeCluster) -> None:
         cluster.put(NODES, node("b", "2"))
         await clock.advance(1)
         assert story.take() == ["the watch was cut", ("b", None, "2")]
-        assert len(cluster.made("GET", NODES)) == 1
+        assert [call.query["limit"] for call in cluster.made("GET", NODES)] == ["500", "1"]
 
 
 async def test_an_expired_version_is_listed_again_and_the_difference_told(cluster: FakeCluster) -> None:
@@ -111,11 +111,9 @@ async def test_a_kind_that_is_taken_away_is_listed_again_and_then_missing(cluste
         story.take()
         cluster.cut_watches()
         await settle()
-        cluster.put(NODES, node("a", "2"))
-        cluster.forget_history()
-        cluster.faults.append(Fault(to("GET", NODES), refuse=404))
+        cluster.faults.append(Fault(to("GET", NODES), refuse=404, times=2))
         await clock.advance(5)
-        assert story.take() == ["the watch was cut", "410: too old", ("a", "1", None), "missing", "synced"]
+        assert story.take() == ["the watch was cut", "404: refused by a fault", ("a", "1", None), "missing", "synced"]
         assert informer.facts == {}
 
 

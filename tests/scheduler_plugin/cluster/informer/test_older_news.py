@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster import informer as informer_module
+from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.cluster.informer.informed import informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
@@ -32,6 +34,11 @@ async def test_what_was_read_on_its_own_is_not_replaced_by_older_news(cluster: F
         assert story.take() == [("a", "1", "3")]
 
 
+def lists(call: ApiCall) -> bool:
+    """Whether all nodes are asked for, and not just the store's version."""
+    return call.path == NODES and call.query.get("limit") != "1"
+
+
 async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeCluster) -> None:
     clock, held = FakeClock(), asyncio.Event()
     async with informed(cluster, clock) as (informer, story):
@@ -40,7 +47,7 @@ async def test_a_list_does_not_remove_what_is_younger_than_itself(cluster: FakeC
         cluster.put(NODES, node("b", "2"))
         cluster.remove(NODES, "", "b")
         cluster.forget_history()
-        cluster.faults.append(Fault(lambda call: call.path == NODES, hold=held, is_stale=True))
+        cluster.faults.append(Fault(lists, hold=held, is_stale=True))
         await clock.advance(2)
         story.take()
         informer.learn(cluster.put(NODES, node("young", "4")))
@@ -132,3 +139,19 @@ async def test_news_that_is_older_than_its_watch_means_that_the_store_was_restor
         await clock.advance(10)
         assert "restored" in story.take()
         assert informer.facts == {ObjectName("", "a"): "4"}
+
+
+@pytest.mark.parametrize("ends", [FakeCluster.cut_watches, FakeCluster.end_watches])
+async def test_a_restored_store_is_found_out_however_soon_its_server_is_back(
+    cluster: FakeCluster, ends: Callable[[FakeCluster], None]
+) -> None:
+    clock = FakeClock()
+    kept = cluster.backup()
+    async with informed(cluster, clock) as (informer, story):
+        cluster.put(NODES, node("b", "2"))
+        await clock.advance(5)
+        story.take()
+        cluster.restore(kept, ends)
+        await clock.advance(0.2)
+        assert informer.facts == {ObjectName("", "a"): "1"}
+        assert story.take()[-4:] == ["restored", ("b", "2", None), "listed 1", "synced"]
