@@ -31,6 +31,7 @@ from agent.core.events import (
     ScrapeFailed,
     Started,
     VmLost,
+    VmRestored,
     VmSeen,
 )
 from agent.core.plan import plan
@@ -149,18 +150,26 @@ class Runner:
     async def _look(self) -> None:
         """Reads the VM at once, where waiting for the watch would be guessing."""
         try:
-            self._see(await self._ports.vm_api.get())
+            await self._read()
         except PortError as error:
             self._take(VmLost(error.fault, error.reason))
+
+    async def _read(self) -> None:
+        """What is read now is as new as what was seen before it was asked for, unless the store was restored."""
+        seen = self.state.vm.seen
+        found = await self._ports.vm_api.get()
+        view = self._view(found)
+        is_older = seen is not None and not view.follows(seen.version - 1)
+        self._note(found, VmRestored(view) if is_older else VmSeen(view))
 
     async def _watch(self) -> None:
         failures = 0
         while True:
             try:
-                self._see(await self._ports.vm_api.get())
+                await self._read()
                 async for changed in self._ports.vm_api.watch():
                     failures = 0
-                    self._see(changed)
+                    self._note(changed, VmSeen(self._view(changed)))
                 failures = 0
             except PortError as error:
                 failures += 1
@@ -168,8 +177,8 @@ class Runner:
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
-    def _see(self, found: VirtualMachine) -> None:
-        self._take(VmSeen(self._view(found)))
+    def _note(self, found: VirtualMachine, event: VmSeen | VmRestored) -> None:
+        self._take(event)
         annotation, problems = found.annotations.get(ANNOTATION_CONFIG), (*found.problems, *_read_floor(found)[1])
         if (annotation, problems) != (self._annotation, self._problems):
             self._annotation, self._problems = annotation, problems

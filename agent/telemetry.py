@@ -28,6 +28,7 @@ from agent.core.events import (
     ScrapeFailed,
     Started,
     VmLost,
+    VmRestored,
     VmSeen,
 )
 from agent.core.state import State
@@ -86,6 +87,7 @@ def _kind(event: Event) -> str:
 
 KINDS: Final[Mapping[type, str]] = {
     VmSeen: "vm_seen",
+    VmRestored: "vm_restored",
     VmLost: "vm_lost",
     Scraped: "scrape_ok",
     ScrapeFailed: "scrape_failed",
@@ -110,6 +112,8 @@ def _line(state: State, event: Event) -> Line | None:
             return Level.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost():
             return _failed(state, event)
+        case VmRestored(vm):
+            return Level.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
         case PolicyRefused(reason):
             return Level.ERROR, "policy refused; the last good one stays", {"reason": reason}
         case _:
@@ -151,6 +155,6 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
 def _recovered(state: State, event: Event) -> Line | None:
     if isinstance(event, Scraped) and state.guest.failure is not None:
         return Level.INFO, "metrics are back", {"failures": state.guest.failure.count}
-    if isinstance(event, VmSeen) and state.vm.lost is not None:
+    if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:
         return Level.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
     return None

@@ -5,6 +5,8 @@ Rules that hold here:
 - The holder counts its time from before it asked, everyone else from when the renewal was seen: the holder stops
   writing before another may begin, whatever their calendars say.
 - An answer that is lost counts as a renewal that did not happen.
+- A Lease that is older than it was, or gone, comes from a restored store: another may have held it later than it says,
+  so only the whole duration from then on makes it free.
 - Every write asks ``remaining`` first and takes no longer than that.
 - A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
 """
@@ -16,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
-from protocol.kubernetes.objects import Json, JsonObject, child, text, version_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, number, text, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import LEASES
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -50,10 +52,11 @@ class NotLeadingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A state of the Lease, and when it was first seen."""
+    """A state of the Lease, and when it was first seen. ``is_restored``: a newer one had been seen before."""
 
     version: str
     at: Instant
+    is_restored: bool
 
 
 class Leadership:
@@ -72,6 +75,7 @@ class Leadership:
         self._told = False
         self._seen: _Seen | None = None
         self._version = ""
+        self._newest = 0
         self.holder = ""
 
     @property
@@ -122,34 +126,40 @@ class Leadership:
         if self.leads and self._version and await self._take({}):
             return
         lease = await self._read()
-        if lease is None:
+        if not self._is_free(lease):
+            self._until = NEVER
+        elif lease is None:
             await self._create()
-        elif self._is_free(lease):
+        else:
             self._version = version_of(lease)
             turns = whole(lease, "spec", "leaseTransitions") + 1
             begins: Json = {"acquireTime": self._stamp(), "leaseTransitions": turns}
             await self._take({} if self.holder == self.identity else begins)
-        else:
-            self._until = NEVER
 
     async def _read(self) -> JsonObject | None:
         try:
             lease = await self._api.call(ApiCall("GET", self._path, CALL_TIMEOUT))
         except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
-                return None
+                return self._note(None)
             raise
-        self.holder = text(lease, "spec", "holderIdentity")
-        if self._seen is None or self._seen.version != version_of(lease):
-            self._seen = _Seen(version_of(lease), self._clock.now())
+        return self._note(lease)
+
+    def _note(self, lease: JsonObject | None) -> JsonObject | None:
+        version = "" if lease is None else version_of(lease)
+        self.holder = "" if lease is None else text(lease, "spec", "holderIdentity")
+        if self._seen is None or self._seen.version != version:
+            self._seen = _Seen(version, self._clock.now(), number(version) < self._newest)
+        self._newest = number(version)
         return lease
 
-    def _is_free(self, lease: JsonObject) -> bool:
+    def _is_free(self, lease: JsonObject | None) -> bool:
         """Whether its holder has given it back, is this process, or has said nothing for its whole duration."""
-        if self.holder in ("", self.identity) or self._seen is None:
+        is_known = self.leads or self._seen is None or not self._seen.is_restored
+        if self._seen is None or (is_known and self.holder in ("", self.identity)):
             return True
-        term = max(whole(child(lease, "spec"), "leaseDurationSeconds"), 1)
-        return self._clock.now() - self._seen.at >= term
+        term = int(self._terms.duration) if lease is None else whole(child(lease, "spec"), "leaseDurationSeconds")
+        return self._clock.now() - self._seen.at >= max(term, 1)
 
     async def _create(self) -> None:
         asked = self._clock.now()
@@ -185,6 +195,7 @@ class Leadership:
 
     def _held(self, asked: Instant, lease: JsonObject) -> None:
         self._version = version_of(lease)
+        self._newest = number(self._version)
         self.holder = self.identity
         self._until = Instant(asked + self._terms.duration - SPARE)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.core.actions import Action, AskScheduler
+from agent.core.actions import Action, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
     AskFailed,
@@ -26,6 +26,7 @@ from agent.core.events import (
     ScrapeFailed,
     Started,
     VmLost,
+    VmRestored,
     VmSeen,
 )
 from agent.core.goal import NO_GOAL, goal, is_calm, without_waiting
@@ -51,6 +52,9 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
         case VmSeen(vm):
             state.vm.lost = None
             _adopt(state, vm, now)
+        case VmRestored(vm):
+            state.vm.lost = None
+            _restored(state, vm, now)
         case VmLost(fault, reason):
             state.vm.lost = failed_again(state.vm.lost, fault, reason, now)
         case Scraped(sample):
@@ -87,6 +91,15 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
         side.stale_at = None
+
+
+def _restored(state: State, vm: Vm, now: Instant) -> None:
+    """Versions begin again with ``vm``: no patch of a later one can take effect any more."""
+    side = state.vm
+    side.unsettled = side.stale_at = None
+    if side.seen is not None:
+        side.seen = replace(side.seen, version=vm.version)
+    _adopt(state, vm, now)
 
 
 def _forget_permit(state: State) -> None:
@@ -227,8 +240,13 @@ def _patched(state: State, vm: Vm, now: Instant) -> None:
 def _patch_conflicted(state: State) -> None:
     side = state.vm
     patch, side.patching = side.patching, None
-    if patch is not None and side.seen is not None and not side.seen.follows(patch.base):
+    if patch is not None and _is_newest(side.seen, patch):
         side.stale_at = patch.base
+
+
+def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
+    """Whether nothing newer than what ``patch`` was based on has been seen, and the store is the one that it was for."""
+    return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 
 def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) -> None:
@@ -236,7 +254,7 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float)
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
-    if patch is None or event.refused or side.seen is None or side.seen.follows(patch.base):
+    if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))

@@ -33,6 +33,13 @@ class VmSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class VmRestored:
+    """The VM's object as it is now is older than what was seen before: the cluster's store was restored."""
+
+    vm: Vm
+
+
+@dataclass(frozen=True, slots=True)
 class VmLost:
     """The VM's object cannot be read or makes no sense."""
 
@@ -115,6 +122,7 @@ class PolicyRefused:
 
 Event = (
     VmSeen
+    | VmRestored
     | VmLost
     | Scraped
     | ScrapeFailed

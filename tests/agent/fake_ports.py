@@ -160,6 +160,11 @@ class FakeVmApi:
         self.change(shown=False, use=use, actual=use)
         return self.found
 
+    def restore(self, kept: VirtualMachine) -> None:
+        """The cluster's store is an older one, and its server ended the watch."""
+        self.found = kept
+        self._changes.put_nowait(None)
+
     def change(self, *, shown: bool = True, **fields: object) -> None:
         """Another client changes the object; ``shown``: the watch says so."""
         version = str(int(self.found.resource_version) + 1)

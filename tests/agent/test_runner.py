@@ -243,3 +243,15 @@ async def test_a_floor_of_a_wrong_clock_holds_for_a_day_at_most() -> None:
         assert seen is not None
         assert seen.floor is not None
         assert seen.floor.until <= fixture.clock.now() + 86_400
+
+
+async def test_a_store_that_was_restored_is_noticed_when_the_watch_begins_again() -> None:
+    async with RunnerFixture() as fixture:
+        kept = fixture.vm_api.found
+        fixture.vm_api.change(use=cu(2), actual=cu(2))
+        await fixture.clock.advance(1.0)
+        assert fixture.runner.state.held == cu(2)
+        fixture.vm_api.restore(kept)
+        await fixture.clock.advance(2.0)
+        assert fixture.vm_api.patched == [(cu(2), 1)], "onto the object as it is now"
+        assert fixture.log.messages.count("the VM's object is an older one: the store was restored") == 1

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from protocol.kubernetes.objects import Json, JsonObject, text, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, text, version_of, whole
+from protocol.kubernetes.refusals import classify
 from protocol.kubernetes.resources import LEASES
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError, KubernetesApi
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, KubernetesApi
 from scheduler_plugin.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
@@ -163,3 +164,80 @@ async def test_a_lease_that_is_deleted_is_made_again() -> None:
         await run.clock.advance(4.0)
         assert first.leads
         assert text(await run.cluster.get(LEASES, "groups", "kube-system"), "spec", "holderIdentity") == "first"
+
+
+class OneLease:
+    """An API with a store of one Lease, which can be restored; ``away`` are the processes that do not reach it."""
+
+    def __init__(self) -> None:
+        self.lease: Json | None = None
+        self.revision = 0
+        self.away: set[str] = set()
+
+    def way_of(self, identity: str) -> KubernetesApi:
+        return Way(self, identity)
+
+    def answer(self, call: ApiCall) -> Json:
+        if call.method == "POST" or self.lease is None:
+            if call.method != "POST" or self.lease is not None:
+                raise ApiRefusedError(classify(409 if call.method == "POST" else 404))
+            return self._store(call.body or {})
+        if call.method == "GET":
+            return self.lease
+        body = dict(call.body or {})
+        if text(body, "metadata", "resourceVersion") != version_of(self.lease):
+            raise ApiRefusedError(classify(409))
+        return self._store({"spec": {**child(self.lease, "spec"), **child(body, "spec")}})
+
+    def _store(self, body: JsonObject) -> Json:
+        self.revision += 1
+        self.lease = {**body, "metadata": {"resourceVersion": str(self.revision)}}
+        return self.lease
+
+
+class Way(Connection):
+    """One process's way to that store."""
+
+    def __init__(self, store: OneLease, identity: str) -> None:
+        self.store, self.identity = store, identity
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        if self.identity in self.store.away:
+            raise ApiUnknownError("no answer")
+        return self.store.answer(call)
+
+
+@pytest.mark.parametrize("holder", ["first", "", None], ids=["the one before", "given back", "none was there"])
+async def test_two_never_lead_because_an_older_lease_is_back(holder: str | None) -> None:
+    async with processes() as run:
+        store = OneLease()
+        first = await run.start("first", store.way_of("first"))
+        second = await run.start("second", store.way_of("second"))
+        await run.clock.advance(5.0)
+        assert store.lease is not None
+        spec = {**child(store.lease, "spec"), "holderIdentity": holder}
+        old = None if holder is None else {**store.lease, "spec": spec}
+        store.away = {"first"}
+        await run.clock.advance(14.0)
+        store.away = set()
+        await run.clock.advance(4.5)
+        assert (first.leads, second.leads) == (False, True)
+        store.lease, store.revision = old, 2
+        for _ in range(200):
+            await run.clock.advance(0.1)
+            assert not (first.leads and second.leads)
+        assert first.leads or second.leads
+
+
+async def test_after_an_outage_the_holder_goes_on_at_once() -> None:
+    async with processes() as run:
+        store = OneLease()
+        first = await run.start("first", store.way_of("first"))
+        second = await run.start("second", store.way_of("second"))
+        await run.clock.advance(5.0)
+        store.away = {"first", "second"}
+        await run.clock.advance(60.0)
+        assert (first.leads, second.leads) == (False, False)
+        store.away = set()
+        await run.clock.advance(2.0)
+        assert first.leads or second.leads

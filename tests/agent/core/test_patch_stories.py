@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agent.core.events import Fault, PatchConflicted, PatchFailed
+import pytest
+
+from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
 
@@ -129,3 +131,31 @@ def test_a_real_load_right_after_a_shrink_is_answered_with_the_next_look() -> No
     story.acts()
     story.answers(cu(1)).at(story.now + 1.0).looks(cores=0.2, stall=0.9, runnable=7.0)
     assert story.acts() == [asks(cu(8), cu(1), 3)]
+
+
+def test_an_object_from_a_restored_store_is_believed_though_it_is_older() -> None:
+    story = settled().sees(vm(cu(2), version=9))
+    story.happens(VmRestored(vm(cu(1), version=4)))
+    assert story.state.held == cu(1)
+    story.sees(vm(cu(3), version=5))
+    assert story.state.held == cu(3), "versions begin again from there"
+
+
+@pytest.mark.parametrize(
+    "outcome", [PatchConflicted(), PatchFailed(Fault.NETWORK, "away", refused=False)], ids=["conflict", "no answer"]
+)
+@pytest.mark.parametrize("is_seen_first", [True, False])
+def test_a_patch_for_a_version_that_is_no_more_holds_nothing_up(
+    outcome: PatchConflicted | PatchFailed, *, is_seen_first: bool
+) -> None:
+    story = settled(4)
+    story.sees(vm(cu(4), version=7))
+    for second in range(1, 6):
+        story.at(second * 1.02).looks(span=1.02)
+    assert story.acts() == [patches(cu(1), 7)]
+    restored = VmRestored(vm(cu(4), version=3))
+    for event in (restored, outcome) if is_seen_first else (outcome, restored):
+        story.happens(event)
+    for _ in range(8):
+        story.at(story.now + 1.02).looks(span=1.02)
+    assert patches(cu(1), 3) in story.plans().actions

@@ -37,7 +37,12 @@ from tests.kubernetes.real_kubernetes import VERSION, eventually
 
 _NAMESPACE: Final = ("unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sh", "-c")
 _LOOPBACK: Final = f"ip link set lo up && ip address add {CONTROL_HOST}/32 dev lo && echo up && exec sleep infinity"
-_MANIFESTS: Final = ("scheduler-deploy.yaml", "kubernetes/groups.yaml", "kubernetes/neonvm-controller.yaml", "kubernetes/agent-sidecar.yaml")
+_MANIFESTS: Final = (
+    "scheduler-deploy.yaml",
+    "kubernetes/groups.yaml",
+    "kubernetes/neonvm-controller.yaml",
+    "kubernetes/agent-sidecar.yaml",
+)
 _IDENTITIES: Final = frozenset({"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"})
 _AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",

@@ -87,7 +87,9 @@ class Fleet:
             "rootDisk": {"image": "postgres"},
         }
         labels = {"autoscaling.neon.tech/enabled": "true"}
-        made = await self.create(VMS, {**_vm(name), "metadata": {"name": name, "labels": labels}, "spec": {"guest": guest}})
+        made = await self.create(
+            VMS, {**_vm(name), "metadata": {"name": name, "labels": labels}, "spec": {"guest": guest}}
+        )
         pod = await self.create(PODS, _pod(made, node))
         await self.patch(f"{PODS}/{name}-pod/status", {"status": {"phase": "Running", "podIP": "10.244.1.9"}})
         used = {"cpus": cpu, "memorySize": f"{slots}Gi"}

@@ -135,8 +135,6 @@ async def scheduler(known: Identity, *python: str) -> AsyncIterator[Scheduler]:
     log = known.folder / "log"
     with process(log, *(python or ("-m", "scheduler_plugin")), *files, *listens):
         async with plain_client() as http:
-            found = Scheduler(
-                f"http://127.0.0.1:{ports['agents']}/", f"http://127.0.0.1:{ports['metrics']}", http, log
-            )
+            found = Scheduler(f"http://127.0.0.1:{ports['agents']}/", f"http://127.0.0.1:{ports['metrics']}", http, log)
             await until(found.is_ready, "the scheduler is ready")
             yield found

@@ -41,7 +41,7 @@ async def test_the_book_follows_a_store_that_was_restored(
         print(await ghost.ask(Resources.parse("2", "4Gi")))
         print(await agent.ask(Resources.parse("5", "8Gi")), agent.granted)
         print(await ours.book(), await fleet.claims(), agent.granted)
-        print([ (a.method,a.target,a.status) for a in proxy.since(began)][:60])
+        print([(a.method, a.target, a.status) for a in proxy.since(began)][:60])
         print(ours.log.read_text()[-6000:])
 
 
