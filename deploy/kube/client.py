@@ -85,6 +85,14 @@ class ApiClient:
         except UnreadableAnswerError as error:
             raise ApiUnavailableError(f"GET {path}: {error}") from error
 
+    async def revision(self, kind: Resource) -> str:
+        """The version that the store has reached, as a list of the kind would say it."""
+        response = await self._send("GET", kind.path(), query={"limit": "1"})
+        try:
+            return read_page(response.content).version
+        except UnreadableAnswerError as error:
+            raise ApiUnavailableError(f"GET {kind.path()}: {error}") from error
+
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
         return await self._call("POST", kind.path(namespace), body)

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Listeners hear differences between what the cache held and what it holds now, also across a broken watch: a re-list
   reports what appeared, changed and vanished in between. They are called in order, never concurrently.
+- No watch begins at a version that the store has not reached: it was restored, and such a watch would stay silent.
 - Listeners only take notes (mark a key as dirty); work happens elsewhere.
 - An object that cannot be read stays as it was last read, or out of the cache; it is counted in ``unreadable`` and
   logged once for each of its versions. Only a deletion, or a version that can be read, ends that.
@@ -20,7 +21,7 @@ from typing import Final
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.cursor import Cursor, WatchTimes
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import Json, name_of, number
 from protocol.kubernetes.pages import Unreadable, WatchEvent
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
@@ -30,7 +31,9 @@ from protocol.units import Seconds
 _log = logging.getLogger(__name__)
 
 _BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
-_HEALTHY: Final = Seconds(30.0)
+_HEALTHY: Final = Seconds(15.0)
+_WATCH_SPAN: Final = Seconds(20.0)
+"""A watch is asked to end after this long, or up to twice as long, so that a dead connection is noticed soon."""
 _FAILURES_UNTIL_LISTED: Final = 3
 """A watch that fails so often in a row may stumble over what it is resumed from: the next one begins with a list."""
 
@@ -95,12 +98,15 @@ class Informer:
             await self._clock.sleep(pause)
 
     async def _list_and_watch(self) -> None:
-        if self._cursor.must_list:
+        if self._cursor.must_list or await self._is_restored():
             await self.refresh()
-        times = WatchTimes.spread(self._clock.jitter())
+        times = WatchTimes.spread(self._clock.jitter(), _WATCH_SPAN)
         async for event in self._client.watch(self._kind, self._cursor.version or "", times):
             self._take(event)
             self._cursor.take(event)
+
+    async def _is_restored(self) -> bool:
+        return number(await self._client.revision(self._kind)) < number(self._cursor.version)
 
     async def refresh(self) -> str:
         """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""

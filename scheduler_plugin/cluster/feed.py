@@ -120,6 +120,11 @@ class Feed:
             self._report.became_ready(len(nodes), len(self._ledger.claims))
 
     @property
+    def newest(self) -> int:
+        """The newest version of the cluster that is known: whatever is written from now on has a newer one."""
+        return max(informer.newest for informer in self.informers)
+
+    @property
     def missing(self) -> list[str]:
         """The kinds that have never been listed; the ledger is not ready while there is one."""
         return sorted(EVERY_KIND - self._listed)

@@ -152,6 +152,11 @@ class Informer(Generic[F]):
     _page_size: int = PAGE
 
     @property
+    def newest(self) -> int:
+        """The newest version that a list or a watch has told; 0 before the first."""
+        return self._newest
+
+    @property
     def is_current(self) -> bool:
         """Whether the watch has said something since it last broke off."""
         return not self._retries.failures

@@ -5,6 +5,8 @@ Rules that hold here:
 - A permit is for one VM, by its UID: it is never written onto another one of that name.
 - Writes for one VM go one at a time, newest only, each onto the version of the VM that is known (see
   ``cluster.write``). A conflict is read and tried again while an agent would still wait.
+- What was written into a store that is older than what is known counts as unsure: what the permit was decided on may
+  be no more.
 - The ledger hears how each write ended, whatever happens to the caller: confirmed, or unsure.
 - Decreases go at a bounded rate. One that fails is not repeated here: the agent's next message orders it again.
 """
@@ -16,11 +18,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Never
 
+from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
@@ -75,12 +78,21 @@ class PermitWriter:
         vm = self._context.feed.vms.facts.get(order.vm)
         while vm is not None and vm.uid == order.uid:
             try:
-                return self._context.feed.vms.learn(await self._context.writer.store_permit(vm, order.permit))
+                return await self._stored_on(vm, order)
             except ApiRefusedError as error:
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
             vm = self._context.feed.vms.learn(await self._context.writer.read_vm(order.vm))
         return None
+
+    async def _stored_on(self, vm: VirtualMachine, order: PersistPermit) -> VirtualMachine | None:
+        known = self._context.feed.newest
+        answer = await self._context.writer.store_permit(vm, order.permit)
+        if (
+            number(vm.resource_version) < number(version_of(answer)) <= known
+        ):  # a patch that changes nothing has the old
+            raise ApiUnknownError("the cluster's store was restored, and has not been read since")
+        return self._context.feed.vms.learn(answer)
 
     def _report(self, order: PersistPermit, stored: VirtualMachine | None) -> None:
         if stored is None:

@@ -1,8 +1,8 @@
 """A Kubernetes API in memory behind the scheduler's port, with faults that a test orders in advance.
 
 It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
-410 (from one to come they are silent), merge patches with preconditions on uid and resourceVersion, bindings that refuse a pod that is bound, creation
-that refuses a name that is taken, deletion that waits for finalizers.
+410 and stay silent from a version to come, merge patches with preconditions on uid and resourceVersion, bindings that
+refuse a pod that is bound, creation that refuses a name that is taken, deletion that waits for finalizers.
 """
 
 from __future__ import annotations

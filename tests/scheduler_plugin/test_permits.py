@@ -60,6 +60,24 @@ async def test_what_the_node_lacks_is_not_granted_and_each_resource_is_judged_al
         assert why["deniedBy"] == "node n1 has 0 cpu, 31Gi free of 10 cpu, 40Gi, needed 2500m cpu, 0 more"
 
 
+async def test_nothing_is_granted_on_a_book_that_is_newer_than_the_store(
+    cluster: FakeCluster, clock: FakeClock
+) -> None:
+    async with settled(cluster, clock) as scheduler:
+        kept = cluster.backup()
+        for version in range(3):
+            cluster.put(NODES, node("n1", f"{11 + version}"))
+        await settle()
+        cluster.put(VMS, with_permit(cluster.get(VMS, "default", "db"), "1", "5Gi"))
+        await settle()
+        cluster.restore(kept, ends=lambda _: None)
+        assert said(await scheduler.ask(POD, 2, 8))[0] == 503
+        cluster.cut_watches()
+        await clock.advance(0.5)
+        assert said(await scheduler.ask(POD, 2, 8))[0] == 200
+        assert persisted(cluster) == {"vCPUs": 2, "mem": "8Gi"}
+
+
 async def test_an_equal_request_writes_nothing(cluster: FakeCluster, clock: FakeClock) -> None:
     async with settled(cluster, clock) as scheduler:
         assert (await scheduler.ask(POD, 1, 4)).json()["permit"] == {"vCPUs": 1, "mem": 4}

@@ -47,9 +47,12 @@ class ScriptedApi:
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.asked: list[str] = []
         self.refuse = 0
+        self.reached = 99
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         query = request.url.params
+        if "limit" in query:
+            return httpx.Response(200, content=b'{"metadata":{"resourceVersion":"%d"},"items":[]}' % self.reached)
         self.asked.append(f"watch {query['resourceVersion']}" if "watch" in query else "list")
         if self.refuse:
             return httpx.Response(self.refuse, json={"message": "no"})
@@ -123,6 +126,16 @@ async def test_a_watch_that_ends_goes_on_from_its_last_event() -> None:
         await watched.clock.advance(0.2)
         assert watched.api.asked == ["list", "watch 9", "watch 15"]
         assert watched.heard == [("a", "-", "1"), ("a", "1", "12")]
+
+
+async def test_a_store_that_was_restored_is_listed_and_not_waited_for() -> None:
+    async with following(pod("a", "1"), pod("b", "1")) as watched:
+        await watched.gets(event("MODIFIED", pod("a", "12")))
+        watched.api.pods, watched.api.reached = [pod("a", "1")], 11
+        await watched.gets(None)
+        await watched.clock.advance(0.2)
+        assert watched.api.asked == ["list", "watch 9", "list", "watch 9"]
+        assert watched.heard[-2:] == [("b", "1", "-"), ("a", "12", "1")]
 
 
 async def test_a_version_that_is_too_old_leads_to_a_list() -> None:

@@ -32,8 +32,12 @@ from deploy.local.kubernetes.programs.ensure import Programs, ensure_programs
 from deploy.local.kubernetes.programs.versions import ETCD
 from deploy.local.process import Program
 from deploy.neonvm.network.netns import socket_in
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.real_kubernetes import VERSION, eventually
+
+ADDRESS: Final = (CONTROL_HOST, API_PORT)
+"""The API server's, inside."""
 
 _NAMESPACE: Final = ("unshare", "--net", "--", "setpriv", "--pdeathsig", "KILL", "--", "sh", "-c")
 _LOOPBACK: Final = f"ip link set lo up && ip address add {CONTROL_HOST}/32 dev lo && echo up && exec sleep infinity"
@@ -81,10 +85,20 @@ class BareControlPlane:
                 process.kill()
                 process.wait()
 
+    def revive(self) -> None:
+        """Starts what does not run; returns once the API server is ready."""
+        self.start(*(part for part in (STORE, API_SERVER) if part not in self.running))
+        self.ready()
+        eventually(self.serves_vms, "the VMs are served")
+
     def ready(self) -> None:
         """Returns once the API server is ready."""
         asked = ("get", "--raw", "/readyz")
-        eventually(lambda: self._run(*self._kubectl, *asked, check=False).returncode == 0, "the API server is ready")
+        eventually(lambda: self._said(*asked) == "ok", "the API server is ready")
+
+    def serves_vms(self) -> bool:
+        """Whether it has read the VMs' definition; it is ready before."""
+        return self._said("get", "--raw", VIRTUAL_MACHINES.path()).startswith("{")
 
     def apply(self, documents: Sequence[Any]) -> None:
         """Creates objects."""
@@ -95,7 +109,12 @@ class BareControlPlane:
         """Defines our kinds, and gives our programs the rights that they have anywhere."""
         self._run(*self._kubectl, "apply", "--server-side", f"--filename={CRD_FOLDERS[0]}")
         texts = [(ROOT / "deploy" / name).read_text() for name in _MANIFESTS]
-        self.apply([each for text in texts for each in yaml.safe_load_all(text) if each["kind"] in _IDENTITIES])
+        accounts = [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}}
+        ]
+        self.apply(
+            [*accounts, *(each for text in texts for each in yaml.safe_load_all(text) if each["kind"] in _IDENTITIES)]
+        )
 
     def save(self) -> Path:
         """A snapshot of the store."""
@@ -120,10 +139,8 @@ class BareControlPlane:
         self._run(*etcdctl, "compact", str(said[0]["Status"]["header"]["revision"]))
 
     def connection(self) -> socket.socket:
-        """A socket, not yet connected, from which ``address`` can be reached."""
+        """A socket, not yet connected, from which ``ADDRESS`` can be reached."""
         return socket_in(f"/proc/{self.holder.pid}/ns/net")
-
-    address: Final = (CONTROL_HOST, API_PORT)
 
     def client_tls(self) -> ssl.SSLContext:
         """What trusts the API server."""
@@ -160,6 +177,9 @@ class BareControlPlane:
         program = plane.api_server()
         audit = (f"--audit-policy-file={self.folder / 'audit.yaml'}", f"--audit-log-path={self.folder / 'audit.log'}")
         return replace(program, command=(*program.command, *audit))
+
+    def _said(self, *asked: str) -> str:
+        return self._run(*self._kubectl, *asked, check=False).stdout
 
     def _run(self, *command: str, typed: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane, control_plane
-from tests.kubernetes.failing.faulty_proxy import FaultyProxy, faulty_proxy
-from tests.kubernetes.failing.fleet import Fleet
+from tests.kubernetes.failing.stage import Stage
+from tests.kubernetes.failing.stage import stage as new_stage
 
 
 @pytest.fixture(scope="session")
@@ -22,20 +21,7 @@ def plane(clusters_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-async def fleet(plane: BareControlPlane) -> AsyncIterator[Fleet]:
-    """The cluster's objects, over a way that never fails; all are removed afterwards."""
-    async with faulty_proxy(plane) as way:
-        headers = {"Authorization": f"Bearer {plane.pki.admin_token}"}
-        async with httpx.AsyncClient(
-            base_url=way.url, verify=plane.client_tls(), headers=headers, trust_env=False, timeout=20.0
-        ) as http:
-            found = Fleet(http)
-            yield found
-            await found.clear()
-
-
-@pytest.fixture
-async def proxy(plane: BareControlPlane) -> AsyncIterator[FaultyProxy]:
-    """The way of the program under test."""
-    async with faulty_proxy(plane) as made:
+async def stage(plane: BareControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
+    """The control plane, the cluster's objects, and our programs."""
+    async with new_stage(plane, tmp_path) as made:
         yield made

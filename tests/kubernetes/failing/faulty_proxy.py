@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.kubernetes.failing.bare_control_plane import BareControlPlane
+from tests.kubernetes.failing.bare_control_plane import ADDRESS, BareControlPlane
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _LONGEST_HEAD: Final = 64 * 1024
@@ -174,8 +174,8 @@ class FaultyProxy:
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         raw = self._plane.connection()
         try:
-            await asyncio.get_running_loop().sock_connect(raw, self._plane.address)
-            return await asyncio.open_connection(sock=raw, ssl=self._tls, server_hostname=self._plane.address[0])
+            await asyncio.get_running_loop().sock_connect(raw, ADDRESS)
+            return await asyncio.open_connection(sock=raw, ssl=self._tls, server_hostname=ADDRESS[0])
         except BaseException:
             raw.close()
             raise

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
 
-from protocol.codec import decode_response, encode_request
-from protocol.kubernetes.objects import Json
-from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_PERMIT, TOKEN_AUDIENCE
 from protocol.permits import decode_permit
 from protocol.units import Bytes, Resources
-from protocol.versions import AGENT_SPEAKS
 from protocol.virtual_machine import parse_virtual_machine
 from tests.kubernetes.real_kubernetes import PATIENCE, NotYetError
 
+Obj = dict[str, Any]
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/namespaces/default/pods"
 VMS: Final = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines"
@@ -46,7 +42,7 @@ async def until(look: Callable[[], Awaitable[object]], what: str, seconds: float
     """Returns once ``look`` says so. Raises ``NotYetError``."""
     try:
         async with asyncio.timeout(seconds):
-            while not await _so_far(look):
+            while not await _so_far(look):  # noqa: ASYNC110 - what is waited for is in other processes
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise NotYetError(f"{what}: not within {seconds:g} s") from None
@@ -80,15 +76,9 @@ class Fleet:
     async def vm(self, node: str, cpu: str | int = 1, slots: int = 4) -> Vm:
         """A VM that runs on ``node``, with its pod."""
         name = f"db-{next(_numbers)}"
-        guest = {
-            "cpus": {"min": "250m", "max": 8, "use": cpu},
-            "memorySlotSize": "1Gi",
-            "memorySlots": {"min": 1, "max": 16, "use": slots},
-            "rootDisk": {"image": "postgres"},
-        }
         labels = {"autoscaling.neon.tech/enabled": "true"}
         made = await self.create(
-            VMS, {**_vm(name), "metadata": {"name": name, "labels": labels}, "spec": {"guest": guest}}
+            VMS, {**_vm(name), "metadata": {"name": name, "labels": labels}, "spec": {"guest": _guest(cpu, slots)}}
         )
         pod = await self.create(PODS, _pod(made, node))
         await self.patch(f"{PODS}/{name}-pod/status", {"status": {"phase": "Running", "podIP": "10.244.1.9"}})
@@ -96,6 +86,12 @@ class Fleet:
         await self.patch(f"{VMS}/{name}/status", {"status": {"phase": "Running", "podName": f"{name}-pod", **used}})
         token = await self.token("default", "vm-agent", TOKEN_AUDIENCE, pod)
         return Vm(name, node, made["metadata"]["uid"], token)
+
+    async def bare_vm(self) -> str:
+        """A VM without a pod; its name."""
+        name = f"db-{next(_numbers)}"
+        await self.create(VMS, {**_vm(name), "spec": {"guest": _guest(1, 4)}})
+        return name
 
     async def remove(self, *vms: Vm) -> None:
         """Deletes VMs and their pods."""
@@ -109,9 +105,9 @@ class Fleet:
             for found in await self.list(path):
                 await self.http.request("DELETE", f"{path}/{found['metadata']['name']}", json={"gracePeriodSeconds": 0})
 
-    async def token(self, namespace: str, account: str, audience: str = "", pod: Json | None = None) -> str:
+    async def token(self, namespace: str, account: str, audience: str = "", pod: Obj | None = None) -> str:
         """A token of a service account, bound to a pod where one is given, as a kubelet asks for."""
-        spec: Json = {"expirationSeconds": 3600}
+        spec: Obj = {"expirationSeconds": 3600}
         if audience:
             spec["audiences"] = [audience]
         if pod is not None:
@@ -120,17 +116,17 @@ class Fleet:
         made = await self.create(ACCOUNT.format(namespace, account), {"spec": spec})
         return str(made["status"]["token"])
 
-    async def create(self, path: str, body: Json) -> Json:
+    async def create(self, path: str, body: Obj) -> Obj:
         """Creates an object and returns it."""
         return _body(await self.http.post(path, json=body))
 
-    async def patch(self, path: str, body: Json) -> Json:
+    async def patch(self, path: str, body: Obj) -> Obj:
         """Merges ``body`` into an object and returns it."""
         return _body(await self.http.patch(path, json=body, headers=MERGE))
 
-    async def list(self, path: str) -> list[Json]:
+    async def list(self, path: str) -> list[Obj]:
         """The objects of a collection."""
-        items: list[Json] = _body(await self.http.get(path))["items"]
+        items: list[Obj] = _body(await self.http.get(path))["items"]
         return items
 
     async def claims(self) -> dict[str, dict[str, Resources]]:
@@ -157,11 +153,20 @@ class Vm:
     token: str
 
 
-def _vm(name: str) -> Json:
+def _vm(name: str) -> Obj:
     return {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "metadata": {"name": name}}
 
 
-def _pod(vm: Json, node: str) -> Json:
+def _guest(cpu: str | int, slots: int) -> Obj:
+    return {
+        "cpus": {"min": "250m", "max": 8, "use": cpu},
+        "memorySlotSize": "1Gi",
+        "memorySlots": {"min": 1, "max": 16, "use": slots},
+        "rootDisk": {"image": "postgres"},
+    }
+
+
+def _pod(vm: Obj, node: str) -> Obj:
     name, uid = vm["metadata"]["name"], vm["metadata"]["uid"]
     owner = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": name, "uid": uid, "controller": True}
     labels = {"vm.neon.tech/name": name}
@@ -174,13 +179,13 @@ def _pod(vm: Json, node: str) -> Json:
     return {"metadata": {"name": f"{name}-pod", "labels": labels, "ownerReferences": [owner]}, "spec": spec}
 
 
-def permit_on(vm: Json) -> Resources:
+def permit_on(vm: Obj) -> Resources:
     """The permit that stands on a VM's object; nothing where there is none."""
     text = vm["metadata"].get("annotations", {}).get(ANNOTATION_PERMIT)
     return ZERO if text is None else decode_permit(text)
 
 
-def claim(vm: Json) -> Resources:
+def claim(vm: Obj) -> Resources:
     """What a VM may use, by its object."""
     read = parse_virtual_machine(vm)
     return read.use.at_least(read.actual or ZERO).at_least(permit_on(vm))
@@ -191,48 +196,8 @@ def over_committed(claims: Mapping[str, Mapping[str, Resources]]) -> list[str]:
     return [name for name, vms in claims.items() if not Resources.sum(vms.values()).within(SIZE)]
 
 
-def _body(response: httpx.Response) -> Json:
+def _body(response: httpx.Response) -> Obj:
     if not response.is_success:
         raise UnansweredError(f"{response.request.method} {response.request.url}: {response.text}")
-    body: Json = response.json()
+    body: Obj = response.json()
     return body
-
-
-@dataclass(slots=True)
-class Asker:
-    """The agent of one VM as far as permits go: it tells of a decrease after it, and asks for an increase before it.
-
-    ``granted`` is what it may use by the answers it got; ``outcomes`` are all statuses, 0 for no answer.
-    """
-
-    vm: Vm
-    scheduler: str
-    http: httpx.AsyncClient
-    granted: Resources
-    sequence: int = 0
-    outcomes: list[int] = field(default_factory=list)
-
-    async def ask(self, wanted: Resources) -> int:
-        """Asks once; the status."""
-        self.sequence += 1
-        self.granted = self.granted.at_most(wanted)
-        pod = ObjectName("default", f"{self.vm.name}-pod")
-        request = AgentRequest(pod, wanted, self.granted, sequence=self.sequence)
-        headers = {"Authorization": f"Bearer {self.vm.token}"}
-        body = encode_request(AGENT_SPEAKS, request, SLOT)
-        try:
-            response = await self.http.post(self.scheduler, content=body, headers=headers, timeout=6.0)
-        except httpx.HTTPError:
-            self.outcomes.append(0)
-            return 0
-        if response.status_code == httpx.codes.OK:
-            self.granted = decode_response(AGENT_SPEAKS, response.content, SLOT).permit
-        self.outcomes.append(response.status_code)
-        return response.status_code
-
-    async def keep_asking(self, sizes: random.Random, until_set: asyncio.Event) -> None:
-        """Asks for one size after another, at once again after each answer that is no refusal."""
-        while not until_set.is_set():
-            wanted = Resources.parse(sizes.choice(("1", "2", "3", "4")), sizes.choice(("4Gi", "8Gi", "12Gi")))
-            status = await self.ask(wanted)
-            await asyncio.sleep(0.05 if status == httpx.codes.OK else 0.25)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from protocol.kubernetes.objects import Json
+from deploy.neonvm.service.__main__ import LOST
 from protocol.units import Resources
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import FaultyProxy
-from tests.kubernetes.failing.fleet import Fleet, until
+from tests.kubernetes.failing.fleet import Fleet, Vm, until
+from tests.kubernetes.failing.obedient_guest import Guest
 from tests.plain_http import plain_client
 
 SETTINGS: Final = """
@@ -30,6 +31,9 @@ nodeDefaults:
 migration: {enabled: false}
 """
 """Nothing kept back, and no VM moves: what is reserved is what the objects say."""
+
+
+NOTHING: Final[Mapping[str, Resources]] = {}
 
 
 def free_ports(count: int) -> list[int]:
@@ -51,11 +55,11 @@ class Identity:
     authority: Path
 
 
-async def identity(folder: Path, plane: BareControlPlane, proxy: FaultyProxy, fleet: Fleet, account: str) -> Identity:
-    """Those of a service account of kube-system, by way of ``proxy``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def identity(folder: Path, plane: BareControlPlane, proxy: FaultyProxy, token: str) -> Identity:
+    """Who shows ``token`` by way of ``proxy``."""
+    folder.mkdir()
     found = Identity(folder, folder / "kubeconfig", folder / "token", folder / "ca.pem")
-    found.token.write_text(await fleet.token("kube-system", account))
+    found.token.write_text(token)
     found.authority.write_bytes(plane.pki.signer.certificate_pem)
     cluster = {"server": proxy.url, "certificate-authority": str(found.authority)}
     config = {
@@ -70,19 +74,21 @@ async def identity(folder: Path, plane: BareControlPlane, proxy: FaultyProxy, fl
 
 @contextmanager
 def process(log: Path, *command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python program that must still run when its test is over, and ends then when it is told to."""
+    """A Python program that must still run when its test is over, and ends then when it is told to. What has ended
+    before with ``LOST`` has lost its Lease.
+    """
     with log.open("ab") as said:
         program = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, *command],
             stderr=said,
             stdout=said,
-            env=None if not environment else environment,
+            env={**os.environ, **environment},
         )
     try:
         yield program
-        assert program.poll() is None, f"it has ended: {log.read_text()[-2000:]}"
+        assert program.poll() in (None, LOST), f"it has ended: {log.read_text()[-2000:]}"
         program.terminate()
-        assert program.wait(15.0) == 0, log.read_text()[-2000:]
+        assert program.wait(15.0) in (0, LOST), log.read_text()[-2000:]
         assert "Traceback" not in log.read_text()
     finally:
         program.kill()
@@ -110,6 +116,14 @@ class Scheduler:
         nodes = (await self.http.get(f"{self.probes}/nodes")).json()["nodes"]
         return {node["name"]: {_vm(pod): _amount(pod["reserved"]) for pod in node["pods"]} for node in nodes}
 
+    async def has_booked(self, fleet: Fleet, held: Mapping[str, Resources] = NOTHING) -> bool:
+        """Whether it has reserved for every VM what its objects say, or what its agent was granted (``held``)."""
+        claims = await fleet.claims()
+        due = {
+            node: {vm: found.at_least(held.get(vm, found)) for vm, found in vms.items()} for node, vms in claims.items()
+        }
+        return await self.book() == due
+
     async def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
         lines = (await self.http.get(f"{self.probes}/metrics")).text.splitlines()
@@ -117,7 +131,7 @@ class Scheduler:
         return sum(map(float, values))
 
 
-def _vm(pod: Json) -> str:
+def _vm(pod: Any) -> str:
     return str(pod["pod"]).rpartition("/")[2].removesuffix("-pod")
 
 
@@ -126,15 +140,83 @@ def _amount(found: Any) -> Resources:
 
 
 @asynccontextmanager
-async def scheduler(known: Identity, *python: str) -> AsyncIterator[Scheduler]:
-    """One that has read the cluster. ``python`` are the interpreter's arguments, the module alone unless given."""
+async def scheduler(known: Identity, ahead: float = 0.0) -> AsyncIterator[Scheduler]:
+    """One that has read the cluster, and whose calendar is so many seconds ``ahead``."""
     (known.folder / "config.yaml").write_text(SETTINGS)
     ports = dict(zip(("agents", "extender", "metrics"), free_ports(3), strict=True))
     listens = [f"--listen-{name}=127.0.0.1:{port}" for name, port in ports.items()]
     files = [f"--config={known.folder / 'config.yaml'}", f"--kubeconfig={known.kubeconfig}"]
     log = known.folder / "log"
-    with process(log, *(python or ("-m", "scheduler_plugin")), *files, *listens):
+    with process(log, *python("scheduler_plugin", ahead), *files, *listens):
         async with plain_client() as http:
             found = Scheduler(f"http://127.0.0.1:{ports['agents']}/", f"http://127.0.0.1:{ports['metrics']}", http, log)
             await until(found.is_ready, "the scheduler is ready")
             yield found
+
+
+@contextmanager
+def agent(known: Identity, vm: Vm, guest: Guest, proxy: FaultyProxy, ours: Scheduler) -> Iterator[str]:
+    """The agent of a VM; its URL."""
+    (port,) = free_ports(1)
+    (known.folder / "scheduler-token").write_text(vm.token)
+    environment = {
+        "VM_NAME": vm.name,
+        "POD_NAME": f"{vm.name}-pod",
+        "POD_NAMESPACE": "default",
+        "AGENT_LISTEN": f"127.0.0.1:{port}",
+        "SCHEDULER_URL": ours.agents,
+        "SCHEDULER_TOKEN_FILE": str(known.folder / "scheduler-token"),
+        "METRICS_URL": guest.metrics_url,
+        "KUBERNETES_API_URL": proxy.url,
+        "KUBERNETES_TOKEN_FILE": str(known.token),
+        "KUBERNETES_CA_FILE": str(known.authority),
+    }
+    with process(known.folder / "log", "-m", "agent", **environment):
+        yield f"http://127.0.0.1:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """A replica of the NeonVM controller or of autoscale-groups."""
+
+    probes: str
+    program: subprocess.Popen[bytes]
+    http: httpx.AsyncClient
+
+    async def leads(self) -> bool:
+        """Whether it says that it holds the Lease."""
+        return "leading" in await self.said()
+
+    async def stands_by(self) -> bool:
+        """Whether it says that another holds it."""
+        return "standing by" in await self.said()
+
+    async def has_ended(self) -> bool:
+        """Whether it has lost the Lease that it held, and ended."""
+        return self.program.poll() == LOST
+
+    async def said(self) -> str:
+        """What it says of itself; empty while it does not answer."""
+        try:
+            return (await self.http.get(f"{self.probes}/readyz", timeout=1.0)).text
+        except httpx.TransportError:
+            return ""
+
+
+@asynccontextmanager
+async def controller(known: Identity, module: str, ahead: float = 0.0, *flags: str) -> AsyncIterator[Controller]:
+    """One whose calendar is so many seconds ``ahead`` of the others'."""
+    (port,) = free_ports(1)
+    command = (*python(module, ahead), f"--kubeconfig={known.kubeconfig}", f"--listen=127.0.0.1:{port}", *flags)
+    with process(known.folder / "log", *command) as program:
+        async with plain_client() as http:
+            yield Controller(f"http://127.0.0.1:{port}", program, http)
+
+
+def python(module: str, ahead: float = 0.0) -> tuple[str, ...]:
+    """The interpreter's arguments that run a module, on a calendar so many seconds ahead."""
+    if not ahead:
+        return ("-m", module)
+    skewed = "import runpy, time; now, now_ns = time.time, time.time_ns; "
+    skewed += f"time.time = lambda: now() + {ahead}; time.time_ns = lambda: now_ns() + int({ahead} * 1e9); "
+    return ("-c", f"{skewed}runpy.run_module({module!r}, run_name='__main__')")

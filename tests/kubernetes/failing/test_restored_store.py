@@ -1,49 +1,54 @@
-"""The store of the cluster is replaced by an older one: resource versions go back, objects are gone or there again."""
+"""The store of the cluster is replaced by an older one: versions go back, objects are gone or there again."""
 
 from __future__ import annotations
-
-import time
-from pathlib import Path
 
 import pytest
 
 from protocol.units import Resources
-from tests.kubernetes.failing.bare_control_plane import BareControlPlane
-from tests.kubernetes.failing.faulty_proxy import FaultyProxy
-from tests.kubernetes.failing.fleet import Asker, Fleet, over_committed, until
-from tests.kubernetes.failing.our_programs import identity, scheduler
+from tests.kubernetes.failing.fleet import over_committed, until
+from tests.kubernetes.failing.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
 
 
-async def test_the_book_follows_a_store_that_was_restored(
-    plane: BareControlPlane, proxy: FaultyProxy, fleet: Fleet, tmp_path: Path
-) -> None:
+async def test_the_book_follows_a_restored_store_and_nothing_is_granted_to_what_is_no_more(stage: Stage) -> None:
+    fleet, plane, way = stage.fleet, stage.plane, await stage.way()
     node = await fleet.node()
     stays, goes = await fleet.vm(node), await fleet.vm(node)
-    known = await identity(tmp_path, plane, proxy, fleet, "autoscaling-scheduler")
-    async with scheduler(known) as ours:
-        agent = Asker(stays, ours.agents, ours.http, Resources.parse("1", "4Gi"))
-        assert await agent.ask(Resources.parse("2", "8Gi")) == 200
-        snapshot = plane.save()
-        assert await agent.ask(Resources.parse("4", "8Gi")) == 200
-        await fleet.remove(goes)
-        came = await fleet.vm(node)
-        await until(lambda: same(ours, fleet), "the book has all")
-        print(await ours.book())
-        plane.restore(snapshot)
-        plane.ready()
-        began = time.monotonic()
-        await until(lambda: same(ours, fleet), "the book has what was restored")
-        print("took", time.monotonic() - began)
-        print(await ours.book(), await fleet.claims(), agent.granted)
-        ghost = Asker(came, ours.agents, ours.http, Resources.parse("1", "4Gi"))
-        print(await ghost.ask(Resources.parse("2", "4Gi")))
-        print(await agent.ask(Resources.parse("5", "8Gi")), agent.granted)
-        print(await ours.book(), await fleet.claims(), agent.granted)
-        print([(a.method, a.target, a.status) for a in proxy.since(began)][:60])
-        print(ours.log.read_text()[-6000:])
+    ours = await stage.scheduler(way)
+    agent = stage.asker(ours, stays)
+    assert await agent.ask(Resources.parse("2", "8Gi")) == 200
+    snapshot = plane.save()
+    assert await agent.ask(Resources.parse("3", "8Gi")) == 200
+    await fleet.remove(goes)
+    came = await fleet.vm(node)
+    ghost = stage.asker(ours, came)
+    assert await ghost.ask(Resources.parse("2", "4Gi")) == 200
+
+    plane.restore(snapshot)
+    plane.ready()
+    held = {stays.name: agent.granted}
+    await until(lambda: ours.has_booked(fleet, held), "the book is what was restored, and what an agent holds", 15.0)
+    assert set((await fleet.claims())[node]) == {stays.name, goes.name}
+    assert await ghost.ask(Resources.parse("3", "4Gi")) in {401, 404}
+    assert await agent.ask(Resources.parse("4", "8Gi")) == 200
+    assert (await fleet.permits())[stays.name] == Resources.parse("4", "8Gi")
+    again = stage.asker(ours, goes)
+    assert await again.ask(Resources.parse("8", "8Gi")) == 200
+    assert again.granted == Resources.parse("4", "8Gi"), "what came back counts"
+    assert over_committed(await fleet.claims()) == []
 
 
-async def same(ours, fleet) -> bool:
-    return await ours.book() == await fleet.claims()
+async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) -> None:
+    fleet, plane, way = stage.fleet, stage.plane, await stage.way()
+    vm = await fleet.vm(await fleet.node())
+    ours = await stage.scheduler(way)
+    guest = await stage.agent(way, ours, vm)
+    snapshot = plane.save()
+    guest.load(2.0)
+    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows", 20.0)
+    plane.restore(snapshot)
+    plane.ready()
+    await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
+    await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again", 20.0)
+    assert guest.beyond == []

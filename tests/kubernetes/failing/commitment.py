@@ -1,0 +1,45 @@
+"""What must hold at every moment of a story, read from the objects and the answers to agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+
+from tests.kubernetes.failing.fleet import Fleet, UnansweredError, over_committed, until
+from tests.kubernetes.failing.our_programs import Scheduler
+from tests.kubernetes.failing.permit_asker import Asker
+
+
+@asynccontextmanager
+async def never_over_committed(fleet: Fleet) -> AsyncIterator[None]:
+    """No node has ever more promised to its VMs than it has, as often as one looks."""
+    found: list[str] = []
+    looking = asyncio.create_task(_look(fleet, found))
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    assert found == []
+
+
+async def _look(fleet: Fleet, found: list[str]) -> None:
+    while True:
+        with suppress(httpx.TransportError, UnansweredError):
+            found += over_committed(await fleet.claims())
+        await asyncio.sleep(0.1)
+
+
+async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], seconds: float = 10.0) -> None:
+    """Returns once the book is what the objects say, and every agent has at most what its object permits."""
+
+    async def agrees() -> bool:
+        claims = await fleet.claims()
+        return await ours.has_booked(fleet) and all(
+            each.granted.within(claims[each.vm.node][each.vm.name]) for each in askers
+        )
+
+    await until(agrees, "book, objects and agents agree", seconds)

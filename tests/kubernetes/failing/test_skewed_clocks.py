@@ -1,0 +1,50 @@
+"""Programs whose calendars are minutes apart, and processes that sleep and wake as leaders of the past."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from protocol.units import Resources
+from tests.kubernetes.failing.fleet import PODS, until
+from tests.kubernetes.failing.stage import Stage
+from tests.kubernetes.failing.terms import writes_out_of_term
+
+pytestmark = pytest.mark.kubernetes
+MINUTES = 600.0
+
+
+async def test_of_two_controllers_with_other_calendars_one_writes(stage: Stage) -> None:
+    fleet, way = stage.fleet, await stage.way()
+    ahead = await stage.neonvm(way, MINUTES)
+    await until(ahead.leads, "the first leads")
+    behind = await stage.neonvm(way, -MINUTES)
+    await until(behind.stands_by, "the second stands by")
+
+    async def has_pods() -> bool:
+        return sorted(each["metadata"]["labels"]["vm.neon.tech/name"] for each in await fleet.list(PODS)) == names
+
+    names = [await fleet.bare_vm()]
+    await until(has_pods, "the first makes the pod of a VM")
+    ahead.program.send_signal(signal.SIGSTOP)
+    names += [await fleet.bare_vm() for _ in range(3)]
+    await until(behind.leads, "the second leads", 20.0)
+    await until(has_pods, "the second makes the pods of the others")
+    names += [await fleet.bare_vm() for _ in range(3)]
+    ahead.program.send_signal(signal.SIGCONT)
+    await until(ahead.has_ended, "the first has lost its Lease", 20.0)
+    await until(has_pods, "each has one pod")
+    assert writes_out_of_term(stage.plane.written(), "neonvm-controller") == []
+
+
+@pytest.mark.parametrize("ahead", [MINUTES, -MINUTES])
+async def test_a_scheduler_with_another_calendar_knows_agents_and_permits(stage: Stage, ahead: float) -> None:
+    fleet = stage.fleet
+    vm = await fleet.vm(await fleet.node())
+    ours = await stage.scheduler(await stage.way(), ahead)
+    agent = stage.asker(ours, vm)
+    assert await agent.ask(Resources.parse("2", "8Gi")) == 200
+    agent.sequence -= 1_000_000  # the agent begins again with a calendar that was set back
+    await until(lambda: agent.gets(Resources.parse("3", "8Gi")), "a permit for what it asks", 30.0)
+    assert (await fleet.permits())[vm.name] == agent.granted

@@ -1,0 +1,39 @@
+"""Watches are cut, expire, and go silent on connections that stay open."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.local.kubernetes.machine.control_programs import API_SERVER
+from tests.kubernetes.failing.commitment import never_over_committed, settled
+from tests.kubernetes.failing.faulty_proxy import Answer
+from tests.kubernetes.failing.permit_asker import asking
+from tests.kubernetes.failing.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+
+
+async def test_the_book_is_right_within_seconds_of_cut_and_expired_watches(stage: Stage) -> None:
+    fleet, plane, way = stage.fleet, stage.plane, await stage.way()
+    node = await fleet.node()
+    first, second = await fleet.vm(node), await fleet.vm(node)
+    ours = await stage.scheduler(way)
+    askers = [stage.asker(ours, each) for each in (first, second)]
+    async with never_over_committed(fleet), asking(askers):
+        for _ in range(5):
+            way.cut()
+            came = await fleet.vm(node)
+            way.cut()
+            await fleet.remove(came)
+    await settled(ours, fleet, askers)
+
+    way.judge = lambda asked: Answer(503) if asked.is_watch else None
+    way.cut()
+    await fleet.remove(second)
+    await fleet.vm(node, slots=2)
+    plane.compact()
+    plane.kill(API_SERVER)
+    plane.start(API_SERVER)
+    plane.ready()
+    way.judge = lambda _: None
+    await settled(ours, fleet, askers[:1])
