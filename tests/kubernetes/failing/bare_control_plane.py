@@ -48,6 +48,13 @@ _MANIFESTS: Final = (
     "kubernetes/agent-sidecar.yaml",
 )
 _IDENTITIES: Final = frozenset({"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"})
+_DEFAULT_ACCOUNT: Final = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {"name": "default", "namespace": "default"},
+}
+"""A controller makes it, and no controller runs."""
+
 _AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -109,12 +116,8 @@ class BareControlPlane:
         """Defines our kinds, and gives our programs the rights that they have anywhere."""
         self._run(*self._kubectl, "apply", "--server-side", f"--filename={CRD_FOLDERS[0]}")
         texts = [(ROOT / "deploy" / name).read_text() for name in _MANIFESTS]
-        accounts = [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}}
-        ]
-        self.apply(
-            [*accounts, *(each for text in texts for each in yaml.safe_load_all(text) if each["kind"] in _IDENTITIES)]
-        )
+        identities = [each for text in texts for each in yaml.safe_load_all(text) if each["kind"] in _IDENTITIES]
+        self.apply([_DEFAULT_ACCOUNT, *identities])
 
     def save(self) -> Path:
         """A snapshot of the store."""
@@ -192,7 +195,7 @@ class BareControlPlane:
 @contextmanager
 def control_plane(folder: Path) -> Iterator[BareControlPlane]:
     """One that is ready, with our kinds and our programs' rights."""
-    programs = asyncio.run(ensure_programs(VERSION, print))
+    programs = asyncio.run(ensure_programs(VERSION, (), print))
     pki = Pki.make(folder / "pki", datetime.now(UTC))
     (folder / "admin.kubeconfig").write_text(pki.admin_kubeconfig(INSIDE))
     (folder / "audit.yaml").write_text(yaml.safe_dump(_AUDIT))

@@ -38,8 +38,7 @@ async def settled(ours: Scheduler, fleet: Fleet, askers: Sequence[Asker], second
 
     async def agrees() -> bool:
         claims = await fleet.claims()
-        return await ours.has_booked(fleet) and all(
-            each.granted.within(claims[each.vm.node][each.vm.name]) for each in askers
-        )
+        within = [each.granted.within(claims[each.vm.node][each.vm.name]) for each in askers]
+        return all(within) and await ours.has_booked(fleet)
 
     await until(agrees, "book, objects and agents agree", seconds)
