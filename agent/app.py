@@ -37,6 +37,7 @@ from agent.settings import AgentSettings
 from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
 from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
@@ -123,7 +124,7 @@ def _host(address: str) -> str:
 def _client(verify: ssl.SSLContext) -> httpx.AsyncClient:
     """A client that trusts no environment: a proxy must not come between an agent and its guest."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
-    return httpx.AsyncClient(verify=verify, trust_env=False, limits=limits, timeout=NOBODY_WAITS_LONGER)
+    return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=NOBODY_WAITS_LONGER)
 
 
 def _no_authorities() -> ssl.SSLContext:

@@ -245,7 +245,7 @@ def _patch_conflicted(state: State) -> None:
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
-    """Whether nothing newer than what ``patch`` was based on has been seen, and the store is the one that it was for."""
+    """Whether nothing newer than what ``patch`` is based on has been seen, and the store is the one it is for."""
     return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 

@@ -33,9 +33,12 @@ from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig
+from protocol.runtime.keep_alive import probed_transport
+from protocol.units import Seconds
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+_LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 _WATCH_CONNECT: Final = 10.0
 
 
@@ -53,7 +56,13 @@ class ApiError(Exception):
 
 
 class ApiUnavailableError(Exception):
-    """No usable answer came from the API server; the request may have been carried out."""
+    """No usable answer came from the API server; the request may have been carried out. ``retry_after`` is what it asks
+    one to wait, in seconds.
+    """
+
+    def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class ApiClient:
@@ -176,7 +185,7 @@ def _refused(response: httpx.Response, body: bytes) -> ApiError | ApiUnavailable
 
 
 def _error(refusal: Refusal) -> ApiError | ApiUnavailableError:
-    return ApiUnavailableError(str(refusal)) if refusal.is_unknown else ApiError(refusal)
+    return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiError(refusal)
 
 
 def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
@@ -189,9 +198,8 @@ def client_from_kubeconfig(path: Path, context: str = "") -> ApiClient:
         httpx.AsyncClient(
             base_url=credentials.server,
             auth=BearerAuth(credentials),
-            verify=credentials.tls,
+            transport=probed_transport(credentials.tls, _LIMITS),
             timeout=_TIMEOUT,
-            limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
             trust_env=False,
         )
     )

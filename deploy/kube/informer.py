@@ -23,6 +23,7 @@ from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.cursor import Cursor, WatchTimes
 from protocol.kubernetes.objects import Json, name_of, number
 from protocol.kubernetes.pages import Unreadable, WatchEvent
+from protocol.kubernetes.refusals import heeded
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -85,17 +86,19 @@ class Informer:
         """Lists and watches until cancelled; an API server that is away is waited for."""
         retries = Retries(_BACKOFF, _HEALTHY)
         while True:
-            began = self._clock.now()
+            began, asked = self._clock.now(), Seconds(0.0)
             try:
                 await self._list_and_watch()
             except ApiError as error:
+                asked = heeded(error.refusal.retry_after)
                 self._cursor.refused(error.refusal)
             except ApiUnavailableError as error:
+                asked = heeded(error.retry_after)
                 _log.info("the watch is resumed", extra={"resource": self._kind.plural, "reason": str(error)})
             pause = retries.failed(self._clock.jitter(), ran=Seconds(self._clock.now() - began))
             if retries.failures >= _FAILURES_UNTIL_LISTED:
                 self._cursor = Cursor()
-            await self._clock.sleep(pause)
+            await self._clock.sleep(Seconds(pause + asked))
 
     async def _list_and_watch(self) -> None:
         if self._cursor.must_list or await self._is_restored():

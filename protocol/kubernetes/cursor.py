@@ -19,7 +19,7 @@ from protocol.units import Seconds
 WATCH_SPAN: Final = Seconds(240.0)
 """How long the server is asked to keep a watch; up to as much again is added by jitter, so that few end together."""
 
-SILENCE_BEYOND: Final = Seconds(30.0)
+SILENCE_BEYOND: Final = Seconds(10.0)
 """A server that stays silent for so long after a watch should have ended is gone, or the connection is."""
 
 
@@ -78,7 +78,7 @@ class WatchTimes:
         """``span`` and, by ``jitter`` in 0..1, up to as much again.
 
         >>> WatchTimes.spread(0.5)
-        WatchTimes(asked=360, silence=390.0)
+        WatchTimes(asked=360, silence=370.0)
         """
         asked = int(span * (1.0 + jitter))
         return cls(asked, Seconds(asked + SILENCE_BEYOND))
@@ -87,7 +87,7 @@ class WatchTimes:
 def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
     """The query of a watch from ``version`` on; empty: from the state as it is, which comes as ADDED events first.
 
-    >>> watch_query("41", WatchTimes(240, Seconds(270.0)))["timeoutSeconds"]
+    >>> watch_query("41", WatchTimes(240, Seconds(250.0)))["timeoutSeconds"]
     '240'
     """
     asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.asked)}

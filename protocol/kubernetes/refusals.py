@@ -21,6 +21,9 @@ from protocol.units import Seconds
 SHOWN: Final = 300
 """At most so many characters of a server's complaint are kept."""
 
+LONGEST_HEEDED: Final = Seconds(10.0)
+"""A watch waits no longer than this because a server asks it to: what it knows grows old meanwhile."""
+
 LONGEST_WAIT: Final = 3600
 """A ``Retry-After`` of more seconds than this is not believed."""
 
@@ -89,6 +92,15 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message or self.reason or self.kind.value}"
+
+
+def heeded(retry_after: Seconds | None) -> Seconds:
+    """How long to wait, in seconds, beside what one would wait anyway, where a server asks for ``retry_after``.
+
+    >>> heeded(None), heeded(Seconds(2.0)), heeded(Seconds(600.0))
+    (0.0, 2.0, 10.0)
+    """
+    return Seconds(0.0) if retry_after is None else min(retry_after, LONGEST_HEEDED)
 
 
 def classify(status: int, reason: str = "") -> Refusal:

@@ -24,7 +24,9 @@ LONGEST_PAGE: Final = 8 * 1024 * 1024
 
 
 class ApiError(Exception):
-    """The Kubernetes API did not do what was asked; see the two kinds."""
+    """The Kubernetes API did not do what was asked; see the two kinds. ``retry_after`` is what it asks one to wait."""
+
+    retry_after: Seconds | None = None
 
 
 class ApiRefusedError(ApiError):
@@ -33,6 +35,7 @@ class ApiRefusedError(ApiError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
+        self.retry_after = refusal.retry_after
 
     @property
     def kind(self) -> RefusalKind:
@@ -43,6 +46,10 @@ class ApiRefusedError(ApiError):
 class ApiUnknownError(ApiError):
     """No usable answer: a time-out, a broken connection or a fault of the server. A write may have happened."""
 
+    def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
 
 class PageTooLargeError(ApiUnknownError):
     """A page of a list has more bytes than are read at once: ask for fewer objects."""
@@ -51,7 +58,7 @@ class PageTooLargeError(ApiUnknownError):
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
     """What an answer that is no success says."""
     refusal = read_refusal(status, body, retry_after)
-    return ApiUnknownError(str(refusal)) if refusal.is_unknown else ApiRefusedError(refusal)
+    return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
 
 
 @dataclass(frozen=True, slots=True)

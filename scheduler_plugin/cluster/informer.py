@@ -12,7 +12,7 @@ Rules that hold here:
 - After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume,
   but not from a version that the store has not reached: it was restored, and such a watch would stay silent.
 - A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
-- No failure ends ``run``; consecutive failures wait longer, spread by chance.
+- No failure ends ``run``; consecutive failures wait longer, spread by chance, and as long as the server asks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
 from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
-from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.refusals import RefusalKind, heeded
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -183,7 +183,8 @@ class Informer(Generic[F]):
                 if self._failures >= LIST_AFTER:
                     self._cursor = Cursor()
                 self.report.watch_failed(self.kind.name, error)
-                await clock.sleep(self._retries.failed(clock.jitter()))
+                wait = self._retries.failed(clock.jitter())
+                await clock.sleep(Seconds(wait + heeded(error.retry_after)))
 
     def learn(self, obj: JsonObject) -> F | None:
         """Takes an object that was read on its own, as if it had been watched.

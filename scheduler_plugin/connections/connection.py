@@ -10,6 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from asyncio.trsock import TransportSocket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -58,6 +59,14 @@ class Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """Whether another request can follow."""
         return self._is_whole and self._has_lasted and not self._broken and not self._pieces
+
+    @property
+    def socket(self) -> TransportSocket:
+        """The socket below. Raises ``BrokenConnectionError`` before the connection is made."""
+        if self._transport is None:
+            raise BrokenConnectionError("there is no connection yet")
+        found: TransportSocket = self._transport.get_extra_info("socket")
+        return found
 
     async def ask(self, request: bytes) -> Answer:
         """Sends a request; the head of its answer. Raises ``BrokenConnectionError``."""

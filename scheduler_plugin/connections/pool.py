@@ -16,10 +16,14 @@ from typing import Final, Self
 from urllib.parse import urlsplit
 
 from protocol.runtime.credentials import Credentials
+from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
 from scheduler_plugin.connections.connection import Connection
 
 IDLE: Final = Seconds(20.0)
+CONNECT: Final = Seconds(5.0)
+"""For the connection itself and its TLS; a watch, which may be silent for long, must not wait so long to begin."""
+
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -68,7 +72,10 @@ class ConnectionPool:
 
     async def _open(self) -> Connection:
         host, port = self._address
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
+        async with asyncio.timeout(CONNECT):
+            _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
+        for level, option, value in KEEPALIVE:
+            connection.socket.setsockopt(level, option, value)
         return connection
 
 

@@ -19,6 +19,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.kubernetes.refusals import classify
+from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError
 from tests.scheduler_plugin.objects import label_of
 
@@ -47,6 +48,7 @@ class Fault:
     is_applied: bool = False
     hold: asyncio.Event | None = None
     is_stale: bool = False
+    retry_after: Seconds | None = None
     times: int = 1
 
 
@@ -154,7 +156,7 @@ class FakeCluster:
             if stale is not None:
                 return stale
             if fault.refuse is not None:
-                raise refused(fault.refuse, "refused by a fault")
+                raise refused(fault.refuse, "refused by a fault", retry_after=fault.retry_after)
             if fault.is_applied:
                 self._apply(call)
             if fault.hold is None:
@@ -285,9 +287,9 @@ def _address(path: str) -> tuple[str, tuple[str, str]]:
     return "/".join([*parts[:at], parts[at + 2]]), (parts[at + 1], parts[at + 3])
 
 
-def refused(status: int, message: str, reason: str = "") -> ApiRefusedError:
+def refused(status: int, message: str, reason: str = "", retry_after: Seconds | None = None) -> ApiRefusedError:
     """An answer of the API server's that is no success."""
-    return ApiRefusedError(replace(classify(status, reason), message=message))
+    return ApiRefusedError(replace(classify(status, reason), message=message, retry_after=retry_after))
 
 
 def always(_: ApiCall) -> bool:

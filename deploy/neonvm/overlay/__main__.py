@@ -19,6 +19,7 @@ from deploy.neonvm.objects.pod_form import FLAT_FOLDER
 from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies, place_of
 from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.keep_alive import probed_transport
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.limits import Limits
@@ -26,6 +27,7 @@ from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve
 
 DESCRIPTION: Final = "One node's part of the flat network of VMs."
+CONNECTIONS: Final = httpx.Limits(max_connections=16, max_keepalive_connections=8)
 LIMITS: Final = Limits(connections=64, per_peer=16)
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
@@ -53,7 +55,11 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     found = credentials(options.kubeconfig, clock)
     http = httpx.AsyncClient(
-        base_url=found.server, auth=BearerAuth(found), verify=found.tls, timeout=_TIMEOUT, trust_env=False
+        base_url=found.server,
+        auth=BearerAuth(found),
+        transport=probed_transport(found.tls, CONNECTIONS),
+        timeout=_TIMEOUT,
+        trust_env=False,
     )
     async with ApiClient(http) as client:
         nodes = Informer(client, NODES, clock)

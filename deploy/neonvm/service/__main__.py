@@ -24,6 +24,7 @@ from deploy.neonvm.service.options import DESCRIPTION, parser
 from protocol.kubernetes.objects import child
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.keep_alive import probed_transport
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
@@ -66,7 +67,7 @@ async def _run(options: argparse.Namespace) -> None:
         leadership = Leadership(
             HttpApi(for_lease, found.token), clock, LeaseTerms(ObjectName(namespace, name)), identity
         )
-        inner = httpx.AsyncHTTPTransport(verify=found.tls, limits=CONNECTIONS, trust_env=False)
+        inner = probed_transport(found.tls, CONNECTIONS)
         fenced = httpx.AsyncClient(
             base_url=found.server,
             headers={"User-Agent": NAME},

@@ -126,6 +126,11 @@ class FaultyProxy:
         for each in self._connections:
             each.flows.clear()
 
+    async def has_refused(self, method: str, times: int, since: float) -> bool:
+        """Whether so many requests were refused after that instant."""
+        found = [each for each in self.since(since) if each.method == method and each.status >= 400]
+        return len(found) >= times
+
     def since(self, instant: float) -> list[Asked]:
         """What was asked after ``instant`` (monotonic)."""
         return [each for each in self.asked if each.at >= instant]

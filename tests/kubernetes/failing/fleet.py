@@ -93,6 +93,10 @@ class Fleet:
         await self.create(VMS, {**_vm(name), "spec": {"guest": _guest(1, 4)}})
         return name
 
+    async def has_pods_of(self, *vms: str) -> bool:
+        """Whether these VMs have one pod each, and no other VM has any."""
+        return sorted(each["metadata"]["labels"]["vm.neon.tech/name"] for each in await self.list(PODS)) == sorted(vms)
+
     async def remove(self, *vms: Vm) -> None:
         """Deletes VMs and their pods."""
         for each in vms:

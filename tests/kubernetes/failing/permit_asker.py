@@ -59,6 +59,10 @@ class Asker:
         await self.ask(wanted)
         return wanted.within(self.granted)
 
+    async def is_refused(self, wanted: Resources) -> bool:
+        """Whether it is told to come again."""
+        return await self.ask(wanted) == httpx.codes.SERVICE_UNAVAILABLE
+
     async def keep_asking(self, sizes: random.Random, over: asyncio.Event) -> None:
         """Asks for one size after another until it is over."""
         while not over.is_set():

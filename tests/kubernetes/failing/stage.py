@@ -60,7 +60,7 @@ class Stage:
 
     async def groups(self, way: FaultyProxy, ahead: float = 0.0) -> Controller:
         """A replica of autoscale-groups."""
-        known = await self._identity(way, "kube-system/autoscale-groups")
+        known = await self._identity(way, "kube-system/autoscaling-groups")
         return await self.stack.enter_async_context(controller(known, "scheduler_plugin.groups", ahead))
 
     def asker(self, ours: Scheduler, vm: Vm) -> Asker:

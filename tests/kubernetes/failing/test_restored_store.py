@@ -52,3 +52,19 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) ->
     await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again", 20.0)
     assert guest.beyond == []
+
+
+async def test_a_controller_goes_on_in_a_restored_store(stage: Stage) -> None:
+    fleet, plane = stage.fleet, stage.plane
+    ours = await stage.neonvm(await stage.way())
+    await until(ours.leads, "it leads")
+    stays = await fleet.bare_vm()
+    await until(lambda: fleet.has_pods_of(stays), "the pod of a VM")
+    snapshot = plane.save()
+    goes = await fleet.bare_vm()
+    await until(lambda: fleet.has_pods_of(stays, goes), "the pod of another VM")
+    plane.restore(snapshot)
+    plane.revive()
+    assert await fleet.has_pods_of(stays)
+    comes = await fleet.bare_vm()
+    await until(lambda: fleet.has_pods_of(stays, comes), "the pod of a VM that it has never seen before", 20.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable
 
 import pytest
 
 from protocol.units import Resources
-from tests.kubernetes.failing.fleet import PODS, until
+from tests.kubernetes.failing.fleet import until
 from tests.kubernetes.failing.stage import Stage
 from tests.kubernetes.failing.terms import writes_out_of_term
 
@@ -22,21 +23,19 @@ async def test_of_two_controllers_with_other_calendars_one_writes(stage: Stage) 
     behind = await stage.neonvm(way, -MINUTES)
     await until(behind.stands_by, "the second stands by")
 
-    async def has_pods() -> bool:
-        return sorted(each["metadata"]["labels"]["vm.neon.tech/name"] for each in await fleet.list(PODS)) == sorted(
-            names
-        )
+    def each_has_one() -> Awaitable[bool]:
+        return fleet.has_pods_of(*names)
 
     names = [await fleet.bare_vm()]
-    await until(has_pods, "the first makes the pod of a VM")
+    await until(each_has_one, "the first makes the pod of a VM")
     ahead.program.send_signal(signal.SIGSTOP)
     names += [await fleet.bare_vm() for _ in range(3)]
     await until(behind.leads, "the second leads", 20.0)
-    await until(has_pods, "the second makes the pods of the others")
+    await until(each_has_one, "the second makes the pods of the others")
     names += [await fleet.bare_vm() for _ in range(3)]
     ahead.program.send_signal(signal.SIGCONT)
     await until(ahead.has_ended, "the first has lost its Lease", 20.0)
-    await until(has_pods, "each has one pod")
+    await until(each_has_one, "each has one pod")
     assert writes_out_of_term(stage.plane.written(), "neonvm-controller") == []
 
 

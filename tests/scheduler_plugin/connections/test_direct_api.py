@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from protocol.runtime.credentials import Credentials
+from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.connections import ConnectionPool, DirectApi, connection, direct_api, pool
@@ -243,3 +245,26 @@ def watch(monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]) -> None:
             usual(self)
 
         monkeypatch.setattr(transport, name, told)
+
+
+@asynccontextmanager
+async def never_answering() -> AsyncIterator[ConnectionPool]:
+    """A server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        async with ConnectionPool(Credentials(url, True, lambda: None), 1) as pooled:
+            yield pooled
+
+
+async def test_a_connection_is_probed_while_nothing_is_said_over_it() -> None:
+    async with never_answering() as pooled, pooled.connection() as opened:
+        found = [(level, option, opened.socket.getsockopt(level, option)) for level, option, _ in KEEPALIVE]
+    assert found == list(KEEPALIVE)
+
+
+async def test_a_connection_that_cannot_be_made_in_time_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "CONNECT", 0.0)
+    async with never_answering() as pooled:
+        with pytest.raises(ApiUnknownError, match="TimeoutError"):
+            async with DirectApi(pooled, lambda: None).stream(CALL):
+                pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.messages import ObjectName
+from protocol.units import Seconds
 from scheduler_plugin.cluster import informer as informer_module
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.cluster.informer.informed import informed
@@ -92,6 +93,18 @@ async def test_after_many_failures_everything_is_listed_again(cluster: FakeClust
         cluster.come_back()
         await clock.advance(10)
         assert story.take()[-2:] == ["listed 1", "synced"]
+
+
+async def test_a_server_that_asks_one_to_wait_is_left_alone_so_long_but_not_for_ever(cluster: FakeCluster) -> None:
+    clock = FakeClock(jitter=0.0)
+    for asked in (2.0, 600.0):
+        cluster.faults = [Fault(to("GET", NODES), refuse=429, retry_after=Seconds(asked))]
+        async with informed(cluster, clock) as (_, story):
+            waited = 0
+            while "synced" not in story.told:
+                await clock.advance(1.0)
+                waited += 1
+            assert min(asked, 10.0) <= waited <= min(asked, 10.0) + 1.0
 
 
 async def test_a_kind_that_the_cluster_lacks_is_empty_and_looked_for_once_a_minute(cluster: FakeCluster) -> None:

@@ -1,0 +1,26 @@
+"""Connections that end when their other end is gone, also where it could not say so.
+
+A watch only listens: a server whose machine vanished is noticed by nothing but the kernel's probes.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Final
+
+import httpx
+
+KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""After 10 s of silence three probes, 5 s apart, as options of a socket."""
+
+
+def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits) -> httpx.AsyncHTTPTransport:
+    """Connections to an API server; nothing is taken from the environment."""
+    return httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False, socket_options=list(KEEPALIVE))

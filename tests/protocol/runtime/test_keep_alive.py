@@ -1,0 +1,27 @@
+"""Connections that end when their other end is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import httpx
+
+from protocol.runtime.keep_alive import KEEPALIVE, probed_transport
+from tests.plain_http import TRUSTS_NONE
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
+async def test_a_connection_is_probed_while_nothing_is_said_over_it() -> None:
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = httpx.AsyncClient(transport=probed_transport(TRUSTS_NONE, httpx.Limits()))
+    async with server, client, client.stream("GET", url) as response:
+        raw: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
+        found = [(level, option, raw.getsockopt(level, option)) for level, option, _ in KEEPALIVE]
+    assert found == list(KEEPALIVE)
