@@ -93,19 +93,14 @@ class BareControlPlane:
                 process.wait()
 
     def revive(self) -> None:
-        """Starts what does not run; returns once the API server is ready."""
+        """Starts what does not run; ``ready`` says when it answers."""
         self.start(*(part for part in (STORE, API_SERVER) if part not in self.running))
-        self.ready()
-        eventually(self.serves_vms, "the VMs are served")
 
-    def ready(self) -> None:
-        """Returns once the API server is ready."""
-        asked = ("get", "--raw", "/readyz")
-        eventually(lambda: self._said(*asked) == "ok", "the API server is ready")
-
-    def serves_vms(self) -> bool:
-        """Whether it has read the VMs' definition; it is ready before."""
-        return self._said("get", "--raw", VIRTUAL_MACHINES.path()).startswith("{")
+    def ready(self, path: str = VIRTUAL_MACHINES.path()) -> None:
+        """Returns once the API server is ready and has read the definition of VMs, which takes longer."""
+        asked = ("get", "--raw")
+        eventually(lambda: self._said(*asked, "/readyz") == "ok", "the API server is ready")
+        eventually(lambda: bool(self._said(*asked, path)), f"{path} is served")
 
     def apply(self, documents: Sequence[Any]) -> None:
         """Creates objects."""
@@ -205,8 +200,9 @@ def control_plane(folder: Path) -> Iterator[BareControlPlane]:
         try:
             assert holder.stdout.readline() == "up\n"
             plane.start(STORE, API_SERVER)
-            plane.ready()
+            plane.ready("/version")
             plane.prepare()
+            plane.ready()
             yield plane
         finally:
             plane.kill(API_SERVER, STORE)

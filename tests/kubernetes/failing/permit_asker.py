@@ -26,7 +26,8 @@ SIZES: Final = [Resources.parse(cpu, mem) for cpu in ("1", "2", "3", "4") for me
 class Asker:
     """The agent of one VM as far as permits go: it tells of a decrease after it, and asks for an increase before it.
 
-    ``granted`` is what it may use by the answers it got; ``outcomes`` are all statuses, 0 for no answer.
+    ``granted`` is what it may use by the answers it got, ``most`` the most that it asked for; ``outcomes`` are all
+    statuses, 0 for no answer.
     """
 
     vm: Vm
@@ -34,11 +35,13 @@ class Asker:
     http: httpx.AsyncClient
     granted: Resources
     sequence: int = 0
+    most: Resources = SMALL
     outcomes: list[int] = field(default_factory=list)
 
     async def ask(self, wanted: Resources) -> int:
         """Asks once; the status."""
         self.sequence += 1
+        self.most = self.most.at_least(wanted)
         self.granted = self.granted.at_most(wanted)
         pod = ObjectName("default", f"{self.vm.name}-pod")
         request = AgentRequest(pod, wanted, self.granted, sequence=self.sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ class Stage:
     folder: Path
     stack: AsyncExitStack
     numbers: count[int] = field(default_factory=count)
+
+    async def ready(self) -> None:
+        """Returns once the control plane answers. Meanwhile all ways work as they should."""
+        await asyncio.to_thread(self.plane.ready)
 
     async def way(self) -> FaultyProxy:
         """Another way to the API server, which does nothing wrong yet."""
@@ -83,6 +88,8 @@ async def stage(plane: BareControlPlane, folder: Path) -> AsyncIterator[Stage]:
             base_url=way.url, verify=plane.client_tls(), headers=headers, trust_env=False, timeout=20.0, limits=limits
         )
         fleet = Fleet(await stack.enter_async_context(http))
+        made = Stage(plane, fleet, folder, stack)
         stack.push_async_callback(fleet.clear)
+        stack.push_async_callback(made.ready)
         stack.callback(plane.revive)
-        yield Stage(plane, fleet, folder, stack)
+        yield made

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 _CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 
-def writes_out_of_term(written: list[dict[str, Any]], account: str) -> list[str]:
-    """The writes of a service account's processes that were made while another one of them held the Lease.
+def writes_out_of_term(written: list[dict[str, Any]], account: str, since: datetime) -> list[str]:
+    """The writes of a service account's processes ``since`` then that were made while another of them held the Lease.
 
-    Processes are told apart by their tokens. The order is that of the store, whatever the log's.
+    Processes are told apart by their tokens. The order is that of the store, whatever the log's; the first process that
+    wrote held the Lease.
     """
-    taken = [each for each in written if _account(each) == account and _version(each) is not None]
-    holder, found = "", []
-    for each in sorted(taken, key=lambda each: _version(each) or 0):
+    taken = [
+        each
+        for each in written
+        if _account(each) == account
+        and _version(each) is not None
+        and datetime.fromisoformat(each["requestReceivedTimestamp"]) >= since
+    ]
+    in_order = sorted(taken, key=lambda each: _version(each) or 0)
+    holder, found = _process(in_order[0]), []
+    for each in in_order:
         about = each["objectRef"]
         if about["resource"] == "leases":
             holder = _process(each)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from protocol.units import Resources
 from tests.kubernetes.failing.fleet import over_committed, until
 from tests.kubernetes.failing.stage import Stage
+from tests.kubernetes.failing.terms import writes_out_of_term
 
 pytestmark = pytest.mark.kubernetes
 
@@ -26,7 +29,7 @@ async def test_the_book_follows_a_restored_store_and_nothing_is_granted_to_what_
     assert await ghost.ask(Resources.parse("2", "4Gi")) == 200
 
     plane.restore(snapshot)
-    plane.ready()
+    await stage.ready()
     held = {stays.name: agent.granted}
     await until(lambda: ours.has_booked(fleet, held), "the book is what was restored, and what an agent holds", 15.0)
     assert set((await fleet.claims())[node]) == {stays.name, goes.name}
@@ -48,23 +51,28 @@ async def test_an_agent_goes_on_with_the_older_object_of_its_vm(stage: Stage) ->
     guest.load(2.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows", 20.0)
     plane.restore(snapshot)
-    plane.ready()
+    await stage.ready()
     await until(lambda: guest.was_below(Resources.parse("2", "4Gi")), "the object orders the former size", 10.0)
     await until(lambda: guest.has(Resources.parse("2", "4Gi")), "the VM grows again", 20.0)
     assert guest.beyond == []
 
 
-async def test_a_controller_goes_on_in_a_restored_store(stage: Stage) -> None:
+async def test_controllers_go_on_in_a_restored_store(stage: Stage) -> None:
+    """A leader whose API server was away for too long ends, as it should, and the other one follows."""
     fleet, plane = stage.fleet, stage.plane
-    ours = await stage.neonvm(await stage.way())
-    await until(ours.leads, "it leads")
+    first = await stage.neonvm(await stage.way())
+    await until(first.leads, "the first leads")
+    second = await stage.neonvm(await stage.way())
+    await until(second.stands_by, "the second stands by")
     stays = await fleet.bare_vm()
     await until(lambda: fleet.has_pods_of(stays), "the pod of a VM")
     snapshot = plane.save()
     goes = await fleet.bare_vm()
     await until(lambda: fleet.has_pods_of(stays, goes), "the pod of another VM")
     plane.restore(snapshot)
-    plane.revive()
-    assert await fleet.has_pods_of(stays)
+    await stage.ready()
+    back = datetime.now(UTC)
+    await until(lambda: fleet.has_pods_of(stays), "what was restored")
     comes = await fleet.bare_vm()
-    await until(lambda: fleet.has_pods_of(stays, comes), "the pod of a VM that it has never seen before", 20.0)
+    await until(lambda: fleet.has_pods_of(stays, comes), "the pod of a VM that neither has seen before", 40.0)
+    assert writes_out_of_term(plane.written(), "neonvm-controller", back) == []

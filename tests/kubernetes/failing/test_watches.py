@@ -34,6 +34,6 @@ async def test_the_book_is_right_within_seconds_of_cut_and_expired_watches(stage
     plane.compact()
     plane.kill(API_SERVER)
     plane.start(API_SERVER)
-    plane.ready()
+    await stage.ready()
     way.judge = lambda _: None
     await settled(ours, fleet, askers[:1])
