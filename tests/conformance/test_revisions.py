@@ -51,3 +51,10 @@ def test_an_object_is_read_from_whatever_revision_there_is(cluster: Cluster) -> 
     assert (
         cluster.get(cluster.path("configmaps", "a"), resourceVersion="0")["metadata"]["uid"] == made["metadata"]["uid"]
     )
+
+
+def test_one_object_of_a_list_says_how_far_the_store_has_come_and_a_write_goes_beyond(cluster: Cluster) -> None:
+    newest = [cluster.config_map(name)["metadata"]["resourceVersion"] for name in "ab"][-1]
+    reached = cluster.get(cluster.path("configmaps"), limit=1)["metadata"]["resourceVersion"]
+    written = cluster.config_map("c")["metadata"]["resourceVersion"]
+    assert int(newest) <= int(reached) < int(written)
