@@ -80,6 +80,9 @@ LABEL_ROLE: Final = "autoscaling.neon.tech/role"
 ANNOTATION_USE_HISTORY: Final = "autoscaling.neon.tech/use-history"
 """On a VerticalPodAutoscaler: the histograms of use from which our own recommender recommends."""
 
+ANNOTATION_RECOMMENDATION: Final = "autoscaling.neon.tech/recommendation"
+"""On an HPA or a VerticalPodAutoscaler of VMs: what our own recommender recommends, in the words of its status."""
+
 ANNOTATION_DRAINING: Final = "autoscaling.neon.tech/draining-since"
 """On a VirtualMachine of a group: since when it has been about to leave, in RFC 3339."""
 

@@ -4,13 +4,16 @@ back (S1.11). Read from the caches as they are; nothing is decided here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
 from scheduler_plugin.groups.objects.hpa import horizontal_of
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, workload_of
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, Shape, workload_of
+from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.vpa import vertical_of
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
 
@@ -69,15 +72,17 @@ def _target(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
 
 def _recommended(cache: Cache, arrangement: Arrangement, group: JsonObject) -> Json:
     namespace = name_of(group).namespace
+    is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is Shape.TEMPLATE
+    said: Callable[[JsonObject], JsonObject] = (lambda status: status) if is_pods else as_noted
     found: Json = {}
     if arrangement.hpa is not None:
         hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, arrangement.hpa.name))
-        horizontal = None if hpa is None else horizontal_of(hpa)
+        horizontal = None if hpa is None else horizontal_of(said(hpa))
         found["replicas"] = None if horizontal is None else horizontal.desired
         found["bounds"] = None if horizontal is None else {"min": horizontal.min, "max": horizontal.max}
     if arrangement.vpa is not None:
         vpa = cache.get(VERTICAL_AUTOSCALERS, ObjectName(namespace, arrangement.vpa.name))
-        found["containers"] = [] if vpa is None else _sizes(vpa)
+        found["containers"] = [] if vpa is None else _sizes(said(vpa))
     return found
 
 

@@ -47,8 +47,9 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What the program is told. Every group is looked at again after ``interval_seconds`` at the latest.
 
-    ``recommender``: ``agents`` recommends for Hvpas of VMs from what the agents say, where the cluster has no HPA
-    controller and no VPA recommender. ``tortoise`` is the global configuration of all Tortoises, in upstream's names.
+    ``recommender``: ``agents`` recommends for Hvpas of VMs from what the agents say, whatever an HPA controller and a
+    VPA recommender of the cluster say of them. ``tortoise`` is the global configuration of all Tortoises, in upstream's
+    names.
     """
 
     lease: LeaseSettings = LeaseSettings()

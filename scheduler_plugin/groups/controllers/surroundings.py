@@ -22,7 +22,8 @@ from scheduler_plugin.groups.controllers.references import Claimant, Key, Refere
 from scheduler_plugin.groups.objects.hpa import scales
 from scheduler_plugin.groups.objects.ownership import is_owned_by
 from scheduler_plugin.groups.objects.target_pods import selects
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, Shape, TargetKind
+from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.groups.objects.vpa import WRITES, sized_by, update_mode
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import Arrangement, GroupPolicy, InvalidSpecError
@@ -72,13 +73,18 @@ class Surroundings:
             group,
             arrangement,
             target=target,
-            hpa=None if hpa is None else self._cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(name.namespace, hpa.name)),
-            vpa=None if vpa is None else self._cache.get(VERTICAL_AUTOSCALERS, ObjectName(name.namespace, vpa.name)),
+            hpa=None if hpa is None else self._beside(HORIZONTAL_AUTOSCALERS, name.namespace, hpa.name, kind),
+            vpa=None if vpa is None else self._beside(VERTICAL_AUTOSCALERS, name.namespace, vpa.name, kind),
             rivals=tuple(self._references.rivals(policy.kind.kind, name)),
             others=tuple(self._other_writers(group, arrangement)),
             killed=() if target is None or kind.shape is not Shape.TEMPLATE else self.pods.killed(target),
             pause=timedelta(seconds=self._interval()),
         )
+
+    def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
+        """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
+        found = self._cache.get(resource, ObjectName(namespace, name))
+        return found if found is None or kind.shape is Shape.TEMPLATE else as_noted(found)
 
     def _possible(self, arrangement: Arrangement) -> Arrangement:
         """The arrangement in this cluster: one without VPAs says so, and all else goes on."""

@@ -1,9 +1,10 @@
-"""Recommends for Hvpas whose targets are VMs, from what their agents say, where the cluster has nobody who does (S1.1).
+"""Recommends for Hvpas whose targets are VMs, from what their agents say (S1.1).
 
 Rules that hold here:
 
-- It writes what an HPA controller and a VPA recommender would write, into the same status: policies cannot tell.
-- It runs only where the settings say so (``recommender: agents``): a status has one writer.
+- It notes, as an annotation and in the same words, what an HPA controller and a VPA recommender would write into the
+  status: a status has one writer, and a cluster's HPA controller writes that of every HPA.
+- It runs only where the settings say so (``recommender: agents``), else it takes back what it noted.
 - CPU and memory come from the agents; a guest whose kernel killed a process needs more than it had.
 - Histories of use stand in an annotation of the VPA, so that a restart forgets nothing; what was desired in the last
   minutes is forgotten, as an HPA controller does.
@@ -14,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Never
 
 from protocol.kubernetes.conditions import stamped
-from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, name_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, name_of, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
-from protocol.names import ANNOTATION_USE_HISTORY
+from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.units import Bytes
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
@@ -33,8 +34,18 @@ from scheduler_plugin.groups.core.recommender.horizontal import recommended as h
 from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, Shape
-from scheduler_plugin.groups.objects.vm_use import GuestUse, VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
-from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.objects.vm_use import (
+    GuestUse,
+    VmUse,
+    has_note,
+    hpa_status,
+    note,
+    rules_of,
+    uses,
+    vms_of,
+    vpa_status,
+)
+from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import Facts
 from scheduler_plugin.groups.policies.policy import GroupPolicy
 from scheduler_plugin.lease import NotLeadingError
@@ -58,14 +69,14 @@ class VmRecommender:
         """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
         await self._context.cache.synced.wait()
         while True:
-            if is_on() and self._context.writer.leadership.leads:
+            if self._context.writer.leadership.leads:
                 for group in list(self._context.cache.objects(policy.kind).values()):
-                    await self._look_at(policy, group)
+                    await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
-    async def _look_at(self, policy: GroupPolicy, group: JsonObject) -> None:
+    async def _look_at(self, policy: GroupPolicy, group: JsonObject, act: Callable[[Facts], Awaitable[None]]) -> None:
         try:
-            await self._recommend(self._surroundings.facts(policy, group))
+            await act(self._surroundings.facts(policy, group))
         except (ApiError, NotLeadingError) as error:
             LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
         except Exception:  # one group must not end the program of all others
@@ -86,11 +97,17 @@ class VmRecommender:
         if facts.vpa is not None:
             await self._vertical(facts.vpa, found, self._killed(said))
 
+    async def _take_back(self, facts: Facts) -> None:
+        """Leaves recommending to the cluster."""
+        for kind, found in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
+            if found is not None and has_note(found):
+                await self._annotate(kind, found, {ANNOTATION_RECOMMENDATION: None})
+
     async def _horizontal(self, hpa: JsonObject, found: list[VmUse]) -> None:
         known = self._desires.get(uid_of(hpa), Desires())
         now, replicas = self._context.clock.wall(), [each.replica for each in found]
         said, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(found), lambda _: replicas, known, now)
-        await self._write(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), said))
+        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), said), {})
 
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
         """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
@@ -118,20 +135,19 @@ class VmRecommender:
         if said is None:
             return
         kept = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
-        body: Json = {"metadata": {"annotations": {ANNOTATION_USE_HISTORY: kept}}}
-        written = await self._context.writer.do(
-            Write("history", VERTICAL_AUTOSCALERS, name_of(vpa), body, version=version_of(vpa))
-        )
-        await self._write(VERTICAL_AUTOSCALERS, written, vpa_status(said))
+        await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(said), {ANNOTATION_USE_HISTORY: kept})
 
-    async def _write(self, kind: Resource, about: JsonObject, status: Json) -> None:
-        """Writes the parts of the status that differ."""
-        wanted = stamped(status, timestamp(self._context.clock.wall()))
-        known = {name: value for name, value in child(about, "status").items() if name in wanted}
-        if patch := difference(known, wanted):
-            body: Json = {"status": patch}
-            write = Write("recommendation", kind, name_of(about), body, "status", version_of(about))
-            self._context.cache.learn(kind, await self._context.writer.do(write))
+    async def _note(self, kind: Resource, about: JsonObject, status: Json, more: Json) -> None:
+        """Notes ``status`` and ``more`` on the object, where it does not say so yet."""
+        wanted = {**note(stamped(status, timestamp(self._context.clock.wall()))), **more}
+        known = annotations_of(about)
+        if any(known.get(name) != value for name, value in wanted.items()):
+            await self._annotate(kind, about, wanted)
+
+    async def _annotate(self, kind: Resource, about: JsonObject, annotations: Json) -> None:
+        body: Json = {"metadata": {"annotations": annotations}}
+        write = Write("recommendation", kind, name_of(about), body, version=version_of(about))
+        self._context.cache.learn(kind, await self._context.writer.do(write))
 
 
 def _kept(vpa: JsonObject) -> Json:

@@ -1,16 +1,20 @@
 """The use of VMs in the recommenders' words, and their recommendations in those of an HPA's and a VPA's status.
 
+They are noted in an annotation: the status is the cluster's, whose HPA controller writes that of every HPA there is.
+
 A VM requests the most that its bounds allow: its agent gives it less while it needs less, so use over that says whether
 one more VM is needed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protocol.kubernetes.conditions import condition
-from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, name_of, text, uid_of, whole
+from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
@@ -138,3 +142,28 @@ def vpa_status(found: VerticalRecommendation) -> Json:
         for each in found.containers
     ]
     return {"recommendation": {"containerRecommendations": rows}}
+
+
+def note(status: JsonObject) -> Json:
+    """The annotation that says ``status``.
+
+    >>> note({"desiredReplicas": 2})
+    {'autoscaling.neon.tech/recommendation': '{"desiredReplicas":2}'}
+    """
+    return {ANNOTATION_RECOMMENDATION: json.dumps(status, separators=(",", ":"), sort_keys=True)}
+
+
+def has_note(found: JsonObject) -> bool:
+    """Whether our recommender has said something of the object."""
+    return ANNOTATION_RECOMMENDATION in annotations_of(found)
+
+
+def as_noted(found: JsonObject) -> JsonObject:
+    """The object with what is noted over its status; as it is where nothing is, or nothing that can be read."""
+    try:
+        noted = json.loads(annotations_of(found).get(ANNOTATION_RECOMMENDATION, "{}"))
+    except (ValueError, RecursionError):
+        return found
+    if not isinstance(noted, dict) or not noted:
+        return found
+    return {**found, "status": {**child(found, "status"), **noted}}

@@ -1,4 +1,4 @@
-"""Where nobody else recommends: what the agents of VMs say becomes the status of the HPA and the VPA beside an Hvpa."""
+"""What the agents of VMs say is noted on the HPA and the VPA beside an Hvpa, and counts before their status."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text
 from protocol.kubernetes.resources import (
     HORIZONTAL_AUTOSCALERS,
@@ -16,9 +17,9 @@ from protocol.kubernetes.resources import (
     VIRTUAL_MACHINES,
     VM_GROUPS,
 )
-from protocol.names import ANNOTATION_BOUNDS
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes
-from scheduler_plugin.groups.objects.vm_use import GuestUse
+from scheduler_plugin.groups.objects.vm_use import GuestUse, as_noted, has_note
 from scheduler_plugin.groups.settings import GroupsSettings
 from tests.scheduler_plugin.groups.program.cluster import condition_of
 from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
@@ -68,7 +69,7 @@ async def test_an_hvpa_scales_a_group_of_vms_by_what_their_agents_say() -> None:
         await run.serve("shop-replica-0")
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(40)
-        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers")
+        hpa = as_noted(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
         assert (child(hpa, "status")["desiredReplicas"], await replicas(run)) == (3, 3)
         assert condition_of(hpa, "ScalingActive")[:2] == ("True", "ValidMetricFound")
 
@@ -79,7 +80,7 @@ async def test_a_vm_gets_a_lower_bound_from_what_it_used_and_the_history_survive
         run.databases.busy = {"db": 3.0}
         await run.cluster.make(HVPAS, OF_VM)
         await run.pass_time(40)
-        vpa = await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")
+        vpa = as_noted(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
         (row,) = items(vpa, "status", "recommendation", "containerRecommendations")
         bounds: Json = json.loads(annotations_of(await run.cluster.get(VIRTUAL_MACHINES, "db"))[ANNOTATION_BOUNDS])
         assert text(row, "containerName") == "vm"
@@ -119,20 +120,48 @@ async def test_agents_that_are_silent_are_said_and_nothing_is_scaled() -> None:
         await run.create(replicas=1)
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(25)
-        hpa = await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers")
+        hpa = as_noted(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
         assert condition_of(hpa, "ScalingActive")[:2] == ("False", "FailedGetResourceMetric")
         group = await run.cluster.get(HVPAS, "readers")
         assert condition_of(group, "ScalingActive")[2].startswith("FailedGetResourceMetric")
         assert await replicas(run) == 1
 
 
-async def test_unless_the_settings_say_so_a_status_is_left_to_the_cluster() -> None:
-    async with recommending(GroupsSettings(lease=AGENTS.lease)) as run:
+async def test_an_hpa_controller_that_sees_nothing_of_vms_takes_nothing_away() -> None:
+    """A real one writes the status of every HPA, every 15 s."""
+    async with recommending() as run:
+        await run.create(replicas=1)
+        await run.pass_time(4)
+        run.databases.busy = {"shop-replica-0": 2.5}
+        await run.serve("shop-replica-0")
+        await run.cluster.make(HVPAS, OF_GROUP)
+        blind = condition({}, "ScalingActive", "False", "FailedGetResourceMetric", "no metrics returned")
+        for _ in range(4):
+            await run.pass_time(10)
+            status: Json = {"currentReplicas": 1, "desiredReplicas": 0, "conditions": [blind]}
+            await run.cluster.patch(HORIZONTAL_AUTOSCALERS, "readers", {"status": status}, "status")
+        await run.pass_time(1)
+        assert await replicas(run) == 3
+        assert condition_of(await run.cluster.get(HVPAS, "readers"), "ScalingActive")[0] == "True"
+
+
+async def test_unless_the_settings_say_so_recommending_is_left_to_the_cluster() -> None:
+    async with recommending() as run:
         await run.create(replicas=1)
         run.databases.busy = {"shop-replica-0": 2.5}
         await run.cluster.make(HVPAS, OF_GROUP)
         await run.pass_time(25)
-        assert child(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"), "status") == {}
+        assert has_note(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+        await run.stop()
+        await run.start(settings=GroupsSettings(lease=AGENTS.lease))
+        await run.pass_time(25)
+        assert not has_note(await run.cluster.get(HORIZONTAL_AUTOSCALERS, "readers"))
+
+
+@pytest.mark.parametrize("noted", ["{", "3", "{}"])
+def test_a_note_that_says_nothing_leaves_the_status(noted: str) -> None:
+    hpa: Json = {"metadata": {"annotations": {ANNOTATION_RECOMMENDATION: noted}}, "status": {"desiredReplicas": 2}}
+    assert as_noted(hpa) == hpa
 
 
 async def test_a_group_that_scales_itself_is_not_another_s_target() -> None:
@@ -153,5 +182,5 @@ async def test_a_group_that_cannot_be_recommended_for_ends_no_other(caplog: pyte
         assert "a group cannot be recommended for" in caplog.text
         run.databases.busy = {"db": 3.0}
         await run.pass_time(40)
-        vpa = await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes")
+        vpa = as_noted(await run.cluster.get(VERTICAL_AUTOSCALERS, "sizes"))
         assert child(vpa, "status", "recommendation") != {}
