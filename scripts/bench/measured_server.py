@@ -71,7 +71,9 @@ def empty_app() -> FastAPI:
 
 
 async def _serve(app: ASGIApp, listening: socket.socket) -> None:
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", server_header=False)
+    config = uvicorn.Config(
+        app, http="httptools", log_config=None, access_log=False, lifespan="off", server_header=False
+    )
     await uvicorn.Server(config).serve(sockets=[listening])
 
 

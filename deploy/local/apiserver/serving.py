@@ -21,6 +21,7 @@ class Server(uvicorn.Server):
                 app,
                 log_level="warning",
                 access_log=False,
+                http="h11",  # bounds the head of a request; uvicorn would take another parser where one is installed
                 lifespan="off",
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=2,
