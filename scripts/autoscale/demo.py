@@ -73,7 +73,15 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
-    spec = ClusterSpec(
+    spec = _spec(guests, network, groups=groups, kubernetes=kubernetes)
+    run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
+
+
+def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: bool) -> ClusterSpec:
+    """The cluster for the demonstration. Raises ``typer.BadParameter``."""
+    if kubernetes and (groups or guests is not GuestKind.QEMU):
+        raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
+    return ClusterSpec(
         guests=guests.value,
         network=network.value,
         nodes=2,
@@ -82,7 +90,6 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
         groups=groups,
         kubernetes=SUPPORTED[0] if kubernetes else "",
     )
-    run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,21 @@ async def _demo(options: _Options) -> int:
 
 
 async def _play(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
+    """All acts, and a last look at what is there; it is left out where the demonstration is interrupted."""
+    try:
+        await _acts(stage, options, seen, console, began)
+    except Exception:
+        await _last_look(stage, console)
+        raise
+    await _last_look(stage, console)
+
+
+async def _last_look(stage: Stage, console: Console) -> None:
+    if said := await stage.last_look():
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
+
+
+async def _acts(stage: Stage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
     seen.guests, seen.network, clock = stage.guests, stage.network, SystemClock()
     async with AsyncExitStack() as stack:
         forwards = PortForwards(NAME, stage.site, clock, stack, seen.is_simulated)
@@ -136,8 +158,6 @@ async def _play(stage: Stage, options: _Options, seen: Observations, console: Co
                 scenario.third = _group_scenario(scenario, forwards)
             await scenario.run()
         seen.guests = stage.guests_of(scenario.watcher.found)
-        if said := await stage.last_look():
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
 
 
 def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 
 from deploy.local.cluster.control import ControlResponse, Ways, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
@@ -14,13 +15,17 @@ from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import control_kubeconfig
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.own_images import Parts
+from deploy.local.kubernetes.programs.versions import SUPPORTED
+from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.sockets import connected, tcp_socket
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
+from scripts.autoscale.demo import _spec
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
 from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place
+from scripts.autoscale.local import GuestKind
 from scripts.autoscale.site import KubernetesSite, SiteError, open_site
 from scripts.autoscale.stages.fresh_kubernetes import Installed
 from scripts.autoscale.stages.stage import EmbeddedStage, KubernetesStage
@@ -107,6 +112,18 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
             assert (type(site), site.title) == (KubernetesSite, "local cluster 'demo'")
     finally:
         os.close(lock)
+
+
+def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluster() -> None:
+    real, embedded = (_spec(GuestKind.QEMU, NetworkKind.AUTO, groups=False, kubernetes=each) for each in (True, False))
+    assert (real.kubernetes, embedded.kubernetes) == (SUPPORTED[0], "")
+    assert (real.nodes, real.node_cpu, real.node_memory) == (2, embedded.node_cpu, embedded.node_memory)
+
+
+@pytest.mark.parametrize(("guests", "groups"), [(GuestKind.SIMULATED, False), (GuestKind.QEMU, True)])
+def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKind, groups: bool) -> None:
+    with pytest.raises(BadParameter, match="two acts with real guests"):
+        _spec(guests, NetworkKind.AUTO, groups=groups, kubernetes=True)
 
 
 def test_the_vm_that_is_shown_stays_and_neighbours_stay_until_their_clients_are_there() -> None:

@@ -63,8 +63,17 @@ async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock
 
 
 async def _build(minor: str, archives: Path, view: StepView) -> Parts:
+    told = ""
+
+    def named(line: str) -> None:
+        nonlocal told
+        name = line.partition(":")[0]
+        if name != told:
+            told = name
+            note(name)
+
     with _step("images", view) as note:
-        return await built_parts(minor, archives, note)
+        return await built_parts(minor, archives, named)
 
 
 async def _install(found: Installed, view: StepView, clock: Clock) -> None:

@@ -20,8 +20,7 @@ async def load_image(nodes: Path, archive: Path) -> list[str]:
     pids = _first_processes(nodes)
     if not pids:
         raise LoadError("no node of a real Kubernetes runs: autoscale local up --kubernetes")
-    for node, pid in pids.items():
-        await _import(node, pid, archive)
+    await asyncio.gather(*(_import(node, pid, archive) for node, pid in pids.items()))
     return list(pids)
 
 
