@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -29,6 +31,8 @@ from scripts.autoscale.site import Site
 from scripts.autoscale.stages.fresh_cluster import launched, watched
 from scripts.autoscale.steps import StepView
 
+_ARCHIVES: Final = "images"
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -47,19 +51,28 @@ class Installed:
 async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Installed]:
     """Images are built while the cluster comes up; then all is loaded and applied, and waited for.
 
-    Raises as ``fresh_cluster``.
+    Its logs stay, and the disks of its nodes do not. Raises as ``fresh_cluster``.
     """
     folder = ClusterFolder.of(name)
-    async with launched(name, spec) as cluster:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, _remove_disks, folder)
+        cluster = await stack.enter_async_context(launched(name, spec))
         with StepView(console) as view:
             async with asyncio.TaskGroup() as tasks:
-                building = tasks.create_task(_build(spec.kubernetes, folder.root / "images", view))
+                building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view))
                 tasks.create_task(cluster.follow(view.show))
         parts = building.result()
         async with watched(name, cluster) as site:
             with StepView(console) as view:
                 await _install(Installed(site, folder, parts), view, clock)
             yield Installed(site, folder, parts)
+
+
+def _remove_disks(folder: ClusterFolder) -> None:
+    """What a cluster had on its disks, gigabytes; not that of a cluster that ran before and runs on."""
+    if not folder.runs():
+        for each in (folder.real, folder.root / _ARCHIVES):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 async def _build(minor: str, archives: Path, view: StepView) -> Parts:
