@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Final
 
 from deploy.kube.informer import Informer
@@ -29,7 +30,9 @@ _BOOT: Final = Seconds(600.0)
 """Several emulated guests on a busy machine; one that has ended is not waited for."""
 _ARRIVE: Final = Seconds(90.0)
 _LOOK: Final = Seconds(0.1)
-_MORE: Final = 10
+_MORE: Final = 15
+_OVERLAP: Final = 5
+"""Seconds of each further wave of clients, and for how long it is there beside the one before."""
 
 
 def small_vm(name: ObjectName) -> Json:
@@ -96,12 +99,19 @@ class MigrationScenario:
         return points(self.moves, client_reports)
 
     async def _live(self, clients: VmClients, seconds: int) -> ClientReport:
-        """The clients use their VM for ``seconds``, and on while a VM moves: on a busy machine that may be late."""
+        """The clients use their VM for ``seconds``, and on until a VM has moved: on a busy machine that may be late.
+
+        They come in waves that overlap, so that at every moment some of them are in the middle of a session.
+        """
         deadline = Instant(self.clock.now() + seconds + _ARRIVE)
-        report = await clients.live(seconds)
-        while any(move.is_under_way for move in self.moves) and self.clock.now() < deadline and not report.problem:
-            report += await clients.live(_MORE)
-        return report
+        async with asyncio.TaskGroup() as tasks:
+            waves = [tasks.create_task(clients.live(seconds))]
+            await self.clock.sleep(Seconds(float(seconds - _OVERLAP)))
+            while not await self._has_moved() and self.clock.now() < deadline:
+                waves.append(tasks.create_task(clients.live(_MORE)))
+                await self.clock.sleep(Seconds(float(_MORE - _OVERLAP)))
+        reports = [wave.result() for wave in waves]
+        return reduce(add, reports)
 
     async def _is_known(self, name: ObjectName) -> bool:
         """Whether the scheduler knows how loaded the VM is; the least loaded move first, and the unknown last."""

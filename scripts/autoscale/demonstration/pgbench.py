@@ -120,7 +120,7 @@ async def run_pgbench(arguments: Sequence[str], heard: Callable[[str], None], at
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "LC_ALL": "C", "PGCONNECT_TIMEOUT": "15"},
+        env={**os.environ, "LC_ALL": "C", "PGCONNECT_TIMEOUT": f"{GRACE:.0f}"},
         start_new_session=True,
     )
     lines: list[str] = []
