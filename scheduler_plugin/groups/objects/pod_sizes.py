@@ -53,9 +53,14 @@ def _containers(pod: JsonObject) -> tuple[Container, ...]:
 
 
 def _allocated(pod: JsonObject, sizes: tuple[Container, ...]) -> tuple[Container, ...]:
+    """What the kubelet has set aside, and the limits that it has set."""
     statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
     return tuple(
-        Container(name, read_amounts(child(status, "allocatedResources"), "allocatedResources"))
+        Container(
+            name,
+            read_amounts(child(status, "allocatedResources"), "allocatedResources"),
+            read_amounts(child(status, "resources", "limits"), "resources.limits"),
+        )
         for name, status in statuses.items()
         if by_name(sizes, name) is not None
     )

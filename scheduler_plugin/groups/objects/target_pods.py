@@ -12,7 +12,7 @@ from protocol.kubernetes.timestamps import parse_timestamp
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The reason with which a kubelet reports a container that the kernel killed for want of memory."""
 
-_STATUS: Final = ("name", "allocatedResources", "state", "lastState")
+_STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
 
 

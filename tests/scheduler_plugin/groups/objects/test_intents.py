@@ -9,6 +9,7 @@ from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import Container, Decision, ResourceList, Workload
 from scheduler_plugin.groups.objects.intents import Intent, Progress, intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.pod_sizes import resize_pod
+from scheduler_plugin.groups.objects.target_pods import kept_pod
 
 AT = "2026-01-01T00:00:00Z"
 
@@ -72,3 +73,17 @@ def test_a_pod_that_has_ended_is_not_resized() -> None:
     pod: Json = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}]}, "status": {"phase": "Failed"}}
     assert resize_pod(pod, (app(1),)) is None
     assert resize_pod({**pod, "status": {}}, (app(1),)) is not None
+
+
+def test_a_wish_that_is_withdrawn_takes_its_limits_along() -> None:
+    """As a real kubelet says it: what is set aside are requests, and the limits are those that it has set."""
+    asked = {"requests": {"cpu": "64", "memory": "10Mi"}, "limits": {"cpu": "320", "memory": "20Mi"}}
+    had = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}
+    container: Json = {"name": "app", "resources": asked}
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
+    allocated = {"name": "app", "allocatedResources": had["requests"], "resources": had}
+    status: Json = {"conditions": [pending], "containerStatuses": [allocated]}
+    pod = kept_pod({"metadata": {"name": "p"}, "spec": {"containers": [container]}, "status": status})
+    write = resize_pod(pod, (app(64_000),))
+    assert write is not None
+    assert write.body == {"spec": {"containers": [{"name": "app", "resources": had}]}}
