@@ -85,7 +85,7 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
     if side.seen is not None and not side.seen.actual.within(vm.actual):
         side.fell_at = now
     side.seen = vm
-    if not vm.enabled:
+    if not vm.enabled:  # it has no permit until it is opted in again
         _forget_permit(state)
     if side.unsettled is not None and vm.follows(side.unsettled.base):
         side.unsettled = None
@@ -94,7 +94,10 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _restored(state: State, vm: Vm, now: Instant) -> None:
-    """Versions begin again with ``vm``: no patch of a later one can take effect any more."""
+    """Versions begin again with ``vm``: no patch of a later one can take effect any more, and a permit that was written
+    on it is no more there for a scheduler that starts now.
+    """
+    _forget_permit(state)
     side = state.vm
     side.unsettled = side.stale_at = None
     if side.seen is not None:
@@ -103,7 +106,7 @@ def _restored(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _forget_permit(state: State) -> None:
-    """A VM that is opted out has no permit: what it may use again, the scheduler says once it is opted in."""
+    """What the VM may use beyond what it has, the scheduler must say again; what it says just now does not count."""
     side = state.scheduler
     side.permit = side.ceiling = None
     side.is_void = side.asking is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agent.core.actions import AskScheduler
 from agent.core.events import Fault, PatchConflicted, PatchFailed, VmRestored
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.agent.core.story import GIB, NETWORK, Story, asks, cu, patches, planned, settled, vm
@@ -159,3 +160,17 @@ def test_a_patch_for_a_version_that_is_no_more_holds_nothing_up(
     for _ in range(8):
         story.at(story.now + 1.02).looks(span=1.02)
     assert patches(cu(1), 3) in story.plans().actions
+
+
+@pytest.mark.parametrize("is_answered_first", [True, False])
+def test_a_permit_from_before_a_restored_store_is_asked_for_again(*, is_answered_first: bool) -> None:
+    story = settled(1).sees(vm(cu(1), version=7)).looks(cores=0.25)
+    story.acts()
+    if is_answered_first:
+        story.answers(cu(2))
+    story.happens(VmRestored(vm(cu(1), version=3)))
+    if not is_answered_first:
+        story.answers(cu(2))
+    story.at(story.now + 1.0).looks(cores=0.25)
+    assert {type(action) for action in story.acts()} == {AskScheduler}
+    assert story.answers(cu(2)).acts() == [patches(cu(2), 3)]
