@@ -40,6 +40,7 @@ class History:
         self._http = http
         self._paths = paths
         self._threads: list[threading.Thread] = []
+        self._is_abandoned = False
         self.events: list[Seen] = []
 
     def __enter__(self) -> History:
@@ -47,7 +48,7 @@ class History:
             listed = done(self._http.get(path))
             self.events += [self._seen(plural, "ADDED", each) for each in listed["items"]]
             version = listed["metadata"]["resourceVersion"]
-            self._threads.append(threading.Thread(target=self._watch, args=(plural, path, version), daemon=True))
+            self._threads.append(threading.Thread(target=self._follow, args=(plural, path, version), daemon=True))
         for thread in self._threads:
             thread.start()
         return self
@@ -56,12 +57,20 @@ class History:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
+            self._is_abandoned = True
             return
         for plural, path in self._paths.items():
             done(self._http.post(path, json={**_ENDS[plural], "metadata": {"name": LAST}}))
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive(), "the end of the recording was seen"
+
+    def _follow(self, plural: str, path: str, version: str) -> None:
+        try:
+            self._watch(plural, path, version)
+        except httpx.HTTPError:
+            if not self._is_abandoned:
+                raise
 
     def _watch(self, plural: str, path: str, version: str) -> None:
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "280"}

@@ -73,6 +73,23 @@ def test_an_urgent_vm_waits_until_its_victim_has_ended_and_nobody_else_takes_the
     stage.until_books_agree()
 
 
+def test_room_that_was_made_for_an_urgent_pod_is_not_taken_by_vms_that_wait_for_it(stage: Stage, urgent: str) -> None:
+    """To kube-scheduler the VMs' pods ask for so little that they fit beside the urgent one."""
+    node, low = stage.node("n"), [f"pod-{number}" for number in range(4)]
+    for name in low:
+        stage.pod(name)
+    stage.until_placed(*low)
+    rivals = [f"rival-{number}" for number in range(3)]
+    for name in rivals:
+        stage.vm_pod(stage.vm(name), name)
+    stage.until_refused(*rivals)
+    stage.pod("urgent", priorityClassName=urgent)
+    assert stage.until_placed("urgent") == {"urgent": node}
+    assert len(names(stage) & set(low)) == 3
+    assert stage.until_refused(*rivals)
+    stage.until_books_agree()
+
+
 def test_nothing_is_evicted_where_it_would_not_make_enough_room(stage: Stage, urgent: str) -> None:
     """kube-scheduler counts what pods ask for: to it, the room of one pod would do."""
     stage.node("n")
