@@ -34,6 +34,7 @@ def api(real_kubernetes: RealKubernetes) -> Iterator[httpx.Client]:
 @pytest.fixture
 def stage(api: httpx.Client, programs: Programs) -> Iterator[Stage]:
     """A place for one story."""
+    programs.mend()
     made = Stage(api, programs, f"story-{next(_NUMBERS)}")
     made.set_up()
     yield made

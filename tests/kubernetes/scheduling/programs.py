@@ -98,7 +98,7 @@ class Programs:
         self.service.send_signal(signal.SIGCONT)
 
     def kill_kube_scheduler(self) -> None:
-        """The same."""
+        """``kill -9``, too."""
         _kill(self.kube_scheduler)
 
     def stop_service(self) -> None:
@@ -130,6 +130,13 @@ class Programs:
             return self.get("/readyz")[0] == 200
         except OSError:
             return False
+
+    def mend(self) -> None:
+        """Brings the service back where a story has failed in the middle of harming it."""
+        if self.service is None or self.service.poll() is not None:
+            self.start_service()
+        self.resume_service()
+        self.until_ready()
 
     def end(self) -> None:
         """Ends both; their logs stay."""

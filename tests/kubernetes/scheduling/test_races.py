@@ -12,7 +12,7 @@ from tests.kubernetes.scheduling.books import overcommitted
 from tests.kubernetes.scheduling.stage import AT_ONCE, Stage
 
 pytestmark = pytest.mark.kubernetes
-ROUNDS: Final = 12
+ROUNDS: Final = 8
 RACERS: Final = 12
 
 
