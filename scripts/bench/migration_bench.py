@@ -31,7 +31,8 @@ from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
-from scripts.bench.migration_figures import Background, Figures, figures
+from scripts.bench.migration_figures import Background, Figures, OnTheWire, figures
+from scripts.bench.vm_wire import VmWire, vm_wire
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"
@@ -80,12 +81,13 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
 
 @dataclass(slots=True)
 class _Loaded:
-    """What clients measured in a span."""
+    """What clients and kernels measured in a span."""
 
     since: Instant
     until: Instant
     outcome: Outcome
     noticed: Noticed
+    wire: OnTheWire
 
 
 class _Runs:
@@ -100,12 +102,13 @@ class _Runs:
     async def measure(self, stack: AsyncExitStack, count: int) -> Figures:
         """The figures of ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
         server = await self._server(stack)
+        wire = await stack.enter_async_context(vm_wire(self._site, VM, _NAME, self._clock))
         self._say(f"{_STILL} s of load without a migration")
-        still = await self._loaded(server, _STILL)
+        still = await self._loaded(server, wire, _STILL)
         seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, {seconds} s or more")
         async with asyncio.TaskGroup() as tasks:
-            load = tasks.create_task(self._loaded(server, seconds))
+            load = tasks.create_task(self._loaded(server, wire, seconds))
             await self._back_and_forth(count)
             if load.done():
                 self._say("some migrations took so long that the load had ended before them")
@@ -116,8 +119,10 @@ class _Runs:
             self.watcher.moves,
             moved.noticed,
             Background(still.since, still.until, still.noticed),
-            still.outcome.transactions + moved.outcome.transactions,
-            still.outcome.failed + moved.outcome.failed,
+            moved.wire,
+            Outcome(
+                still.outcome.transactions + moved.outcome.transactions, still.outcome.failed + moved.outcome.failed, ""
+            ),
         )
 
     async def _server(self, stack: AsyncExitStack) -> Server:
@@ -129,12 +134,13 @@ class _Runs:
         await prepare(server, _SCALE)
         return server
 
-    async def _loaded(self, server: Server, seconds: int) -> _Loaded:
-        since = self._clock.now()
+    async def _loaded(self, server: Server, wire: VmWire, seconds: int) -> _Loaded:
+        since, before = self._clock.now(), await wire.counted()
         async with asyncio.TaskGroup() as tasks:
             work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
             ask = tasks.create_task(probe(server, seconds, self._clock))
-        return _Loaded(since, self._clock.now(), work.result(), ask.result())
+        seen = await wire.since(before)
+        return _Loaded(since, self._clock.now(), work.result(), ask.result(), seen)
 
     async def _back_and_forth(self, count: int) -> None:
         await self._clock.sleep(Seconds(2.0))
@@ -183,14 +189,28 @@ def table(found: Figures) -> Table:
         ("total", found.total_ms),
         ("downtime", found.downtime_ms),
         ("longest stall of a client", found.stall_ms),
+        ("of it beside the standstill", found.beside_standstill_ms),
         ("the same without migration", found.background_stall_ms),
+        ("longest wait for an echo", found.echo_ms),
     )
     for name, spread in rows:
         shown.add_row(name, *("-" if each is None else f"{each:.0f}" for each in (spread.median, spread.max)))
     above = "" if found.above_background_ms is None else f", median stall {found.above_background_ms:+.0f} ms"
     why = "".join(f"\nnot migrated: {reason}" for reason in found.reasons)
-    shown.caption = f"{found.transactions} transactions, {found.failed_transactions} failed{above}{why}"
+    shown.caption = (
+        f"{found.transactions} transactions, {found.failed_transactions} failed{above}\n{_frames(found)}{why}"
+    )
     return shown
+
+
+def _frames(found: Figures) -> str:
+    ends = (("clients", found.client_tcp), ("the VM", found.guest_tcp))
+    said = [
+        f"{who}: {each.retransmissions} segments sent again, {each.timeouts} timed out"
+        for who, each in ends
+        if each is not None
+    ]
+    return "\n".join([f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves", *said])
 
 
 if __name__ == "__main__":

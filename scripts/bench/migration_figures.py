@@ -3,6 +3,8 @@
 - A stall is the longest latency seen by a client that sends a query every 20 ms. The background is the same over
   spans of equal length without a migration, in the same run.
 - A failed migration is counted, but has no times.
+- What a client waits beside the standstill is the longest stall minus the standstill of the same migration, with the
+  background in it. On an emulated guest it is mostly translation: the target's QEMU begins with none of its code.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import msgspec
 
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, Move
+from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.probe import Noticed
+from scripts.bench.echoes import Echoes
+from scripts.bench.tcp_counters import TcpCounters
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -40,7 +45,13 @@ class Figures(msgspec.Struct, frozen=True):
     total_ms: Spread
     downtime_ms: Spread
     stall_ms: Spread
+    beside_standstill_ms: Spread
     background_stall_ms: Spread
+    echo_ms: Spread
+    echoes_lost: int
+    moves_with_lost_echoes: int
+    client_tcp: TcpCounters | None
+    guest_tcp: TcpCounters | None
     reasons: list[str]
 
     @property
@@ -72,20 +83,42 @@ class Background:
         return [each * 1000 for each in found if each is not None]
 
 
-def figures(moves: Sequence[Move], moving: Noticed, background: Background, transactions: int, failed: int) -> Figures:
-    """The summary. ``failed`` counts the load's failed transactions; the probe's are added."""
+@dataclass(frozen=True, slots=True)
+class OnTheWire:
+    """What became of single frames and segments while the VM moved. A client behind a hub has no counters."""
+
+    echoes: Echoes
+    client: TcpCounters | None
+    guest: TcpCounters | None
+
+
+def figures(moves: Sequence[Move], moving: Noticed, background: Background, wire: OnTheWire, load: Outcome) -> Figures:
+    """The summary. ``load`` counts the transactions of both spans; what failed of the probe's is added."""
     done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
     spans = [span for move in done if (span := move.felt) is not None]
     stalls = [moving.longest_stall(since, until) for since, until in spans]
+    beside = [
+        stall * 1000 - move.downtime_ms
+        for move, stall in zip(done, stalls, strict=True)
+        if stall is not None and move.downtime_ms is not None
+    ]
+    echoes = [wire.echoes.waits(since, until) for since, until in spans]
+    answered = [[each for each in waits if each is not None] for waits in echoes]
     length = Seconds(median(until - since for since, until in spans)) if spans else Seconds(MARGIN * 2)
     return Figures(
         migrations=len(moves),
         succeeded=len(done),
-        transactions=transactions,
-        failed_transactions=failed + moving.outcome.failed + background.noticed.outcome.failed,
+        transactions=load.transactions,
+        failed_transactions=load.failed + moving.outcome.failed + background.noticed.outcome.failed,
         total_ms=Spread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
         downtime_ms=Spread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
         stall_ms=Spread.of([each * 1000 for each in stalls if each is not None]),
+        beside_standstill_ms=Spread.of(beside),
         background_stall_ms=Spread.of(background.stalls(length)),
+        echo_ms=Spread.of([max(waits) * 1000 for waits in answered if waits]),
+        echoes_lost=sum(waits.count(None) for waits in echoes),
+        moves_with_lost_echoes=sum(None in waits for waits in echoes),
+        client_tcp=wire.client,
+        guest_tcp=wire.guest,
         reasons=sorted({move.reason or move.phase for move in moves if move.phase != SUCCEEDED}),
     )

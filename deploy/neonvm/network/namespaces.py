@@ -41,6 +41,7 @@ CONTROL: Final = "10.100.0.1"
 CLUSTER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 """What a cluster may be called."""
 
+_SWITCH: Final = "switch"
 _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up")
 
 
@@ -52,7 +53,7 @@ class NamespaceNetwork:
             raise NetworkError(
                 f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
             )
-        self._prefix = f"autoscale.{cluster}."
+        self._prefix = _prefix(cluster)
         self._why = why
         self._pods = AddressPool("pods", "10.100.1.0", "10.100.127.255")
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
@@ -224,7 +225,7 @@ class NamespaceNetwork:
 
     @property
     def _switch(self) -> str:
-        return f"{self._prefix}switch"
+        return f"{self._prefix}{_SWITCH}"
 
     def _node(self, node: str) -> str:
         return f"{self._prefix}node.{node[:60]}.{_digest(node)}"
@@ -233,8 +234,22 @@ class NamespaceNetwork:
         return f"{self._prefix}pod.{pod.name[:60]}.{_digest(str(pod))}"
 
 
+def switch_of(cluster: str) -> str | None:
+    """The namespace in which connections from outside begin, while the cluster has one."""
+    name = f"{_prefix(cluster)}{_SWITCH}"
+    return name if name in _names(name) else None
+
+
+def _prefix(cluster: str) -> str:
+    return f"autoscale.{cluster}."
+
+
 def _guest_side(address: str) -> Sequence[str]:
+    """The bridge learns nothing from outside: a guest that is still elsewhere would be looked for there after its move,
+    and frames that come in for it would be dropped. With one guest behind it, it has nothing to choose from.
+    """
     return (
+        "link set up0 type bridge_slave learning off",
         f"address add {address}/{FLAT_PREFIX} dev br0",
         "tuntap add flat0 mode tap",
         "link set flat0 master br0 addrgenmode none up",

@@ -25,6 +25,11 @@ def socket_in(namespace: str) -> socket.socket:
     return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
 
 
+def icmp_in(namespace: str) -> socket.socket:
+    """A non-blocking socket of the named namespace that sends and hears ICMP. Raises ``OSError``."""
+    return _made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP))
+
+
 def frames_in(namespace: str, interface: str) -> socket.socket:
     """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and hears nothing.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +24,9 @@ class Machine(Protocol):
 
     async def wait_for_event(self, seconds: float) -> None:
         """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
+
+    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within it ``heard``, which never raises, is called in the instant in which ``STOP`` or ``RESUME`` is read."""
 
     def event_time(self, event: str) -> float | None:
         """When ``STOP`` or ``RESUME`` last happened, in seconds since 1970; None where it never did."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final
 
-from qemu.qmp import EventListener, QMPClient, QMPError, Runstate
+from qemu.qmp import EventListener, Message, QMPClient, QMPError, Runstate
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.failures import FAILURE_EVENTS, failure_in_event, failure_in_run_state
@@ -25,13 +25,36 @@ _ATTEMPTS: Final = 3
 _EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
-class Monitor:
-    """One QMP connection. ``who`` names the machine in errors."""
+class Hearings:
+    """Who hears of a machine's events in the instant in which they are read; they outlive a connection."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self) -> None:
+        self._all: list[tuple[str, Callable[[], None]]] = []
+
+    @contextmanager
+    def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
+        """Within it ``heard`` is called with each ``event``. It never raises."""
+        one = event, heard
+        self._all.append(one)
+        try:
+            yield
+        finally:
+            self._all.remove(one)
+
+    def tell(self, message: Message) -> bool:
+        """Tells who waits for it. Always true: as a filter of events it lets all pass."""
+        for heard in [heard for event, heard in self._all if event == message["event"]]:
+            heard()
+        return True
+
+
+class Monitor:
+    """One QMP connection. ``who`` names the machine in errors; ``hearings`` is told of events."""
+
+    def __init__(self, who: str, hearings: Hearings) -> None:
         self._who = who
         self._client = QMPClient(who)
-        self._listener = EventListener(_EVENTS)
+        self._listener = EventListener(_EVENTS, hearings.tell)
         self._failures = EventListener(FAILURE_EVENTS)
         self._client.register_listener(self._listener)
         self._client.register_listener(self._failures)

@@ -71,8 +71,23 @@ class Files:
             self.console.replace(self.console.with_name("console-before.log"))
 
 
-RECEIVING: Final = ("-incoming", "defer", "-S")
-"""What a process that receives a guest has beside its command: it waits to be filled, and then for the order to run."""
+FLAT_NETDEV: Final = "net0"
+"""QEMU's name for the guest's place on the flat network."""
+DEAF: Final = "deaf"
+_RECEIVING: Final = ("-incoming", "defer", "-S")
+_DROPPED: Final = (
+    "-chardev", "null,id=nowhere",
+    "-object", f"filter-redirector,id={DEAF},netdev={FLAT_NETDEV},queue=tx,outdev=nowhere",
+)  # fmt: skip
+
+
+def receiving(spec: GuestSpec) -> Sequence[str]:
+    """What a process that receives a guest has beside its command: it waits to be filled, then for the order to run.
+
+    A hub sends it every frame from the beginning. It drops what its guest reads elsewhere, until the guest comes.
+    """
+    is_on_hub = any(each.startswith("unix:") for each in spec.network.attachments)
+    return (*_RECEIVING, *_DROPPED) if is_on_hub else _RECEIVING
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:

@@ -33,15 +33,16 @@ from deploy.neonvm.ports import (
 from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
 from deploy.neonvm.qemu.boot_trial import BootTrial
 from deploy.neonvm.qemu.daemon import Answer, ask
+from deploy.neonvm.qemu.frame_handover import DirectHandover
 from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
 from deploy.neonvm.qemu.qemu_command import (
     MEMORY_DEVICE,
-    RECEIVING,
     Files,
     launcher,
     plugged,
     qemu_command,
+    receiving,
     trial_command,
 )
 from deploy.neonvm.qemu.qemu_process import Qemu
@@ -123,7 +124,7 @@ class QemuGuest:
     async def receive(self) -> None:
         """Launches QEMU on the VM's disk, which another process still uses. Raises ``GuestError``."""
         if self._alive() is None:
-            await self._launch(RECEIVING)
+            await self._launch(receiving(self._spec))
 
     async def send(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -263,9 +264,10 @@ class QemuGuest:
         except NetworkError as error:
             raise self._refused(str(error)) from error
         limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
-        return Transfer(
-            TransferEndpoints(str(self._spec.vm), source, receiver, self._made_by.clock, here, there), limits, progress
-        )
+        clock = self._made_by.clock
+        frames = DirectHandover(source, receiver, clock)
+        ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, here, there, frames)
+        return Transfer(ends, limits, progress)
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
         """Runs the move to its end; afterwards both guests know who they are."""

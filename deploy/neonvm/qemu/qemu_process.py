@@ -11,13 +11,13 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.monitor import Monitor
+from deploy.neonvm.qemu.monitor import Hearings, Monitor
 
 _QUIT_SECONDS: Final = 5.0
 _FAILED_QUIT_SECONDS: Final = 0.5
@@ -56,9 +56,10 @@ class Qemu:
 class QemuProcess:
     """A ``Machine`` that is a QEMU process of ours."""
 
-    def __init__(self, process: asyncio.subprocess.Process, monitor: Monitor, log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, who: str, log: Path) -> None:
         self._process = process
-        self._monitor = monitor
+        self._hearings = Hearings()
+        self._monitor = Monitor(who, self._hearings)
         self._log = log
         self._is_ending = False
         self._watch = asyncio.create_task(self._watched())
@@ -85,7 +86,7 @@ class QemuProcess:
             except BaseException:
                 ours.close()
                 raise
-        machine = cls(process, Monitor(who), log)
+        machine = cls(process, who, log)
         try:
             await machine._monitor.connect(ours)
         except BaseException as error:
@@ -116,6 +117,10 @@ class QemuProcess:
     async def wait_for_event(self, seconds: float) -> None:
         """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
         await self._monitor.wait_for_event(seconds)
+
+    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within it ``heard`` is called in the instant in which QEMU says ``event``."""
+        return self._hearings.hearing(event, heard)
 
     def event_time(self, event: str) -> float | None:
         """When QEMU last said ``event``, in seconds since 1970; None where it never did."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
+from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
     Resumption,
@@ -48,6 +49,8 @@ else can run, and an emulated guest on a busy machine may well leave some calls 
 
 _MOST_REFUSALS: Final = 5
 """So often a target that was given the guest may refuse to run, or its source be gone, until both are given up."""
+_DIVERTED_WITHIN: Final = 0.5
+"""Seconds; frames are not worth a longer standstill."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 """Milliseconds: how soon and how often the network is told where the guest is now."""
 
@@ -56,7 +59,8 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 class TransferEndpoints:
     """The machines of a move, what is between them, and the name of the VM for messages.
 
-    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on.
+    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on, and
+    ``frames`` takes care of those that went to the source and were not read.
     """
 
     vm: str
@@ -65,6 +69,7 @@ class TransferEndpoints:
     clock: Clock
     lead_to_source: Callable[[], None]
     lead_to_target: Callable[[], None]
+    frames: FrameHandover
     wire: Wire = field(default_factory=SocketPair)
     arbiter: Arbiter = field(default_factory=OwnDecision)
 
@@ -82,8 +87,8 @@ class Transfer:
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
         self._downtime = limits.downtime
-        self._stopped_before = ends.source.event_time("STOP")
         self._is_led_away = False
+        self._diverting: asyncio.Task[None] | None = None
         self._released: Instant | None = None
         self._is_called_off = False
         self._refusals = 0
@@ -99,6 +104,11 @@ class Transfer:
 
     async def run(self) -> TransferInfo:
         """Moves the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
+        source = self._endpoints.source
+        with source.hearing("STOP", self._lead_away), source.hearing("RESUME", self._lead_back):
+            return await self._carried_out()
+
+    async def _carried_out(self) -> TransferInfo:
         try:
             if not await self._taken_up():
                 await self._begin()
@@ -106,7 +116,6 @@ class Transfer:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
         while not self._is_left:
-            self._lead_away()
             view = await self._look()
             match next_step(view):
                 case Step.WAIT:
@@ -135,7 +144,10 @@ class Transfer:
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
         rates = {**_stands_still(limits.downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
+        await self._endpoints.frames.prepare()
         route = await self._endpoints.wire.open(source, target)
+        # A target takes one frame before it knows its guest's features, and spoils it: let it be this one.
+        self._endpoints.lead_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
         await source.call("migrate", route.outgoing)
 
@@ -162,10 +174,17 @@ class Transfer:
             await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))
 
     def _lead_away(self) -> None:
-        """What is sent to the guest from the moment at which it stops on waits for it at its new place."""
-        if not self._is_led_away and self._endpoints.source.event_time("STOP") != self._stopped_before:
+        """What is sent to the guest from the instant at which it stops on waits for it at its new place."""
+        if not self._is_led_away:
             self._is_led_away = True
             self._endpoints.lead_to_target()
+            self._diverting = asyncio.ensure_future(self._endpoints.frames.divert())
+
+    def _lead_back(self) -> None:
+        """The source goes on, unless the target was told to run: the end of the move then decides."""
+        if self._is_led_away and self._released is None:
+            self._is_led_away = False
+            self._endpoints.lead_to_source()
 
     async def _look(self) -> View:
         """What both ends say now."""
@@ -205,6 +224,7 @@ class Transfer:
             return
         self._lead_away()
         self._released = self._endpoints.clock.now()
+        await self._diverted()
         await _tried(self._endpoints.target, "cont")
         await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
@@ -230,8 +250,15 @@ class Transfer:
             await self._release()
         return decided is not Decided.GIVEN
 
+    async def _diverted(self) -> None:
+        """Returns once all frames that the source had are on their way."""
+        if self._diverting is not None:
+            await asyncio.wait((self._diverting,), timeout=_DIVERTED_WITHIN)
+
     async def _finish(self) -> TransferInfo:
+        await self._diverted()
         await self._endpoints.source.end()
+        await self._endpoints.frames.finish()
         stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
         stood = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
         info = completed_info(self._report, stood)
@@ -241,6 +268,7 @@ class Transfer:
     async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
         """Ends the target for good, and then sees that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
+        await self._diverted()
         await target.kill()
         if self._is_led_away:
             self._endpoints.lead_to_source()
@@ -258,6 +286,7 @@ class Transfer:
         source = self._endpoints.source
         says = await self._source()
         try:
+            await self._endpoints.frames.restore()
             needs = resumption(says, parse_run_state(await source.call("query-status")))
         except GuestError:
             return False

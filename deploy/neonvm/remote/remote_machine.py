@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.monitor import Monitor
+from deploy.neonvm.qemu.monitor import Hearings, Monitor
 
 Connect = Callable[[str, int], Awaitable[socket.socket]]
 """Opens a non-blocking connection to host and port; raises ``OSError``."""
@@ -30,6 +31,7 @@ class RemoteMachine:
         self._connect = connect
         self._lives = lives
         self._monitor: Monitor | None = None
+        self._hearings = Hearings()
         self._times: dict[str, float] = {}
         self._has_quit = False
         self._connecting = asyncio.Lock()
@@ -58,7 +60,7 @@ class RemoteMachine:
             if self._monitor is not None:
                 broken, self._monitor = self._monitor, None
                 await broken.close()
-            monitor = Monitor(self._who)
+            monitor = Monitor(self._who, self._hearings)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     end = await self._connect(*self._place)
@@ -78,6 +80,10 @@ class RemoteMachine:
             await self._monitor.wait_for_event(seconds)
         else:
             await asyncio.sleep(seconds)
+
+    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within it ``heard`` is called in the instant in which QEMU's ``event`` arrives, on any connection."""
+        return self._hearings.hearing(event, heard)
 
     def event_time(self, event: str) -> float | None:
         """When QEMU last said ``event`` on any connection, in seconds since 1970; None where it never did."""

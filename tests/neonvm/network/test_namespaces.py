@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
 
+from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
 from deploy.neonvm.network.namespaces import NamespaceNetwork
@@ -15,6 +17,7 @@ from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
 pytestmark = pytest.mark.root
+VM = "10.100.128.7"
 ONE, TWO = ObjectName("default", "one"), ObjectName("default", "two")
 
 
@@ -27,6 +30,18 @@ async def network() -> AsyncIterator[NamespaceNetwork]:
     yield made
     await made.down()
     assert remains() == []
+
+
+TAP_READER = """
+import fcntl, os, struct, sys
+tap = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH14x", b"flat0", 0x1002))
+print("up", flush=True)
+while not (frame := os.read(tap, 4096)).startswith(bytes.fromhex(sys.argv[1])):
+    pass
+print(frame[14:].decode().strip())
+"""
+"""A guest's place in the network: it prints the first frame that is for the hardware address it is told."""
 
 
 def remains() -> list[str]:
@@ -144,6 +159,24 @@ async def test_vms_keep_their_flat_addresses(network: NamespaceNetwork) -> None:
     assert await network.vm_address(ONE) == await network.vm_address(ONE) == "10.100.128.0"
     await network.release_vm(ONE)
     assert await network.vm_address(ONE) != "10.100.128.0"
+
+
+async def test_frames_are_led_to_a_pod_at_once_although_the_vm_was_heard_elsewhere(network: NamespaceNetwork) -> None:
+    await network.add_pod("a", ONE)
+    place = await network.add_pod("b", TWO)
+    mac = bytes.fromhex(flat_mac(VM).replace(":", ""))
+    command = (*place.enter, sys.executable, "-c", TAP_READER, mac.hex())
+    guest = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert guest.stdout is not None
+    assert await guest.stdout.readline() == b"up\n"
+    with network.announcing(ONE, VM) as here, network.announcing(TWO, VM) as there:
+        here()
+        there()
+        with netns.frames_in("autoscale.pytest.switch", "br0") as client:
+            client.send(mac + bytes.fromhex("020000000001") + b"\x88\xb5" + b"a frame".ljust(46))
+            async with asyncio.timeout(5):
+                assert (await guest.stdout.readline()).strip() == b"a frame"
+    await guest.wait()
 
 
 async def test_root_gets_namespaces_and_is_told_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,9 @@ class FakeMachine:
 
     async def wait_for_event(self, seconds: float) -> None:
         raise AssertionError("nothing is waited for in this test")
+
+    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+        raise AssertionError("nothing is heard in this test")
 
     def event_time(self, event: str) -> float | None:
         return None

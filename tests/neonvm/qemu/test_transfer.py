@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -46,6 +47,7 @@ class Scripted:
     silent_until: float = 0.0
     stopped_at: float | None = None
     at: dict[float, Callable[[], None]] = field(default_factory=dict)
+    hearings: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     obeys: bool = True
     on_cont: Callable[[], None] = lambda: None
 
@@ -84,7 +86,28 @@ class Scripted:
         return answers.get(command, {})
 
     def has_sent(self) -> None:
-        self.migration, self.run_state, self.stopped_at = "completed", "postmigrate", self.clock.instant
+        self.stops()
+        self.migration, self.run_state = "completed", "postmigrate"
+
+    def stops(self) -> None:
+        self.run_state, self.stopped_at = "finish-migrate", self.clock.instant
+        self.say("STOP")
+
+    def goes_on(self) -> None:
+        """By itself, as a QEMU does whose target has died."""
+        self.migration, self.run_state = "failed", "running"
+        self.say("RESUME")
+
+    def say(self, event: str) -> None:
+        for waits_for, heard in list(self.hearings):
+            if waits_for == event:
+                heard()
+
+    @contextmanager
+    def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
+        self.hearings.append((event, heard))
+        yield
+        self.hearings.remove((event, heard))
 
     async def give(self, name: str, end: socket.socket) -> None:
         await self.call("getfd")
@@ -112,11 +135,35 @@ class Scripted:
         self.alive = False
 
 
+@dataclass
+class Frames:
+    """Frames that are handed over by what a test sees of it; the first ``faults`` attempts to give them back fail."""
+
+    story: list[str]
+    faults: int = 0
+
+    async def prepare(self) -> None:
+        self.story.append("frames will be kept")
+
+    async def divert(self) -> None:
+        self.story.append("frames are handed over")
+
+    async def restore(self) -> None:
+        self.faults -= 1
+        if self.faults >= 0:
+            raise GuestError("source: it may still hand over its frames")
+        self.story.append("frames stay with the source")
+
+    async def finish(self) -> None:
+        self.story.append("no frame is handed over any more")
+
+
 class Move:
     """A source that has sent everything after two seconds, and a target that has it then."""
 
     def __init__(self) -> None:
         self.clock, self.story = SteppedClock(), list[str]()
+        self.frames = Frames(self.story)
         self.progress: list[TransferInfo] = []
         self.source = Scripted("source", self.clock, self.story)
         self.target = Scripted("target", self.clock, self.story, run_state="inmigrate")
@@ -132,6 +179,7 @@ class Move:
             self.clock,
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
+            self.frames,
             wire or SocketPair(),
             arbiter or OwnDecision(),
         )
@@ -161,9 +209,11 @@ async def test_the_target_runs_only_after_the_source_has_sent_all_and_then_the_s
     assert move.since("source: migrate") == [
         "source: migrate",
         "frames go to the target",
+        "frames are handed over",
         "target: cont",
         "target: announce-self",
         "source ends",
+        "no frame is handed over any more",
     ]
     assert (info.status, move.target.run_state) == (TransferStatus.COMPLETED, "running")
     assert [each.status for each in move.progress] == [TransferStatus.ACTIVE] * 3 + [TransferStatus.COMPLETED]
@@ -176,8 +226,38 @@ async def test_a_target_that_refuses_to_run_gives_the_guest_back(move: Move) -> 
         "target is killed",
         "frames go to the source",
         "source: migrate_cancel",
+        "frames stay with the source",
         "source: cont",
+        "frames stay with the source",
     ]
+
+
+async def test_the_network_is_led_in_the_instant_of_the_stop_and_of_the_return(move: Move) -> None:
+    task = asyncio.create_task(move.transfer.run())
+    move.source.at = {1.0: lambda: _remember(move.source.stops), 2.0: lambda: _remember(move.source.goes_on)}
+    told = list[list[str]]()
+
+    def _remember(happens: Callable[[], None]) -> None:
+        before = len(move.story)
+        happens()
+        told.append(move.story[before:])
+
+    with pytest.raises(TransferError):
+        await task
+    assert told == [["frames go to the target"], ["frames go to the source"]]
+    assert (move.source.run_state, move.target.alive, move.story.count("source: cont")) == ("running", False, 0)
+
+
+async def test_a_source_goes_on_only_once_it_reads_its_frames_itself(move: Move) -> None:
+    move.target.obeys, move.frames.faults = False, 3
+    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert move.story.index("frames stay with the source") < move.story.index("source: cont")
+
+
+async def test_a_released_target_keeps_its_frames_whatever_the_source_says(move: Move) -> None:
+    move.target.on_cont = lambda: move.source.say("RESUME")
+    await move.transfer.run()
+    assert move.since("frames go to the target").count("frames go to the source") == 0
 
 
 async def test_a_target_that_dies_on_the_way_leaves_the_source_running(move: Move) -> None:
@@ -230,7 +310,11 @@ async def test_a_source_that_is_silent_for_good_is_given_up(move: Move) -> None:
 async def test_a_move_that_takes_too_long_is_called_off(move: Move) -> None:
     move.source.at = {}
     assert await move.fails() == (TransferFault.TIMED_OUT, Survivor.SOURCE)
-    assert move.since("target is killed") == ["target is killed", "source: migrate_cancel"]
+    assert move.since("target is killed") == [
+        "target is killed",
+        "source: migrate_cancel",
+        "frames stay with the source",
+    ]
     assert 300 <= move.clock.instant < 302
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from deploy.neonvm.ports import GuestError
@@ -154,6 +155,9 @@ class FakeQemu:
 
     async def wait_for_event(self, seconds: float) -> None:
         raise AssertionError("its runner waits for no event")
+
+    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
+        raise AssertionError("its runner hears no event")
 
     def event_time(self, event: str) -> float | None:
         return None

@@ -1,0 +1,150 @@
+"""Hands over the frames that a guest has not read when it stops to the machine in which it goes on (S4.12).
+
+A QEMU whose guest stops takes one frame more and leaves all others where they are; they would be lost with it. So
+during a move:
+
+- ``hold`` in the source passes frames on once a millisecond of the guest's time: what it has then stays in it;
+- once the guest has stopped ``hand`` sends what was held, and all that still arrives, to ``take`` in the target;
+- ``deaf`` in a target on a hub, which sends every frame to everyone, drops what arrives before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.qemu_command import DEAF, FLAT_NETDEV
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+
+HOLD: Final = "hold"
+HAND: Final = "hand"
+TAKE: Final = "take"
+SOCKET: Final = "handed"
+_HELD_FOR: Final = 1000
+"""Microseconds; the longest that a frame is delayed while its guest is being sent."""
+_PAUSE: Final = Seconds(0.02)
+_LOOKS: Final = 50
+
+_FILTER: Final[Mapping[str, object]] = {"netdev": FLAT_NETDEV, "queue": "tx"}
+_REDIRECTOR: Final[Mapping[str, object]] = {"qom-type": "filter-redirector", "vnet_hdr_support": True, **_FILTER}
+_OURS: Final = (DEAF, HAND, HOLD, TAKE)
+"""In this order they are removed: what ``hold`` has goes to its guest once ``hand`` is gone."""
+
+
+class FrameHandover(Protocol):
+    """What becomes of frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
+
+    async def prepare(self) -> None:
+        """Before the move. Where it cannot be done, frames that are not read are left to their senders."""
+
+    async def divert(self) -> None:
+        """The source has stopped: what it has not read, and what still comes to it, goes to the target."""
+
+    async def restore(self) -> None:
+        """The source keeps its guest, and reads its frames itself."""
+
+    async def finish(self) -> None:
+        """The target has the guest, and its source has ended."""
+
+
+class NoHandover:
+    """Frames that are not read are left to their senders."""
+
+    async def prepare(self) -> None:
+        """Nothing."""
+
+    async def divert(self) -> None:
+        """Nothing."""
+
+    async def restore(self) -> None:
+        """Nothing."""
+
+    async def finish(self) -> None:
+        """Nothing."""
+
+
+class DirectHandover:
+    """From one QEMU to another on the same machine."""
+
+    def __init__(self, source: Machine, target: Machine, clock: Clock) -> None:
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._is_prepared = False
+
+    async def prepare(self) -> None:
+        """Puts the filters in place; without them the move goes on."""
+        try:
+            await _clear(self._source)
+            await self._connect()
+            await self._target.call("object-add", {**_REDIRECTOR, "id": TAKE, "indev": SOCKET})
+            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": _HELD_FOR}
+            self._is_prepared = True
+            await self._source.call("object-add", {**held, **_FILTER})
+            await self._source.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
+        except GuestError:
+            with suppress(GuestError):
+                await self.restore()
+
+    async def _connect(self) -> None:
+        """One end for each. Raises ``GuestError``."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            for machine, end in ((self._target, theirs), (self._source, ours)):
+                await machine.give(SOCKET, end)
+                address = {"type": "fd", "data": {"str": SOCKET}}
+                backend = {"type": "socket", "data": {"addr": address, "server": False}}
+                await machine.call("chardev-add", {"id": SOCKET, "backend": backend})
+
+    async def divert(self) -> None:
+        """The source's orders are given before the first is answered: every moment counts."""
+        on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
+        if self._is_prepared:
+            orders = (self._source.call("qom-set", on), self._source.call("object-del", {"id": HOLD}))
+            await asyncio.gather(*orders, return_exceptions=True)
+        with suppress(GuestError):
+            await self._target.call("object-del", {"id": DEAF})
+            # Only on a hub: the target hears all by itself from here on.
+            await self._source.call("object-del", {"id": HAND})
+
+    async def restore(self) -> None:
+        """Removes what is in the source. Raises ``GuestError`` where that is not certain."""
+        if self._is_prepared:
+            await _clear(self._source)
+            self._is_prepared = False
+
+    async def finish(self) -> None:
+        """Removes what is in the target, once it has read all."""
+        for _ in range(_LOOKS):
+            with suppress(GuestError):
+                if _has_read_all(await self._target.call("query-chardev")):
+                    await _clear(self._target)
+                    return
+            await self._clock.sleep(_PAUSE)
+
+
+async def _clear(machine: Machine) -> None:
+    """Raises ``GuestError``."""
+    objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name")
+    for name in _OURS:
+        if name in objects:
+            await machine.call("object-del", {"id": name})
+    if SOCKET in _named(await machine.call("query-chardev"), "label"):
+        await machine.call("chardev-remove", {"id": SOCKET})
+
+
+def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:
+    found = answer if isinstance(answer, list) else []
+    return {str(each.get(key)): each for each in found if isinstance(each, Mapping)}
+
+
+def _has_read_all(chardevs: object) -> bool:
+    """A socket whose other end is gone counts as disconnected once nothing is left to be read."""
+    ours = _named(chardevs, "label").get(SOCKET)
+    return ours is None or str(ours.get("filename", "")).startswith("disconnected")

@@ -1,0 +1,85 @@
+"""A client that has a VM answer a single frame every 10 ms, and notes which were not answered.
+
+- In namespaces it is an ICMP echo, which the guest's kernel answers.
+- A hub's gateway passes no ICMP on. There it knocks at a port at which the guest does not listen: each knock is one
+  frame, which is refused with another. One that is lost is sent again by the gateway, seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scripts.bench.echoes import Echoes, answered_number, request
+
+PERIOD: Final = Seconds(0.01)
+CLOSED_PORT: Final = 9
+_LONGEST: Final = 2048
+
+
+@asynccontextmanager
+async def _asking(
+    found: Echoes, ask: Callable[[int], Coroutine[object, object, None]], clock: Clock
+) -> AsyncIterator[None]:
+    """Within it one is asked every ``PERIOD``, whether or not those before are answered."""
+
+    async def go_on() -> None:
+        async with asyncio.TaskGroup() as asked:
+            while True:
+                due = Instant(clock.now() + PERIOD)
+                found.sent.append(clock.now())
+                asked.create_task(ask(len(found.sent) - 1))
+                await clock.sleep(Seconds(max(0.0, due - clock.now())))
+
+    going = asyncio.ensure_future(go_on())
+    try:
+        yield
+    finally:
+        going.cancel()
+        await asyncio.wait((going,))
+
+
+@asynccontextmanager
+async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterator[Echoes]:
+    """Within it ``address`` is sent ICMP echoes through ``raw``, which is closed at the end."""
+    found, loop = Echoes(), asyncio.get_running_loop()
+    identity = raw.fileno()
+
+    def hear() -> None:
+        with suppress(BlockingIOError):
+            number = answered_number(raw.recv(_LONGEST), identity)
+            if number is not None:
+                found.answered.setdefault(number, clock.now())
+
+    async def ask(number: int) -> None:
+        await loop.sock_sendto(raw, request(identity, number), (address, 0))
+
+    with raw:
+        loop.add_reader(raw, hear)
+        try:
+            async with _asking(found, ask, clock):
+                yield found
+        finally:
+            loop.remove_reader(raw)
+
+
+@asynccontextmanager
+async def knocking(host: str, port: int, clock: Clock) -> AsyncIterator[Echoes]:
+    """Within it connections to a port are opened that leads to one at which the guest refuses them."""
+    found = Echoes()
+
+    async def ask(number: int) -> None:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port)
+            with suppress(OSError):
+                await reader.read(1)
+            writer.close()
+            found.answered[number] = clock.now()
+
+    async with _asking(found, ask, clock):
+        yield found

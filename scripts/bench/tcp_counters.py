@@ -1,0 +1,34 @@
+"""What a kernel has counted of TCP: segments that were sent again, and time-outs that led to some of them (pure)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TcpCounters(msgspec.Struct, frozen=True):
+    """Since the kernel, or its network namespace, began."""
+
+    retransmissions: int
+    timeouts: int
+
+    def since(self, before: TcpCounters) -> TcpCounters:
+        """What has been counted after ``before``."""
+        return TcpCounters(self.retransmissions - before.retransmissions, self.timeouts - before.timeouts)
+
+
+def of_proc(page: str) -> TcpCounters:
+    """From ``/proc/net/snmp`` and ``/proc/net/netstat``: pairs of lines, names above figures."""
+    lines = [line.split() for line in page.splitlines()]
+    found = {
+        f"{names[0]}{name}": figure
+        for names, figures in zip(lines[::2], lines[1::2], strict=True)
+        for name, figure in zip(names[1:], figures[1:], strict=True)
+    }
+    return TcpCounters(int(found["Tcp:RetransSegs"]), int(found["TcpExt:TCPTimeouts"]))
+
+
+def of_exporter(page: str) -> TcpCounters:
+    """From a page of node_exporter's ``netstat`` collector."""
+    found = dict(line.rsplit(" ", 1) for line in page.splitlines() if line and not line.startswith("#"))
+    names = ("node_netstat_Tcp_RetransSegs", "node_netstat_TcpExt_TCPTimeouts")
+    return TcpCounters(*(int(float(found[name])) for name in names))
