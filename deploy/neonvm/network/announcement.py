@@ -14,6 +14,11 @@ _REQUEST_REVERSE: Final = b"\x00\x01\x08\x00\x06\x04\x00\x03"
 _SHORTEST: Final = 60
 
 
+def is_announcement(frame: bytes, mac: bytes) -> bool:
+    """Whether it says of ``mac`` that it is where the frame comes from."""
+    return frame[6:14] == mac + _RARP
+
+
 def announcement(mac: str) -> bytes:
     """A reverse ARP request of ``mac`` for itself; bridges learn the port it came from, and hosts ignore it."""
     address = bytes.fromhex(mac.replace(":", ""))

@@ -69,54 +69,71 @@ class NoHandover:
         """Nothing."""
 
 
+class SourceFilters:
+    """The filters of a machine whose guest leaves it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def prepare(self, end: socket.socket) -> None:
+        """What the guest does not read once it has stopped will be written to ``end``. Raises ``GuestError``."""
+        machine = self._machine
+        await _clear(machine)
+        try:
+            await _connected(machine, end)
+            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": _HELD_FOR}
+            await machine.call("object-add", {**held, **_FILTER})
+            await machine.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
+        except GuestError:
+            with suppress(GuestError):
+                await self.restore()
+            raise
+
+    async def divert(self) -> None:
+        """The guest has stopped. Both orders are given before the first is answered: every moment counts."""
+        on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
+        orders = (self._machine.call("qom-set", on), self._machine.call("object-del", {"id": HOLD}))
+        await asyncio.gather(*orders, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Nothing more has to be written. Raises ``GuestError``."""
+        await self._machine.call("object-del", {"id": HAND})
+
+    async def restore(self) -> None:
+        """The guest reads its frames itself again. Raises ``GuestError`` where that is not certain."""
+        await _clear(self._machine)
+
+
 class DirectHandover:
     """From one QEMU to another on the same machine."""
 
     def __init__(self, source: Machine, target: Machine, clock: Clock) -> None:
-        self._source = source
+        self._source = SourceFilters(source)
         self._target = target
         self._clock = clock
         self._is_prepared = False
 
     async def prepare(self) -> None:
         """Puts the filters in place; without them the move goes on."""
-        try:
-            await _clear(self._source)
-            await self._connect()
-            await self._target.call("object-add", {**_REDIRECTOR, "id": TAKE, "indev": SOCKET})
-            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": _HELD_FOR}
-            self._is_prepared = True
-            await self._source.call("object-add", {**held, **_FILTER})
-            await self._source.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
-        except GuestError:
-            with suppress(GuestError):
-                await self.restore()
-
-    async def _connect(self) -> None:
-        """One end for each. Raises ``GuestError``."""
         ours, theirs = socket.socketpair()
-        with ours, theirs:
-            for machine, end in ((self._target, theirs), (self._source, ours)):
-                await machine.give(SOCKET, end)
-                address = {"type": "fd", "data": {"str": SOCKET}}
-                backend = {"type": "socket", "data": {"addr": address, "server": False}}
-                await machine.call("chardev-add", {"id": SOCKET, "backend": backend})
+        with ours, theirs, suppress(GuestError):
+            await _connected(self._target, theirs)
+            await self._target.call("object-add", {**_REDIRECTOR, "id": TAKE, "indev": SOCKET})
+            self._is_prepared = True
+            await self._source.prepare(ours)
 
     async def divert(self) -> None:
-        """The source's orders are given before the first is answered: every moment counts."""
-        on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
+        """The target hears by itself from then on."""
         if self._is_prepared:
-            orders = (self._source.call("qom-set", on), self._source.call("object-del", {"id": HOLD}))
-            await asyncio.gather(*orders, return_exceptions=True)
+            await self._source.divert()
         with suppress(GuestError):
             await self._target.call("object-del", {"id": DEAF})
-            # Only on a hub: the target hears all by itself from here on.
-            await self._source.call("object-del", {"id": HAND})
+            await self._source.end()  # only on a hub, where the target gets all that is sent from here on
 
     async def restore(self) -> None:
         """Removes what is in the source. Raises ``GuestError`` where that is not certain."""
         if self._is_prepared:
-            await _clear(self._source)
+            await self._source.restore()
             self._is_prepared = False
 
     async def finish(self) -> None:
@@ -127,6 +144,14 @@ class DirectHandover:
                     await _clear(self._target)
                     return
             await self._clock.sleep(_PAUSE)
+
+
+async def _connected(machine: Machine, end: socket.socket) -> None:
+    """Raises ``GuestError``."""
+    await machine.give(SOCKET, end)
+    address = {"type": "fd", "data": {"str": SOCKET}}
+    backend = {"type": "socket", "data": {"addr": address, "server": False}}
+    await machine.call("chardev-add", {"id": SOCKET, "backend": backend})
 
 
 async def _clear(machine: Machine) -> None:

@@ -166,10 +166,7 @@ class QemuGuest:
 
         A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
         """
-        wanted = plugged(self._spec, use)
-        machine = self._alive()
-        if machine is None:
-            raise GuestError(f"{self._spec.vm}: the guest has stopped")
+        wanted, machine = plugged(self._spec, use), self.machine
         if self._spec.mem_max == self._spec.mem_min:
             return
         await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted.value})
@@ -197,12 +194,17 @@ class QemuGuest:
             self._receives = target_says(parse_run_state(answer)) is not TargetSays.RUNS
         return machine is not None and not self._receives
 
-    async def command(self, name: str, arguments: dict[str, object] | None = None) -> object:
-        """One command of its QEMU's monitor. Raises ``GuestError``."""
+    @property
+    def machine(self) -> Machine:
+        """Its QEMU. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
-        return await machine.call(name, arguments)
+        return machine
+
+    async def command(self, name: str, arguments: dict[str, object] | None = None) -> object:
+        """One command of its QEMU's monitor. Raises ``GuestError``."""
+        return await self.machine.call(name, arguments)
 
     async def ask(self, method: str, path: str, seconds: float = _ASK_SECONDS) -> Answer:
         """One question to the daemon in the guest. Raises ``GuestError``."""

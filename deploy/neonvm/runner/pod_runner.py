@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import Answer
+from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
@@ -39,6 +39,25 @@ class RunnerStatus(msgspec.Struct, frozen=True):
     given: bool
 
 
+class FlatPlace(Protocol):
+    """The guest's place on the flat network, seen from its pod."""
+
+    def announce(self) -> None:
+        """Leads what is sent to the VM here."""
+
+    async def prepare(self, machine: Machine) -> None:
+        """The guest is about to be sent: from its stop on, what it has not read goes back to the network.
+
+        Raises ``GuestError`` where an earlier preparation cannot be undone.
+        """
+
+    def keep(self) -> None:
+        """The guest stays, and reads its frames itself."""
+
+    def close(self) -> None:
+        """QEMU has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How the pod ends."""
@@ -48,14 +67,14 @@ class Ending:
 
 
 class PodRunner:
-    """One guest. ``announce`` tells the flat network that the VM is here; ``accelerator`` is its name and why."""
+    """One guest. ``flat`` is its place on the flat network, where it has one; ``accelerator`` is its name and why."""
 
     def __init__(
         self,
         guest: QemuGuest,
         tls: TlsIdentity,
         accelerator: tuple[str, str],
-        announce: Callable[[], None],
+        flat: FlatPlace | None,
         receives: bool,
     ) -> None:
         self._guest = guest
@@ -63,7 +82,7 @@ class PodRunner:
         self._accelerator = accelerator
         self._receives = receives
         self._has_credentials = False
-        self.announce = announce
+        self._flat = flat
         self.decisions = Decisions()
 
     async def run(self, stop: asyncio.Event, grace: Seconds) -> Ending:
@@ -83,6 +102,8 @@ class PodRunner:
             for task in (ended, stopped):
                 task.cancel()
             await self._guest.stop()
+            if self._flat is not None:
+                self._flat.close()
 
     async def _shut_down(self, ended: asyncio.Future[str], grace: Seconds) -> None:
         """A guest that is ours writes what it has and switches itself off; one that is elsewhere is just ended."""
@@ -138,9 +159,17 @@ class PodRunner:
         """What the guest says of its database. Raises ``GuestError``."""
         return await self._guest.ask("GET", "/database")
 
+    def announce(self) -> None:
+        """Leads what is sent to the VM to this pod. One that is not on the flat network gets another address."""
+        if self._flat is not None:
+            self._flat.announce()
+
     def decide(self, move: str, wanted: Decided) -> Decided:
         """Whose the guest is after ``move``."""
-        return self.decisions.decide(move, wanted)
+        held = self.decisions.decide(move, wanted)
+        if held is Decided.KEPT and self._flat is not None:
+            self._flat.keep()
+        return held
 
     def signing_request(self, move: str) -> str:
         """A request for the certificate of ``move``, PEM."""
@@ -158,5 +187,7 @@ class PodRunner:
             made: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(place)}
             await self._guest.command("object-add", {**made, "endpoint": endpoint, "verify-peer": True})
             self._has_credentials = True
+            if not is_server and self._flat is not None:
+                await self._flat.prepare(self._guest.machine)
         finally:
             self._tls.forget(place)

@@ -24,6 +24,7 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelera
 from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.runner.console import ConsoleCopy
 from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
 from deploy.neonvm.runner.pod_guest import guest_spec, own_ports
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
@@ -62,9 +63,7 @@ class Folders:
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """``PodSockets`` of the one pod that this program runs in. ``announce`` leads the VM's frames to it."""
-
-    announce: Callable[[], None]
+    """``PodSockets`` of the one pod that this program runs in."""
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:  # noqa: ARG002 - its own
         """A connection to a port of the guest."""
@@ -76,8 +75,8 @@ class OwnPod:
 
     @contextmanager
     def announcing(self, pod: ObjectName, vm: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 - its own
-        """Leads what is sent to the VM to this pod."""
-        yield self.announce
+        """A guest in a pod is moved by a controller, which asks the pod itself."""
+        yield lambda: None
 
 
 async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
@@ -109,15 +108,11 @@ def _assembled(
 ) -> tuple[PodRunner, tuple[Path, ...]]:
     descriptors = () if tap is None else (tap.descriptor,)
     spec = guest_spec(told, folders.images, folders.run, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
-    announce = tap.announce if tap is not None else _nothing_to_announce
-    made_by = QemuGuests(image, accelerator, OwnPod(announce), SystemClock(), Qemu(descriptors), in_container)
+    made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), in_container)
     tls = TlsIdentity(told.pod.name, folders.run)
     named = (accelerator.name, accelerator.reason)
-    return PodRunner(QemuGuest(spec, made_by), tls, named, announce, told.receives), tuple(spec.monitors)
-
-
-def _nothing_to_announce() -> None:
-    """A VM that is not on the flat network changes its address when it moves."""
+    flat = FrameReturn(tap) if tap is not None else None
+    return PodRunner(QemuGuest(spec, made_by), tls, named, flat, told.receives), tuple(spec.monitors)
 
 
 def _image(told: RunnerArguments, folders: Folders) -> GuestImage:

@@ -35,7 +35,10 @@ class Filtering(FakeMachine):
                     raise GuestError(f"object '{name}' not found")
                 del self.filters[name]
             case "qom-set":
-                self.filters[str(about["path"]).removeprefix("/objects/")] = str(about["value"])
+                name = str(about["path"]).removeprefix("/objects/")
+                if name not in self.filters:
+                    raise GuestError(f"object '{name}' not found")
+                self.filters[name] = str(about["value"])
             case "qom-list":
                 return [{"name": "type", "type": "string"}, *({"name": each} for each in self.filters)]
             case "chardev-add":

@@ -236,7 +236,7 @@ class World:
         folder = self.folder / name
         folder.mkdir(parents=True)
         guest = ObedientQemuGuest(guest_spec(told, folder, folder, tap, 1400), made_by)
-        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), lambda: None, told.receives)
+        runner = PodRunner(guest, TlsIdentity(name, folder), ("tcg", "a test"), None, told.receives)
         qemu.is_given = lambda: runner.decisions.is_given
         stop = asyncio.Event()
         life = asyncio.create_task(_lived(runner, stop, self.refuse_to_start))

@@ -18,6 +18,7 @@ from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
@@ -34,13 +35,32 @@ UP = {"GET /ready": (200, "ready"), "GET /cpu": (200, "1000"), "PUT /cpu 2500": 
 
 
 @dataclass
+class Place:
+    """A place on the flat network by what is done with it."""
+
+    story: list[str] = field(default_factory=list)
+
+    def announce(self) -> None:
+        self.story.append("announced")
+
+    async def prepare(self, machine: Machine) -> None:
+        self.story.append("unread frames will go back")
+
+    def keep(self) -> None:
+        self.story.append("the guest stays")
+
+    def close(self) -> None:
+        self.story.append("closed")
+
+
+@dataclass
 class Pod:
     """One pod with everything below its API faked."""
 
     folder: Path
     daemon: FakeGuestDaemon
     receives: bool = False
-    announced: list[str] = field(default_factory=list)
+    flat: Place = field(default_factory=Place)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -49,7 +69,7 @@ class Pod:
         made_by = QemuGuests(IMAGE, accelerator, self.daemon, SteppedClock(), self.hypervisor)
         guest = QemuGuest(spec_in(self.folder), made_by)
         tls = TlsIdentity("db-abc", self.folder)
-        self.runner = PodRunner(guest, tls, ("tcg", "a test"), lambda: self.announced.append("here"), self.receives)
+        self.runner = PodRunner(guest, tls, ("tcg", "a test"), self.flat, self.receives)
         self.api = RunnerApi(self.runner)
 
     async def begin(self) -> asyncio.Task[Ending]:
@@ -155,7 +175,7 @@ async def test_a_certificate_is_for_this_pods_own_key_and_its_files_do_not_stay(
 
 async def test_frames_are_led_to_the_pod(pod: Pod) -> None:
     await pod.ask("PUT", "/announce")
-    assert pod.announced == ["here"]
+    assert pod.flat.story == ["announced"]
 
 
 async def test_the_pod_ends_with_its_guest_and_says_why(tmp_path: Path, daemon: FakeGuestDaemon) -> None:
