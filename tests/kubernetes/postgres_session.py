@@ -11,9 +11,10 @@ _PATIENCE = 30.0
 
 
 class Session:
-    """One session from within a network namespace. ``longest`` is the longest wait for an answer, in seconds."""
+    """One session from within ``namespace``. ``longest`` is the longest wait for an answer, in seconds."""
 
     def __init__(self, namespace: str, address: str) -> None:
+        self.namespace = namespace
         self._socket = socket_in(namespace)
         self._socket.settimeout(_PATIENCE)
         self._socket.connect((address, 5432))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from deploy.local.kubernetes.plan.installation_plan import MANIFESTS
 from tests.deploy.manifests import ROOT
+from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.installed import install
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
@@ -99,6 +101,19 @@ def test_a_vm_grows(vm: RealKubernetes) -> None:
     want(vm, "2", 4)
     eventually(lambda: has(vm, "2", 4), "it has grown")
     until_books_agree(vm)
+
+
+def test_a_move_loses_no_frame(vm: RealKubernetes, session: Session) -> None:
+    """An emulated guest stands still for seconds: whatever is sent to it meanwhile waits, and is answered."""
+    before = status(vm)
+    move = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "metadata": {"name": "unnoticed"}}
+    with echoing(session.namespace, before["extraNetIP"]) as client:
+        vm.apply({**move, "spec": {"vmName": "db", "completionTimeout": 120}})
+        path = ("virtualmachinemigrations.vm.neon.tech", "unnoticed")
+        eventually(lambda: vm.get(*path).get("status", {}).get("phase") == "Succeeded", "it has moved")
+        eventually(lambda: len(vm.get("pods", "--selector=vm.neon.tech/name=db")["items"]) == 1, "one pod is left")
+        time.sleep(2 * SETTLED)
+        assert (status(vm)["node"] != before["node"], len(client.lost) <= 1) == (True, True), client.lost
 
 
 @pytest.mark.parametrize(
