@@ -56,8 +56,9 @@ def bench_migration(
 ) -> None:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
-    Prints counts, total time, downtime and the longest stalls, beside the stalls without any migration. Exits 0 only if
-    every migration succeeded and no transaction failed.
+    Prints counts, total time, downtime and the longest stalls, beside the stalls without any migration; and how many of
+    the echoes that the VM is asked for every 10 ms were lost, and how many segments of TCP were sent again. Exits 0
+    only if every migration succeeded and no transaction failed.
     """
     run(_bench(count, network, report))
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.network.namespaces import switch_of
 from deploy.neonvm.ports import (
     Guest,
     GuestPhase,
@@ -25,7 +27,9 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_process import Qemu, QemuProcess
+from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, MilliCpu, Seconds
+from scripts.bench.frame_echo import echoing
 from tests.vm.guests import MIB, machines, until, until_running
 from tests.vm.journeys import LIMITS, Journey, probing, travelling
 
@@ -59,6 +63,20 @@ async def test_a_guest_moves_there_and_back_under_load_and_no_client_notices(kin
             GuestState(GuestPhase.RUNNING, MilliCpu(500), Bytes(1024 * MIB)),
             1,
         )
+
+
+@pytest.mark.root
+async def test_a_guest_that_moves_answers_every_frame(tmp_path: Path) -> None:
+    async with travelling(NetworkKind.NAMESPACES, tmp_path) as journey:
+        switch = switch_of(f"vm-test-{os.getpid()}")
+        assert switch is not None
+        async with echoing(netns.icmp_in(switch), journey.spec.address, SystemClock()) as echoes:
+            for _ in range(3):
+                await asyncio.sleep(1)
+                await journey.hop()
+            asked = len(echoes.sent)
+            await asyncio.sleep(3)
+        assert sum(number not in echoes.answered for number in range(asked)) <= 1
 
 
 async def test_whatever_fails_the_guest_goes_on_where_it_was_and_moves_later(tmp_path: Path) -> None:

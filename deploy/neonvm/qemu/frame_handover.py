@@ -156,7 +156,8 @@ async def _connected(machine: Machine, end: socket.socket) -> None:
 
 async def _clear(machine: Machine) -> None:
     """Raises ``GuestError``."""
-    objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name")
+    has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
+    objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
     for name in _OURS:
         if name in objects:
             await machine.call("object-del", {"id": name})

@@ -39,6 +39,10 @@ class Filtering(FakeMachine):
                 if name not in self.filters:
                     raise GuestError(f"object '{name}' not found")
                 self.filters[name] = str(about["value"])
+            case "qom-list" if about["path"] == "/":
+                return [{"name": "machine"}, *([{"name": "objects"}] if self.filters else [])]
+            case "qom-list" if not self.filters:
+                raise GuestError("Device '/objects' not found")
             case "qom-list":
                 return [{"name": "type", "type": "string"}, *({"name": each} for each in self.filters)]
             case "chardev-add":
