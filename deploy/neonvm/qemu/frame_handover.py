@@ -3,7 +3,7 @@
 A QEMU whose guest stops takes one frame more and leaves all others where they are; they would be lost with it. So
 during a move:
 
-- ``hold`` in the source passes frames on once a millisecond of the guest's time: what it has then stays in it;
+- ``hold`` in the source passes frames on every 5 ms of the time of its guest: what it has then stays in it;
 - once the guest has stopped ``hand`` sends what was held, and all that still arrives, to ``take`` in the target;
 - ``deaf`` in a target on a hub, which sends every frame to everyone, drops what arrives before.
 """
@@ -26,8 +26,8 @@ HOLD: Final = "hold"
 HAND: Final = "hand"
 TAKE: Final = "take"
 SOCKET: Final = "handed"
-_HELD_FOR: Final = 1000
-"""Microseconds; the longest that a frame is delayed while its guest is being sent."""
+_HELD_FOR: Final = 5000
+"""Microseconds; the longest that a frame is delayed while its guest is being sent. Each time wakes QEMU."""
 _PAUSE: Final = Seconds(0.02)
 _LOOKS: Final = 50
 
