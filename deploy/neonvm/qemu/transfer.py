@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
 from deploy.neonvm.qemu.frame_handover import FrameHandover
+from deploy.neonvm.qemu.frame_lead import FrameLead
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
     Resumption,
@@ -49,8 +50,6 @@ else can run, and an emulated guest on a busy machine may well leave some calls 
 
 _MOST_REFUSALS: Final = 5
 """So often a target that was given the guest may refuse to run, or its source be gone, until both are given up."""
-_DIVERTED_WITHIN: Final = 0.5
-"""Seconds; frames are not worth a longer standstill."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 """Milliseconds: how soon and how often the network is told where the guest is now."""
 
@@ -87,8 +86,7 @@ class Transfer:
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
         self._downtime = limits.downtime
-        self._is_led_away = False
-        self._diverting: asyncio.Task[None] | None = None
+        self._lead = FrameLead(ends.lead_to_source, ends.lead_to_target, ends.frames)
         self._released: Instant | None = None
         self._is_called_off = False
         self._refusals = 0
@@ -105,7 +103,7 @@ class Transfer:
     async def run(self) -> TransferInfo:
         """Moves the guest. Raises ``TransferError``, and ``CancelledError`` after ``leave``."""
         source = self._endpoints.source
-        with source.hearing("STOP", self._lead_away), source.hearing("RESUME", self._lead_back):
+        with source.hearing("STOP", self._lead.away), source.hearing("RESUME", self._resumed):
             return await self._carried_out()
 
     async def _carried_out(self) -> TransferInfo:
@@ -173,18 +171,10 @@ class Transfer:
             self._downtime = downtime
             await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))
 
-    def _lead_away(self) -> None:
-        """What is sent to the guest from the instant at which it stops on waits for it at its new place."""
-        if not self._is_led_away:
-            self._is_led_away = True
-            self._endpoints.lead_to_target()
-            self._diverting = asyncio.ensure_future(self._endpoints.frames.divert())
-
-    def _lead_back(self) -> None:
-        """The source goes on, unless the target was told to run: the end of the move then decides."""
-        if self._is_led_away and self._released is None:
-            self._is_led_away = False
-            self._endpoints.lead_to_source()
+    def _resumed(self) -> None:
+        """The source goes on. Where the target was told to run, the end of the move decides and not this."""
+        if self._released is None:
+            self._lead.back()
 
     async def _look(self) -> View:
         """What both ends say now."""
@@ -222,9 +212,9 @@ class Transfer:
         """From here on the source is never continued; whether the target obeyed is seen by looking."""
         if not await self._gives():
             return
-        self._lead_away()
+        self._lead.away()
         self._released = self._endpoints.clock.now()
-        await self._diverted()
+        await self._lead.settled()
         await _tried(self._endpoints.target, "cont")
         await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
@@ -250,13 +240,8 @@ class Transfer:
             await self._release()
         return decided is not Decided.GIVEN
 
-    async def _diverted(self) -> None:
-        """Returns once all frames that the source had are on their way."""
-        if self._diverting is not None:
-            await asyncio.wait((self._diverting,), timeout=_DIVERTED_WITHIN)
-
     async def _finish(self) -> TransferInfo:
-        await self._diverted()
+        await self._lead.settled()
         await self._endpoints.source.end()
         await self._endpoints.frames.finish()
         stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
@@ -268,10 +253,9 @@ class Transfer:
     async def _taken_back(self, fault: TransferFault, story: str) -> TransferError:
         """Ends the target for good, and then sees that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
-        await self._diverted()
+        await self._lead.settled()
         await target.kill()
-        if self._is_led_away:
-            self._endpoints.lead_to_source()
+        self._lead.back()
         await _tried(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
