@@ -51,13 +51,14 @@ async def echoing(raw: socket.socket, address: str, clock: Clock) -> AsyncIterat
     identity = raw.fileno()
 
     def hear() -> None:
-        with suppress(BlockingIOError):
+        with suppress(OSError):
             number = answered_number(raw.recv(_LONGEST), identity)
             if number is not None:
                 found.answered.setdefault(number, clock.now())
 
     async def ask(number: int) -> None:
-        await loop.sock_sendto(raw, request(identity, number), (address, 0))
+        with suppress(OSError):  # a frame that cannot be sent is one that is not answered
+            await loop.sock_sendto(raw, request(identity, number), (address, 0))
 
     with raw:
         loop.add_reader(raw, hear)
