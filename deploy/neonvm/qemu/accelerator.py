@@ -27,13 +27,16 @@ EMULATED_DOWNTIME: Final = Seconds(0.1)
 between, just when QEMU collects what has changed and sends it, the write is lost and the guest breaks at its new place.
 So what changes while the memory is sent goes all at once, while the guest stands still, and not in rounds before.
 """
+_EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
     """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen.
 
-    ``least_downtime`` is how long a guest may stand still at least when it moves: see ``EMULATED_DOWNTIME``.
+    ``least_downtime`` is how long a guest may stand still at least when it moves: see ``EMULATED_DOWNTIME``. Frames for
+    a guest that moves are held for ``frames_held`` at most; each time wakes QEMU, and takes the host's CPU from a guest
+    that is emulated just when it should not lose it.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Accelerator:
     kernel: str
     reason: str
     least_downtime: Seconds = Seconds(0.0)
+    frames_held: Seconds = Seconds(0.001)
 
 
 def kvm(reason: str) -> Accelerator:
@@ -51,7 +55,8 @@ def kvm(reason: str) -> Accelerator:
 def emulation(reason: str) -> Accelerator:
     """Emulation: a small code cache per guest, and an emulated clock that the kernel need not calibrate."""
     arguments = ("-accel", "tcg,thread=multi,tb-size=64", "-cpu", "max")
-    return Accelerator("tcg", arguments, "no_timer_check tsc=reliable clocksource=tsc", reason, EMULATED_DOWNTIME)
+    kernel = "no_timer_check tsc=reliable clocksource=tsc"
+    return Accelerator("tcg", arguments, kernel, reason, EMULATED_DOWNTIME, frames_held=_EMULATED_FRAMES_HELD)
 
 
 async def choose_accelerator(

@@ -3,7 +3,7 @@
 A QEMU whose guest stops takes one frame more and leaves all others where they are; they would be lost with it. So
 during a move:
 
-- ``hold`` in the source passes frames on every 5 ms of the time of its guest: what it has then stays in it;
+- ``hold`` in the source passes frames on now and then in the time of its guest: what it has then stays in it;
 - once the guest has stopped ``hand`` sends what was held, and all that still arrives, to ``take`` in the target;
 - ``deaf`` in a target on a hub, which sends every frame to everyone, drops what arrives before.
 """
@@ -26,8 +26,6 @@ HOLD: Final = "hold"
 HAND: Final = "hand"
 TAKE: Final = "take"
 SOCKET: Final = "handed"
-_HELD_FOR: Final = 5000
-"""Microseconds; the longest that a frame is delayed while its guest is being sent. Each time wakes QEMU."""
 _PAUSE: Final = Seconds(0.02)
 _LOOKS: Final = 50
 
@@ -70,10 +68,11 @@ class NoHandover:
 
 
 class SourceFilters:
-    """The filters of a machine whose guest leaves it."""
+    """The filters of a machine whose guest leaves it. ``held_for`` is the longest that they delay a frame before."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, held_for: Seconds) -> None:
         self._machine = machine
+        self._interval = round(held_for * 1e6)
 
     async def prepare(self, end: socket.socket) -> None:
         """What the guest does not read once it has stopped will be written to ``end``. Raises ``GuestError``."""
@@ -81,7 +80,7 @@ class SourceFilters:
         await _clear(machine)
         try:
             await _connected(machine, end)
-            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": _HELD_FOR}
+            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": self._interval}
             await machine.call("object-add", {**held, **_FILTER})
             await machine.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
         except GuestError:
@@ -107,8 +106,8 @@ class SourceFilters:
 class DirectHandover:
     """From one QEMU to another on the same machine."""
 
-    def __init__(self, source: Machine, target: Machine, clock: Clock) -> None:
-        self._source = SourceFilters(source)
+    def __init__(self, source: Machine, target: Machine, clock: Clock, held_for: Seconds) -> None:
+        self._source = SourceFilters(source, held_for)
         self._target = target
         self._clock = clock
         self._is_prepared = False

@@ -266,8 +266,8 @@ class QemuGuest:
         except NetworkError as error:
             raise self._refused(str(error)) from error
         limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
-        clock = self._made_by.clock
-        frames = DirectHandover(source, receiver, clock)
+        clock, held_for = self._made_by.clock, self._made_by.accelerator.frames_held
+        frames = DirectHandover(source, receiver, clock, held_for)
         ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, here, there, frames)
         return Transfer(ends, limits, progress)
 

@@ -17,16 +17,18 @@ from deploy.neonvm.qemu.frame_handover import SourceFilters
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.runner.flat_tap import FlatTap
 from deploy.neonvm.runner.returned_frames import FrameStream, ReturnedFrames
+from protocol.units import Seconds
 
 _CHUNK: Final = 128 * 1024
 _AGAIN: Final = 0.2
 
 
 class FrameReturn:
-    """The ``FlatPlace`` behind an open tap."""
+    """The ``FlatPlace`` behind an open tap. ``held_for`` is as for ``SourceFilters``."""
 
-    def __init__(self, tap: FlatTap) -> None:
+    def __init__(self, tap: FlatTap, held_for: Seconds) -> None:
         self._tap = tap
+        self._held_for = held_for
         self._held = ExitStack()
         self._filters: SourceFilters | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -39,7 +41,7 @@ class FrameReturn:
         """The guest is about to be sent. Where QEMU cannot do it, frames are left to their senders."""
         await self.restore()
         ours, theirs = socket.socketpair()
-        filters = SourceFilters(machine)
+        filters = SourceFilters(machine, self._held_for)
         with theirs:
             try:
                 await filters.prepare(theirs)

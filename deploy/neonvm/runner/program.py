@@ -111,7 +111,7 @@ def _assembled(
     made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), in_container)
     tls = TlsIdentity(told.pod.name, folders.run)
     named = (accelerator.name, accelerator.reason)
-    flat = FrameReturn(tap) if tap is not None else None
+    flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
     return PodRunner(QemuGuest(spec, made_by), tls, named, flat, told.receives), tuple(spec.monitors)
 
 

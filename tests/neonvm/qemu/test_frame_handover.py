@@ -10,6 +10,7 @@ import pytest
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.frame_handover import DirectHandover
+from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeMachine, SteppedClock
 
 
@@ -68,7 +69,7 @@ class Ends:
     clock: SteppedClock = field(default_factory=SteppedClock)
 
     def __post_init__(self) -> None:
-        self.frames = DirectHandover(self.source, self.target, self.clock)
+        self.frames = DirectHandover(self.source, self.target, self.clock, Seconds(0.02))
 
     @property
     def filters(self) -> tuple[dict[str, str], dict[str, str]]:

@@ -19,6 +19,7 @@ from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.runner.flat_tap import FlatTap
 from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.returned_frames import FrameStream, ReturnedFrames
+from protocol.units import Seconds
 from tests.neonvm.qemu.test_frame_handover import Filtering
 
 VM = "10.100.128.7"
@@ -119,7 +120,7 @@ async def pod() -> AsyncIterator[Pod]:
     tap, network = socket.socketpair(type=socket.SOCK_DGRAM)
     network.setblocking(False)
     with tap, network:
-        made = Pod(Leaving(), FrameReturn(FlatTap(tap.fileno(), VM, 1400)), network)
+        made = Pod(Leaving(), FrameReturn(FlatTap(tap.fileno(), VM, 1400), Seconds(0.001)), network)
         yield made
         made.place.close()
         if made.qemu.way is not None:
