@@ -31,8 +31,9 @@ from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
-from scripts.bench.migration_figures import Background, Figures, OnTheWire, figures
-from scripts.bench.vm_wire import VmWire, vm_wire
+from scripts.bench.frames.on_the_wire import OnTheWire
+from scripts.bench.frames.vm_wire import VmWire, vm_wire
+from scripts.bench.migration_figures import Background, Figures, figures
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"

@@ -19,8 +19,8 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, Move
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.probe import Noticed
-from scripts.bench.echoes import Echoes
-from scripts.bench.tcp_counters import TcpCounters
+from scripts.bench.frames.on_the_wire import OnTheWire
+from scripts.bench.frames.tcp_counters import TcpCounters
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -81,15 +81,6 @@ class Background:
         starts = [Instant(self.since + span * number) for number in range(count)]
         found = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
         return [each * 1000 for each in found if each is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class OnTheWire:
-    """What became of single frames and segments while the VM moved. A client behind a hub has no counters."""
-
-    echoes: Echoes
-    client: TcpCounters | None
-    guest: TcpCounters | None
 
 
 def figures(moves: Sequence[Move], moving: Noticed, background: Background, wire: OnTheWire, load: Outcome) -> Figures:

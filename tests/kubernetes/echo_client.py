@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from deploy.neonvm.network import netns
 from protocol.units import Instant
-from scripts.bench.echoes import Echoes, answered_number, request
+from scripts.bench.frames.echoes import Echoes, answered_number, request
 
 PERIOD = 0.01
 SETTLED = 1.0

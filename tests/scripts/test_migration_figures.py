@@ -7,10 +7,11 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import Move
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.probe import Answer, Noticed
-from scripts.bench.echoes import Echoes
+from scripts.bench.frames.echoes import Echoes
+from scripts.bench.frames.on_the_wire import OnTheWire
+from scripts.bench.frames.tcp_counters import TcpCounters
 from scripts.bench.migration_bench import table
-from scripts.bench.migration_figures import Background, Figures, OnTheWire, Spread, figures
-from scripts.bench.tcp_counters import TcpCounters
+from scripts.bench.migration_figures import Background, Figures, Spread, figures
 
 VM = ObjectName("default", "db")
 

@@ -1,7 +1,7 @@
 """How echoes and counters of TCP are read."""
 
-from scripts.bench.echoes import answered_number, checksum, request
-from scripts.bench.tcp_counters import TcpCounters, of_exporter, of_proc
+from scripts.bench.frames.echoes import answered_number, checksum, request
+from scripts.bench.frames.tcp_counters import TcpCounters, of_exporter, of_proc
 
 PROC = """Ip: Forwarding DefaultTTL
 Ip: 1 64

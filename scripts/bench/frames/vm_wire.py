@@ -19,10 +19,10 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scripts.autoscale.site import Site
-from scripts.bench.echoes import Echoes
-from scripts.bench.frame_echo import CLOSED_PORT, echoing, knocking
-from scripts.bench.migration_figures import OnTheWire
-from scripts.bench.tcp_counters import TcpCounters, of_exporter, of_proc
+from scripts.bench.frames.echoes import Echoes
+from scripts.bench.frames.frame_echo import CLOSED_PORT, echoing, knocking
+from scripts.bench.frames.on_the_wire import OnTheWire
+from scripts.bench.frames.tcp_counters import TcpCounters, of_exporter, of_proc
 
 _PAGES: Final = ("/proc/net/snmp", "/proc/net/netstat")
 _COLLECTOR: Final = {"collect[]": "netstat"}

@@ -15,7 +15,7 @@ from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.bench.echoes import Echoes, answered_number, request
+from scripts.bench.frames.echoes import Echoes, answered_number, request
 
 PERIOD: Final = Seconds(0.01)
 CLOSED_PORT: Final = 9

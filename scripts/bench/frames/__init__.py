@@ -1,0 +1,1 @@
+"""What reaches a VM while it moves: single frames, and segments of TCP."""
