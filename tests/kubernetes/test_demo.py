@@ -32,5 +32,5 @@ def test_a_demonstration_that_is_ended_when_its_vm_boots_leaves_nothing(home: Pa
         assert AGENT_SPEAKS.search(said[-1]), "".join(said)
         assert machine_state("demo", tmp_path).cgroups
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=90.0) == 130
+        assert process.wait(timeout=180.0) == 130
     assert machine_state("demo", tmp_path) == before
