@@ -26,7 +26,7 @@ settings.register_profile(
     "suite",
     deadline=None,
     derandomize=not EXPLORES,
-    max_examples=examples(15, 100),
+    max_examples=examples(12, 100),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")

@@ -154,7 +154,7 @@ async def moved_with_a_death(folder: Path, dies_after: int | None) -> int:
 async def test_a_leader_may_die_after_any_write(tmp_path: Path) -> None:
     writes = await moved_with_a_death(tmp_path / "whole", None)
     assert writes > 10
-    for dies_after in range(1, writes + 1, 1 if THOROUGH else 16):
+    for dies_after in range(1, writes + 1, 1 if THOROUGH else 24):
         await moved_with_a_death(tmp_path / str(dies_after), dies_after)
 
 
