@@ -142,6 +142,13 @@ def test_an_object_from_a_restored_store_is_believed_though_it_is_older() -> Non
     assert story.state.held == cu(3), "versions begin again from there"
 
 
+def test_a_restored_object_that_is_the_first_one_seen_is_taken_as_any_other() -> None:
+    restored, plain = Story(), Story()
+    restored.happens(VmRestored(vm(cu(1), version=4)))
+    plain.sees(vm(cu(1), version=4))
+    assert restored.state == plain.state
+
+
 @pytest.mark.parametrize(
     "outcome", [PatchConflicted(), PatchFailed(Fault.NETWORK, "away", refused=False)], ids=["conflict", "no answer"]
 )
