@@ -37,7 +37,7 @@ async def test_a_minute_without_the_api_server_costs_growth_and_nothing_else(sta
     await fleet.vm(node, slots=2)
     async with never_over_committed(fleet), asking(askers):
         await until(lambda: observer.has_booked(fleet), "who hears nothing looks again", 60.0)
-        await until(lambda: agent.is_refused(held), "who an agent is has to be asked again after a minute", 75.0)
+        await until(lambda: agent.is_refused(held), "what needs the API server is refused", 75.0)
         began = time.monotonic()
         await way.open()
         await of_groups.open()
