@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- The kernel kills a child when the thread that started it ends (PDEATHSIG), so children are started from the
-  main thread.
+- A child ends with the thread that started it (``deploy.owned_process``), so children are started from the main thread.
 - A child has a session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
 - Ending is polite first (SIGTERM), and final after a few seconds.
 """
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from deploy.owned_process import owned
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
@@ -44,8 +44,8 @@ class Program:
 
     @property
     def argv(self) -> list[str]:
-        """The whole command line; the last step before the program itself is the order to die with its owner."""
-        return [*self.enter, "setpriv", "--pdeathsig", "KILL", "--", *self.command]
+        """The whole command line."""
+        return owned(self.command, self.enter)
 
 
 async def start(program: Program) -> asyncio.subprocess.Process:

@@ -23,9 +23,19 @@ async def test_a_program_gets_its_environment_and_its_output_goes_to_its_log(tmp
     assert log.read_text() == "hello\n"
 
 
-def test_the_way_into_a_network_comes_first_and_the_order_to_die_last(tmp_path: Path) -> None:
+def test_the_order_to_die_comes_first_and_again_behind_what_may_fork(tmp_path: Path) -> None:
+    order = ["setpriv", "--pdeathsig", "KILL", "--"]
     program = Program(["sleep", "1"], tmp_path / "log", ["nsenter", "--net=x"])
-    assert program.argv == ["nsenter", "--net=x", "setpriv", "--pdeathsig", "KILL", "--", "sleep", "1"]
+    assert (program.argv[:4], program.argv[-8:]) == (order, ["nsenter", "--net=x", *order, "sleep", "1"])
+
+
+async def test_a_program_whose_owner_died_before_it_was_bound_to_it_does_not_run(tmp_path: Path) -> None:
+    """Its parent is another one than the process that wrote its command line."""
+    program = Program(["touch", str(tmp_path / "ran")], tmp_path / "log")
+    orphan = await asyncio.create_subprocess_exec("sh", "-c", '"$@"; exit $?', "sh", *program.argv)
+    assert (await orphan.wait(), (tmp_path / "ran").exists()) == (1, False)
+    process = await start(program)
+    assert (await process.wait(), (tmp_path / "ran").exists()) == (0, True)
 
 
 async def test_ending_a_process_that_has_ended_is_nothing_special(tmp_path: Path) -> None:
@@ -57,11 +67,11 @@ async def test_a_program_that_ends_is_started_again_after_a_pause(tmp_path: Path
 
 async def test_a_program_that_cannot_be_started_counts_as_ended_and_its_log_says_why(tmp_path: Path) -> None:
     clock, codes = FakeClock(), list[int]()
-    program = Program(["sleep", "1"], tmp_path / "log", ["/no/such/program"])
+    program = Program(["sleep", "1"], tmp_path / "log", environment={"PATH": "/no/such/folder"})
     running = asyncio.ensure_future(ProcessSupervisor(program, clock, codes.append).run())
     await settle()
     assert codes == [127]
-    assert "/no/such/program cannot be started" in program.log.read_text()
+    assert "setpriv cannot be started" in program.log.read_text()
     running.cancel()
     await asyncio.wait((running,))
 

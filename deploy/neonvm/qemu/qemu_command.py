@@ -23,6 +23,7 @@ from deploy.neonvm.addressing import (
 )
 from deploy.neonvm.ports import GuestError, GuestSpec
 from deploy.neonvm.qemu.accelerator import MACHINE, QEMU, Accelerator
+from deploy.owned_process import owned
 from protocol.units import Bytes
 from vm_image.build import GuestImage
 
@@ -248,4 +249,4 @@ def in_container(enter: Sequence[str]) -> list[str]:
 
 def launcher(enter: Sequence[str]) -> list[str]:
     """What stands before QEMU: the way into the pod's network, and the order to die together with its owner."""
-    return [*enter, "setpriv", "--pdeathsig", "KILL", "--"]
+    return owned((), enter)

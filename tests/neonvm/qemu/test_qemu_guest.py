@@ -12,6 +12,7 @@ from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
+from deploy.owned_process import owned
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
 from vm_image.build import GuestImage
@@ -49,7 +50,7 @@ async def test_a_guest_starts_once_on_a_disk_of_its_own_that_it_keeps(tmp_path: 
     await made.guest.start()
     assert made.hypervisor.disks == [(tmp_path / "db" / "disk.qcow2", IMAGE.disk)]
     assert len(made.hypervisor.launched) == 2
-    prefix = ["nsenter", "--net=/run/netns/pod", "--", "setpriv", "--pdeathsig", "KILL", "--", "qemu-system-x86_64"]
+    prefix = owned(["qemu-system-x86_64"], ["nsenter", "--net=/run/netns/pod", "--"])
     assert list(made.hypervisor.launched[0])[: len(prefix)] == prefix
     assert made.description == "QEMU guests (a test)"
 
