@@ -87,6 +87,7 @@ $(STAMP): requirements.txt pyproject.toml
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m compileall -q -j 0 agent deploy protocol scheduler_plugin scripts vm_image
 	@rm -f $(VENV)/.installed-*
 	@touch $@
 

@@ -181,9 +181,8 @@ class QemuProcess:
     async def _quit(self) -> None:
         """Asks QEMU to quit. One whose guest has failed gets little time: what waits for its end is to know soon."""
         try:
-            async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else None):
+            async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else _QUIT_SECONDS):
                 await self._monitor.call("quit")
-                async with asyncio.timeout(_QUIT_SECONDS):
-                    await self._process.wait()
+                await self._process.wait()
         except (GuestError, TimeoutError):
             return  # the kill that follows always works
