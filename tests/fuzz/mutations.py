@@ -167,8 +167,8 @@ def _damaged_mapping(value: dict[str, object], random: Random, depth: int) -> di
 
 
 def _inside_text(text: str, random: Random) -> str:
-    """An annotation that holds JSON: damaged inside."""
+    """An annotation that holds JSON: damaged inside; behind, where it is unreadable or too deep by now."""
     try:
         return encoded(_damaged(json.loads(text), random, 0)).decode(errors="replace")
-    except ValueError:
+    except (ValueError, RecursionError):
         return text + random.choice(("}", "{" * 3000, "\u0000"))
