@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from tests.vm.guests import BOOT_SECONDS, machines, until
 
 pytestmark = pytest.mark.vm
 
+# A shell starts its background jobs with SIGINT ignored, and their children inherit that.
 _OWNER = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from deploy.neonvm.network.chooser import NetworkKind
 from tests.vm.guests import booted
@@ -26,25 +29,33 @@ async def main():
         print("up", flush=True)
         await asyncio.Event().wait()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 asyncio.run(main())
 """
 
 
-async def comes_up(owner: asyncio.subprocess.Process) -> None:
-    """Returns once the owner's guest runs; an owner that ends says nothing."""
-    assert owner.stdout is not None
-    async with asyncio.timeout(BOOT_SECONDS):
-        assert await owner.stdout.readline() == b"up\n"
+@asynccontextmanager
+async def owning(state_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process whose guest runs; it does not outlive the test."""
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OWNER, str(state_dir), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        assert owner.stdout is not None
+        async with asyncio.timeout(BOOT_SECONDS):
+            assert await owner.stdout.readline() == b"up\n", "the owner ended without a guest"
+        yield owner
+    finally:
+        if owner.returncode is None:
+            owner.kill()
+            await owner.wait()
 
 
 async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_removed(tmp_path: Path) -> None:
-    owner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE
-    )
-    await comes_up(owner)
-    assert machines(tmp_path) != []
-    owner.kill()
-    await owner.wait()
+    async with owning(tmp_path) as owner:
+        assert machines(tmp_path) != []
+        owner.kill()
+        await owner.wait()
 
     async def gone() -> bool:
         return machines(tmp_path) == []
@@ -56,12 +67,9 @@ async def test_a_killed_owner_takes_its_guest_along_and_its_network_can_be_remov
 
 
 async def test_an_interrupted_owner_ends_its_guest_and_network_by_itself(tmp_path: Path) -> None:
-    owner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _OWNER, str(tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    await comes_up(owner)
-    owner.send_signal(signal.SIGINT)
-    async with asyncio.timeout(10):
-        await owner.wait()
+    async with owning(tmp_path) as owner:
+        owner.send_signal(signal.SIGINT)
+        async with asyncio.timeout(10):
+            await owner.wait()
     assert machines(tmp_path) == []
     assert list(netns.RUN.glob(f"autoscale.vm-test-{owner.pid}.*")) == []
