@@ -38,6 +38,8 @@ from agent.supervisor import Dependencies, Make, Supervisor
 from agent.telemetry import Level
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.keep_alive import probed_transport
+from protocol.runtime.tls_files import client_tls, following
+from protocol.runtime.tls_metrics import followed_by
 from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
@@ -51,17 +53,20 @@ NOBODY_WAITS_LONGER = 30.0
 
 async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio.Event) -> None:
     """Runs the agent until ``stop`` is set. Raises ``OSError`` where it cannot listen."""
+    to_scheduler = _trust("scheduler", settings.scheduler_url, settings.scheduler_ca)
+    to_api = _trust("kubernetes-api", settings.api_url, settings.api_ca)
     async with AsyncExitStack() as stack:
         clients = Clients(
             guests=await stack.enter_async_context(_client(_no_authorities())),
-            scheduler=await stack.enter_async_context(_client(_trust(settings.scheduler_url, settings.scheduler_ca))),
-            api=await stack.enter_async_context(_client(_trust(settings.api_url, settings.api_ca))),
+            scheduler=await stack.enter_async_context(_client(to_scheduler)),
+            api=await stack.enter_async_context(_client(to_api)),
         )
         api = KubernetesApi(clients.api, settings.api_url, _identity(settings.api_token), API_DEADLINE)
         supervisor = Supervisor(
             _source(settings, api), _maker(settings, dependencies, api, clients), Policy(), dependencies
         )
-        served = routes(supervisor, dependencies.clock, alone=settings.assignment is not None)
+        watched = [each for tls in (to_scheduler, to_api) for each in followed_by(tls)]
+        served = routes(supervisor, dependencies.clock, watched, alone=settings.assignment is not None)
         port = await stack.enter_async_context(listening(settings.host, settings.port, served))
         about = {"vm": str(settings.assignment.vm)} if settings.assignment else {"node": settings.node}
         started = {**about, "port": port, "scheduler": settings.scheduler_url}
@@ -132,10 +137,13 @@ def _no_authorities() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _trust(url: str, authority: Path | None) -> ssl.SSLContext:
+def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
+    """An authority whose file is not there yet is trusted from when it comes: until then no connection is made."""
     if not url.startswith("https://"):
         return _no_authorities()
-    return ssl.create_default_context(cafile=None if authority is None else str(authority))
+    if authority is None:
+        return ssl.create_default_context()
+    return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)
 
 
 def _identity(path: Path | None) -> TokenSource:

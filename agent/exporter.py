@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
@@ -23,6 +24,8 @@ from agent.runner import Runner
 from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.tls_files import FollowedTls
+from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Resources
 
 VM_LABELS = ("namespace", "vm")
@@ -47,11 +50,16 @@ class AgentCollector(Collector):
         yield from _counts(runners)
 
 
-def routes(supervisor: Supervisor, clock: Clock, *, alone: bool) -> Mapping[str, Route]:
-    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name."""
+def routes(
+    supervisor: Supervisor, clock: Clock, tls: Iterable[FollowedTls[Any]] = (), *, alone: bool
+) -> Mapping[str, Route]:
+    """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name. ``tls``:
+    what is trusted.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor))
     ProcessCollector(registry=registry)
+    watch_tls(registry, tls, clock.wall)
     return {
         "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: Answer(b"ok\n"),

@@ -15,6 +15,7 @@ import uvloop
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
@@ -70,13 +71,16 @@ async def _run(options: argparse.Namespace) -> None:
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         parts = assemble(ClusterWriter(api, identity), reviews, clock, settings, telemetry)
         follower = SettingsFollower(parts.context.feed.use, telemetry)
+        served = listeners(options, parts)
+        shown = [each.tls for each in served if each.tls is not None]
+        watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)], clock.wall)
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(parts.run(api)),
                 tasks.create_task(file.follow(follower, clock)),
                 tasks.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
             ]
-            await serve(listeners(options, parts), clock, stop)
+            await serve(served, stop)
             for task in background:
                 task.cancel()
 

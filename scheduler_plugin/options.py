@@ -7,11 +7,14 @@ over the pod's loopback and is told the scheme in its own configuration.
 from __future__ import annotations
 
 import argparse
+import ssl
 from pathlib import Path
 
+from protocol.runtime.tls_files import FollowedTls, server_tls
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.serving import ListenError
-from scheduler_plugin.web.tls import Tls
+
+Followed = FollowedTls[ssl.SSLContext]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,23 +59,23 @@ def _add_listeners(found: argparse.ArgumentParser) -> None:
     )
 
 
-def agents_tls(options: argparse.Namespace) -> Tls | None:
+def agents_tls(options: argparse.Namespace) -> Followed | None:
     """What agents are shown. Raises ``ListenError``."""
-    return _tls("--tls-cert", options.tls_cert, "--tls-key", options.tls_key, None)
+    return _tls("agents", "", options.tls_cert, options.tls_key, None)
 
 
-def extender_tls(options: argparse.Namespace) -> Tls | None:
+def extender_tls(options: argparse.Namespace) -> Followed | None:
     """What kube-scheduler is shown and must show. Raises ``ListenError``."""
     certificate, key, authority = options.extender_tls_cert, options.extender_tls_key, options.extender_client_ca
-    found = _tls("--extender-tls-cert", certificate, "--extender-tls-key", key, authority)
+    found = _tls("extender", "extender-", certificate, key, authority)
     if found is None and authority is not None:
         raise ListenError("--extender-client-ca needs --extender-tls-cert and --extender-tls-key")
     return found
 
 
-def _tls(cert_flag: str, certificate: Path | None, key_flag: str, key: Path | None, ca: Path | None) -> Tls | None:
+def _tls(name: str, prefix: str, certificate: Path | None, key: Path | None, ca: Path | None) -> Followed | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise ListenError(f"{cert_flag} and {key_flag} go together")
-    return Tls(certificate, key, ca)
+        raise ListenError(f"--{prefix}tls-cert and --{prefix}tls-key go together")
+    return server_tls(name, certificate, key, ca)

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 
-- Tokens in files are read again once a minute: projected tokens change on disk.
+- Tokens in files are read again once a minute: projected tokens change on disk. Authorities and certificates in files
+  are looked at for each new connection.
 - A credential plug-in is a program. It is run only for a command that a person started (``plugins=True``), never
   inside a service; there it is refused by name.
 """
@@ -29,6 +30,7 @@ from protocol.kubernetes.kubeconfig import (
 )
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.runtime.clock import Clock
+from protocol.runtime.tls_files import FollowedTls, Parts, TlsFilesError, following
 from protocol.units import Instant, Seconds
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -146,6 +148,25 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
 def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
     if login.server.startswith("http://"):
         return True
+    first, parts = _read_context(login, folder), Parts(*_paths(login, folder))
+    if not parts.paths:
+        return first
+
+    def made(_: Parts) -> ssl.SSLContext:
+        try:
+            return _read_context(login, folder)
+        except CredentialsError as error:
+            raise TlsFilesError(str(error)) from None
+
+    return following(FollowedTls("kubernetes-api", parts, made), ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _paths(login: Login, folder: Path) -> list[Path | None]:
+    given = (login.certificate, login.key, login.authority)
+    return [folder / pem.path if pem and pem.path else None for pem in given]
+
+
+def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
     authority = _read(login.authority, folder)
     try:
         context = _context(authority, login.server_name)

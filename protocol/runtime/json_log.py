@@ -6,11 +6,13 @@ Rules that hold here:
   and ``stack`` the stack where there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
   ``vm``, ``node``, ``pod`` …
 - A line is one line and always valid JSON, whatever it is given to say.
+- What looks like a token or a private key is left out, whoever says it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO
@@ -23,6 +25,12 @@ QUIET: Final = ("httpx", "httpcore", "uvicorn", "asyncio")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FIELDS: Final = frozenset({"ts", "level", "logger", "msg"})
 _LONGEST: Final = 16 * 1024
+_SECRETS: Final = re.compile(
+    r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+"
+    r"|(?<=Bearer )[\w.~+/=-]+"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))"
+)
+"""In an encoded line: JSON Web Tokens, what follows ``Bearer``, and keys in PEM. None holds a quotation mark."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -52,7 +60,7 @@ class JsonFormatter(logging.Formatter):
             line["error"] = record.exc_text[-_LONGEST:]
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)[-_LONGEST:]
-        return _encoded(line)
+        return _SECRETS.sub("<secret>", _encoded(line))
 
 
 def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A verdict is kept briefly under the token's hash; the token itself is kept nowhere. Good verdicts and refusals are
   kept apart, so that a flood of bad tokens pushes out no good one.
+- A good verdict ends with its token, give or take the few seconds for which any verdict is kept: clocks differ.
 - What has not the shape of an agent's token is refused without a question.
 - A token that is being asked about is asked about once, however many requests show it.
 - At most ``CONCURRENCY`` questions at a time and ``QUEUE`` waiting: what is beyond that is told at once to come again.
@@ -22,7 +23,7 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.auth.identity import Identity, identity_in
-from scheduler_plugin.auth.token_shape import bearer_token, is_plausible
+from scheduler_plugin.auth.token_shape import bearer_token, expiry, is_plausible
 from scheduler_plugin.cluster.api import ApiError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
@@ -61,8 +62,9 @@ class _Verdicts:
         self._kept_for = kept_for
         self._known: OrderedDict[bytes, tuple[Identity | None, Instant]] = OrderedDict()
 
-    def keep(self, key: bytes, identity: Identity | None, now: Instant) -> None:
-        self._known[key] = identity, Instant(now + self._kept_for)
+    def keep(self, key: bytes, identity: Identity | None, now: Instant, left: Seconds) -> None:
+        """``left``: until the token ends."""
+        self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
         self._known.move_to_end(key)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
@@ -129,7 +131,8 @@ class TokenAuthenticator:
                 question.answer.exception()  # seen, also where the requests that asked have gone away
             else:
                 kept = self._refused if identity is None else self._accepted
-                kept.keep(question.key, identity, self._clock.now())
+                left = Seconds(expiry(question.token) - self._clock.wall())
+                kept.keep(question.key, identity, self._clock.now(), left)
                 question.answer.set_result(identity)
             finally:
                 del self._open[question.key]

@@ -83,5 +83,10 @@ def is_plausible(token: str, audience: str, wall: float) -> bool:
     )
 
 
+def expiry(token: str) -> float:
+    """When a plausible token ends, in seconds since 1970."""
+    return _CLAIMS.decode(_decoded(token.split(".")[1])).exp
+
+
 def _decoded(segment: str) -> bytes:
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))

@@ -16,7 +16,6 @@ from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
 from scheduler_plugin.expander.app import run
-from scheduler_plugin.expander.tls import TlsError
 
 _EPILOG: Final = """\
 Point the autoscaler at it with  --expander=grpc,least-waste --grpc-expander-url=HOST:10296
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_as_json(chosen.log_level)
     try:
         asyncio.run(_until_signalled(chosen.config))
-    except (FileRefusedError, CredentialsError, TlsError, OSError, RuntimeError) as error:
+    except (FileRefusedError, CredentialsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
         return 2
     return 0

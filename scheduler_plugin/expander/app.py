@@ -29,7 +29,7 @@ from scheduler_plugin.expander.probes import serve_pages
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander
 from scheduler_plugin.expander.settings import ExpanderSettings, SettingsFollower, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, Telemetry
-from scheduler_plugin.expander.tls import Certificates
+from scheduler_plugin.expander.tls import credentials, followed
 
 STOP_GRACE: Final = 1.0
 """Seconds for answers in flight when stopping."""
@@ -53,7 +53,7 @@ async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], s
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
     """An expander with the settings of the file at ``path``, without one with the defaults.
 
-    Where it cannot start: ``FileRefusedError``, ``CredentialsError``, ``TlsError``, ``OSError``, or ``RuntimeError``
+    Where it cannot start: ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError``
     (an address is taken).
     """
     file = None if path is None else FollowedFile(path, parse_settings)
@@ -70,7 +70,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures.rules()
 
-        addresses = await _serve(settings, expander, telemetry, stack)
+        addresses = await _serve(settings, expander, telemetry, clock, stack)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(size.follow(clock))]
             if file is not None:
@@ -93,14 +93,16 @@ def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) ->
 
 
 async def _serve(
-    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack
+    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, clock: Clock, stack: AsyncExitStack
 ) -> Addresses:
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((expander.handler(),))
     if settings.tls is None:
         port = server.add_insecure_port(settings.listen)
     else:
-        port = server.add_secure_port(settings.listen, Certificates(settings.tls.files()).credentials())
+        found = followed(settings.tls.files())
+        telemetry.watch_tls(found, clock)
+        port = server.add_secure_port(settings.listen, credentials(found))
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     pages = {"/metrics": telemetry.page, "/healthz": lambda: b"ok\n", "/readyz": lambda: b"ok\n"}

@@ -19,10 +19,10 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.followed_file import FileRefusedError
+from protocol.runtime.tls_files import Parts
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.expander.failures import FailureRules
-from scheduler_plugin.expander.tls import TlsFiles
 
 Span = Annotated[float, msgspec.Meta(gt=0)]
 """Seconds."""
@@ -46,15 +46,15 @@ class FailureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Paths of PEM files; see ``TlsFiles``."""
+    """Paths of PEM files; see ``tls_files.Parts``."""
 
     certificate: str
     key: str
     client_ca: str | None = None
 
-    def files(self) -> TlsFiles:
+    def files(self) -> Parts:
         """The same as paths."""
-        return TlsFiles(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
+        return Parts(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
 
 
 class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -8,9 +8,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from protocol.runtime.clock import Clock
+from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Verdict
 from scheduler_plugin.expander.scaleup import ScaleUp
+from scheduler_plugin.expander.tls import Followed
 
 LOG: Final = logging.getLogger("autoscale.expander")
 
@@ -52,6 +55,10 @@ class Telemetry:
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Shows the number of nodes in every scrape from now on."""
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
+
+    def watch_tls(self, followed: Followed, clock: Clock) -> None:
+        """Shows how long the certificate lasts."""
+        watch_tls(self.registry, [followed], clock.wall)
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
         """A question was answered."""

@@ -53,7 +53,7 @@ async def _run(options: argparse.Namespace) -> None:
             if file is not None:
                 follower = SettingsFollower(program.use, program.telemetry)
                 background.append(tasks.create_task(file.follow(follower, clock)))
-            await serve([_listener(options, program)], clock, stop)
+            await serve([_listener(options, program)], stop)
             for task in background:
                 task.cancel()
 

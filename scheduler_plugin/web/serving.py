@@ -20,9 +20,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from protocol.runtime.clock import Clock
+from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.limits import BoundedProtocol, Limits, Peers
-from scheduler_plugin.web.tls import Tls, renew
 
 LOG: Final = logging.getLogger("autoscale.serving")
 
@@ -41,7 +40,7 @@ class Listener:
     name: str
     app: ASGIApp
     address: str
-    tls: Tls | None = None
+    tls: FollowedTls[ssl.SSLContext] | None = None
     limits: Limits = field(default_factory=Limits)
 
     def server(self) -> Server:
@@ -64,10 +63,13 @@ class Listener:
         return Server(config, self, self._context())
 
     def _context(self) -> ssl.SSLContext | None:
+        if self.tls is None:
+            return None
         try:
-            return None if self.tls is None else self.tls.context()
-        except (OSError, ssl.SSLError) as error:
+            self.tls.value()
+        except TlsFilesError as error:
             raise ListenError(f"the certificate of {self.name} cannot be used: {error}") from None
+        return following(self.tls, ssl.PROTOCOL_TLS_SERVER)
 
 
 class Server(uvicorn.Server):
@@ -112,19 +114,12 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-async def serve(listeners: list[Listener], clock: Clock, stop: asyncio.Event) -> None:
+async def serve(listeners: list[Listener], stop: asyncio.Event) -> None:
     """Serves all until ``stop``; raises ``ListenError`` when one cannot listen."""
     servers = [listener.server() for listener in listeners]
     async with asyncio.TaskGroup() as tasks:
-        renewals = [
-            tasks.create_task(renew(server.listener.name, server.listener.tls, server.context, clock))
-            for server in servers
-            if server.listener.tls is not None and server.context is not None
-        ]
         running = [tasks.create_task(server.serve()) for server in servers]
         await stop.wait()
         for server in servers:
             server.should_exit = True
         await asyncio.gather(*running)
-        for renewal in renewals:
-            renewal.cancel()

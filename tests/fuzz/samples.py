@@ -8,6 +8,7 @@ from typing import Final
 import yaml
 
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_PERMIT
+from tests.scheduler_plugin.certificates import pair
 from tests.scheduler_plugin.expander.questions import container, field, machine, option, pod, question
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, token_of, vm, vm_pod
 
@@ -158,6 +159,7 @@ nodeOverrides: [{nodes: [n1], cpu: {watermark: 0.5}}]
 agents: {nodeAgents: ["kube-system:agent"]}
 migration: {cooldownSeconds: 60}
 """
+CERTIFICATES: Final = pair("one")[0] + pair("two")[0]
 EXPANDER: Final = (
     b"listen: 127.0.0.1:1\ninsecure: true\nclusterNodes: 3\nranking: {suppressOver: 9}\nfailures: {grace: 7}\n"
 )

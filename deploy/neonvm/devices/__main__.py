@@ -61,7 +61,7 @@ async def _run(options: argparse.Namespace) -> None:
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(registration.run())
-        await serve([Listener("metrics", probes, options.listen, limits=LIMITS)], clock, stop)
+        await serve([Listener("metrics", probes, options.listen, limits=LIMITS)], stop)
         background.cancel()
 
 

@@ -68,7 +68,7 @@ async def _run(options: argparse.Namespace) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(nodes.run()), tasks.create_task(network.run())]
             probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network), generate_latest)
-            await serve([Listener("probes", probes, options.listen, limits=LIMITS)], clock, stop)
+            await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
             for task in background:
                 task.cancel()
 

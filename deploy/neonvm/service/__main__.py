@@ -80,7 +80,7 @@ async def _run(options: argparse.Namespace) -> None:
             service = Service(ServiceDependencies(client, leadership, runners, connect_to_pod, clock, form, addresses))
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
-                await serve([_listener(options, service)], clock, stop)
+                await serve([_listener(options, service)], stop)
                 background.cancel()
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from protocol.runtime.json_log import JsonFormatter, log_as_json
+from tests.scheduler_plugin.certificates import pair
+from tests.scheduler_plugin.objects import token_text
 
 LOGGER = logging.getLogger("autoscale.test")
 
@@ -105,3 +107,18 @@ def test_libraries_say_only_their_warnings(stream: io.StringIO) -> None:
     logging.getLogger("httpx").info("a request")
     logging.getLogger("httpx").warning("a problem")
     assert [line["msg"] for line in lines(stream)] == ["a problem"]
+
+
+def test_tokens_and_keys_are_left_out_of_every_line_whoever_says_them(stream: io.StringIO) -> None:
+    token, key = token_text("t"), pair("server")[1].decode()
+    LOGGER.info("asked with %s", token, extra={"headers": {"Authorization": "Bearer opaque-token/1=", "n": 1}})
+    try:
+        raise ValueError(f"cannot read {key} here")
+    except ValueError:
+        LOGGER.exception("refused", extra={"cut": key[:100], "certificate": pair("server")[0].decode()})
+    said = stream.getvalue()
+    assert [secret for secret in (token, "opaque-token", key.splitlines()[1]) if secret in said] == []
+    first, second = lines(stream)
+    assert (first["msg"], first["headers"]) == ("asked with <secret>", {"Authorization": "Bearer <secret>", "n": 1})
+    assert (second["cut"], str(second["error"]).count("<secret>")) == ("<secret>", 1)
+    assert "BEGIN CERTIFICATE" in str(second["certificate"])

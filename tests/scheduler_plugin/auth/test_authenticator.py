@@ -173,3 +173,12 @@ async def test_a_request_that_goes_away_takes_nothing_from_the_others(server: Ap
         await server.clock.advance(1)
         assert await second == AGENT
         assert first.cancelled()
+
+
+async def test_a_good_verdict_ends_with_its_token(server: ApiServer) -> None:
+    header = f"Bearer {token_text('good', exp=server.clock.wall() + 20)}"
+    async with asking(server) as found:
+        for seconds, asked in ((0, 1), (19, 1), (2, 2), (4, 2), (2, 3)):
+            await server.clock.advance(seconds)
+            assert await found.identify(header, AUDIENCE) == AGENT
+            assert len(server.asked) == asked

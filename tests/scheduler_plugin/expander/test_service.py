@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from protocol.ranking.config import RankingConfig
+from protocol.runtime.tls_files import Parts, TlsFilesError
 from scheduler_plugin.expander.choice import Judgement
 from scheduler_plugin.expander.failures import FailureRules, Failures
 from scheduler_plugin.expander.judge import judge
@@ -20,7 +21,7 @@ from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander, Judge
 from scheduler_plugin.expander.telemetry import Telemetry
-from scheduler_plugin.expander.tls import Certificates, TlsError, TlsFiles
+from scheduler_plugin.expander.tls import credentials, followed
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, fields_of, groups_of, machine, option, pod, question
@@ -140,27 +141,29 @@ async def test_a_large_question_is_received_and_takes_time_in_proportion_to_its_
 
 async def test_a_new_certificate_is_used_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    files = TlsFiles(*make(tmp_path, "old"))
-    current = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
-    current.certificate.write_bytes(files.certificate.read_bytes())
-    current.key.write_bytes(files.key.read_bytes())
-    async with serving(by_name, Certificates(current).credentials()) as port:
-        assert groups_of(await _call(port, files.certificate)) == ["a"]
-        new = TlsFiles(*make(tmp_path, "new"))
-        current.certificate.write_bytes(new.certificate.read_bytes())
-        assert groups_of(await _call(port, files.certificate)) == ["a"]  # the key does not belong to it yet
-        current.key.write_bytes(new.key.read_bytes())
-        assert groups_of(await _call(port, new.certificate)) == ["a"]
+    old, old_key = make(tmp_path, "old")
+    current, current_key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    current.write_bytes(old.read_bytes())
+    current_key.write_bytes(old_key.read_bytes())
+    found = followed(Parts(current, current_key))
+    async with serving(by_name, credentials(found)) as port:
+        assert groups_of(await _call(port, old)) == ["a"]
+        new, new_key = make(tmp_path, "new")
+        current.write_bytes(new.read_bytes())
+        assert groups_of(await _call(port, old)) == ["a"]  # the key does not belong to it yet
+        current_key.write_bytes(new_key.read_bytes())
+        assert groups_of(await _call(port, new)) == ["a"]
         with pytest.raises(grpc.aio.AioRpcError):
-            await _call(port, files.certificate)
-    assert "keeping the old certificate" in caplog.text
-    assert "using the new certificate" in caplog.text
+            await _call(port, old)
+    assert (found.reloads, found.refusals) == (1, 1)
+    assert "certificates refused, the last good ones stay" in caplog.text
+    assert "new certificates are in force" in caplog.text
 
 
 async def test_with_a_client_ca_only_its_clients_may_call(tmp_path: Path) -> None:
     server, client = make(tmp_path, "server"), make(tmp_path, "client")
-    credentials = Certificates(TlsFiles(*server, client_ca=client[0])).credentials()
-    async with serving(by_name, credentials) as port:
+    found = followed(Parts(*server, authority=client[0]))
+    async with serving(by_name, credentials(found)) as port:
         with pytest.raises(grpc.aio.AioRpcError):
             await _call(port, server[0])
         assert groups_of(await _call(port, server[0], client)) == ["a"]
@@ -170,8 +173,8 @@ def test_files_that_are_no_certificate_are_refused_at_the_start(tmp_path: Path) 
     certificate, _ = make(tmp_path, "one")
     _, other_key = make(tmp_path, "two")
     for key in (other_key, tmp_path / "missing"):
-        with pytest.raises(TlsError, match=r"one\.crt"):
-            Certificates(TlsFiles(certificate, key))
+        with pytest.raises(TlsFilesError, match=r"one\.crt"):
+            credentials(followed(Parts(certificate, key)))
 
 
 def _credentials(trusted: Path, client: tuple[Path, Path] | None) -> grpc.ChannelCredentials:

@@ -15,7 +15,6 @@ from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError, read_body
 from scheduler_plugin.web.limits import LONGEST_HEAD, Limits
 from scheduler_plugin.web.serving import Listener, serve
-from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.web.test_serving import free_address, listening
 
 SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))
@@ -84,7 +83,7 @@ class Served:
 async def served(limits: Limits = SHORT) -> AsyncIterator[Served]:
     found, stop = Served(free_address()), asyncio.Event()
     listener = Listener("agents", found.app(), found.address, limits=limits)
-    task = asyncio.create_task(serve([listener], FakeClock(), stop))
+    task = asyncio.create_task(serve([listener], stop))
     try:
         await listening(found.address)
         yield found

@@ -15,9 +15,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from protocol.runtime.tls_files import server_tls
 from scheduler_plugin.web.serving import Listener, ListenError, serve, split_address
-from scheduler_plugin.web.tls import Tls
-from tests.fake_clock import FakeClock
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.certificates import files
 
@@ -38,9 +37,9 @@ def hello() -> FastAPI:
 
 
 @asynccontextmanager
-async def serving(clock: FakeClock, *listeners: Listener) -> AsyncIterator[None]:
+async def serving(*listeners: Listener) -> AsyncIterator[None]:
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(list(listeners), clock, stop))
+    task = asyncio.create_task(serve(list(listeners), stop))
     try:
         for listener in listeners:
             await listening(listener.address)
@@ -65,7 +64,7 @@ async def listening(address: str) -> None:
 
 async def test_all_listeners_serve_until_they_are_told_to_stop() -> None:
     first, second = (Listener(name, hello(), free_address()) for name in ("first", "second"))
-    async with serving(FakeClock(), first, second), plain_client() as client:
+    async with serving(first, second), plain_client() as client:
         said = [(await client.get(f"http://{one.address}/")).text for one in (first, second)]
         assert said == ["hello", "hello"]
     with pytest.raises(ConnectionRefusedError):
@@ -78,48 +77,36 @@ async def test_an_address_in_use_is_told() -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ExceptionGroup) as failed:
-            await serve([Listener("agents", hello(), address)], FakeClock(), asyncio.Event())
+            await serve([Listener("agents", hello(), address)], asyncio.Event())
     assert failed.group_contains(ListenError, match=f"cannot listen on {address} \\(agents\\)")
 
 
 async def test_a_client_certificate_can_be_demanded_and_our_own_is_renewed(tmp_path: Path) -> None:
     certificate, key = files(tmp_path, "server")
     client_certificate, client_key = files(tmp_path, "client")
-    clock, address = FakeClock(), free_address()
+    address = free_address()
+    found = server_tls("extender", certificate, key, client_certificate)
     trusting = ssl.create_default_context(cafile=str(certificate))
-    async with serving(clock, Listener("extender", hello(), address, Tls(certificate, key, client_certificate))):
+    async with serving(Listener("extender", hello(), address, found)):
         with pytest.raises(httpx.TransportError):
             async with httpx.AsyncClient(verify=trusting, trust_env=False) as client:
                 await client.get(f"https://{address}/")
         trusting.load_cert_chain(client_certificate, client_key)
         assert await said(address, trusting) == "hello"
-        await clock.advance(0)
         renewed, renewed_key = files(tmp_path, "renewed")
         renewed.rename(certificate)
         renewed_key.rename(key)
         newly_trusting = ssl.create_default_context(cafile=str(certificate))
         newly_trusting.load_cert_chain(client_certificate, client_key)
-        await renewal(clock, address, newly_trusting)
-        key.unlink()
-        await clock.advance(10)
         assert await said(address, newly_trusting) == "hello"
+        key.unlink()
+        assert await said(address, newly_trusting) == "hello"
+        assert (found.reloads, found.refusals) == (1, 1)
 
 
 async def said(address: str, trust: ssl.SSLContext) -> str:
     async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
         return (await client.get(f"https://{address}/")).text
-
-
-async def renewal(clock: FakeClock, address: str, trust: ssl.SSLContext) -> None:
-    """Passes time until the new certificate is shown."""
-    async with asyncio.timeout(5):
-        while True:
-            await clock.advance(10)
-            try:
-                assert await said(address, trust) == "hello"
-            except httpx.ConnectError:
-                continue
-            return
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""When certificates end, read from their PEM without a library: the agent has none that reads them. Pure.
+
+Only the validity is read. Whether a certificate is good is for OpenSSL to say, which has taken it before this asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
+_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+"""UTCTime and GeneralizedTime, in the forms that RFC 5280 allows."""
+
+_BEFORE_VALIDITY: Final = 3
+"""Serial number, signature algorithm and issuer."""
+
+
+class UnreadableCertificateError(ValueError):
+    """This is no certificate in PEM."""
+
+
+def ends(pem: bytes) -> list[float]:
+    """The end of each certificate, in seconds since 1970, in their order. Raises ``UnreadableCertificateError``."""
+    try:
+        return [_end(base64.b64decode(block)) for block in _BLOCK.findall(pem)]
+    except (ValueError, IndexError):
+        raise UnreadableCertificateError("expected certificates in PEM") from None
+
+
+def _end(der: bytes) -> float:
+    certificate = _inside(der, 0, _SEQUENCE)
+    at = _inside(der, certificate, _SEQUENCE)
+    if der[at] == _VERSION:
+        at = _after(der, at)
+    for _ in range(_BEFORE_VALIDITY):
+        at = _after(der, at)
+    begin = _inside(der, at, _SEQUENCE)
+    end = _after(der, begin)
+    start, length = _content(der, end)
+    text = der[start : start + length].decode("ascii")
+    return datetime.strptime(text, _FORMATS.get(der[end], "expected a time")).replace(tzinfo=UTC).timestamp()
+
+
+def _inside(der: bytes, at: int, tag: int) -> int:
+    """Where the content of the element at ``at`` begins."""
+    if der[at] != tag:
+        raise ValueError("unexpected element")
+    return _content(der, at)[0]
+
+
+def _after(der: bytes, at: int) -> int:
+    """Where the next element begins."""
+    start, length = _content(der, at)
+    return start + length
+
+
+def _content(der: bytes, at: int) -> tuple[int, int]:
+    """Where the content of an element begins, and how long it is."""
+    short = der[at + 1]
+    if short < 0x80:
+        return at + 2, short
+    begin = at + 2 + (short & 0x7F)
+    return begin, int.from_bytes(der[at + 2 : begin], "big")

@@ -1,0 +1,205 @@
+"""TLS from files that change: certificates, keys and authorities, taken in for the next connection (B.4).
+
+Rules that hold here:
+
+- The files are looked at for each new connection and each scrape, through symbolic links: no task, no delay. Open
+  connections keep what they began with.
+- Files that cannot be used, or do not belong together, change nothing: what was in force stays; that is counted, and
+  told once. Nothing of a key is ever told.
+- What is shown and what is trusted are replaced together, as a whole: an authority that has gone is trusted no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from protocol.certificates import UnreadableCertificateError, ends
+
+LOG: Final = logging.getLogger("autoscale.tls")
+
+_READS: Final = 3
+"""Files that are replaced while they are read are read again."""
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+T = TypeVar("T")
+
+
+class TlsFilesError(ssl.SSLError):
+    """The files cannot be used, so no connection can be made; the message says which and why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ssl.SSLErrorNumber.SSL_ERROR_SSL, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The PEM files of one TLS end, where it has them: a certificate chain with its key, and whom it trusts."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """Those that there are."""
+        return [path for path in (self.certificate, self.key, self.authority) if path is not None]
+
+
+class FollowedTls(Generic[T]):
+    """What ``make`` makes of the files ``parts``, made anew when they have changed; ``name`` says in logs and metrics
+    whose they are. ``make`` raises ``OSError`` or ``ssl.SSLError``.
+
+    ``reloads`` and ``refusals`` count new contents.
+    """
+
+    def __init__(self, name: str, parts: Parts, make: Callable[[Parts], T]) -> None:
+        self.name = name
+        self.parts = parts
+        self.reloads = 0
+        self.refusals = 0
+        self._make = make
+        self._made: T | None = None
+        self._stamp: Stamp | None = None
+        self._problem = ""
+        self._lock = threading.Lock()
+
+    def value(self) -> T:
+        """The newest that can be used. Raises ``TlsFilesError`` where nothing could be used yet."""
+        with self._lock:
+            if self._stamped() != self._stamp:
+                self._renew()
+            if self._made is None:
+                raise TlsFilesError(f"{self.name}: {self._problem}")
+            return self._made
+
+    def expiries(self) -> dict[str, float]:
+        """When the certificate ends, and when the last of the authorities does, in seconds since 1970."""
+        with suppress(TlsFilesError):
+            self.value()
+        kinds = (("certificate", self.parts.certificate, min), ("authority", self.parts.authority, max))
+        found = {}
+        for kind, path, which in kinds:
+            with suppress(OSError, UnreadableCertificateError):
+                if path is not None and (times := ends(path.read_bytes())):
+                    found[kind] = float(which(times))
+        return found
+
+    def _renew(self) -> None:
+        for _ in range(_READS):
+            self._stamp = self._stamped()
+            try:
+                made = self._make(self.parts)
+            except (OSError, ssl.SSLError) as error:
+                problem = _said(error, self.parts)
+                if self._stamped() == self._stamp:
+                    self._refuse(problem)
+                    return
+            else:
+                if self._stamped() == self._stamp:
+                    self._accept(made)
+                    return
+        self._stamp = None  # they are being replaced just now: the next connection looks again
+
+    def _accept(self, made: T) -> None:
+        is_first = self._made is None and not self._problem
+        self._made, self._problem = made, ""
+        if not is_first:
+            self.reloads += 1
+            LOG.info("new certificates are in force", extra={"certificates": self.name})
+
+    def _refuse(self, problem: str) -> None:
+        self._problem = problem
+        self.refusals += 1
+        stays = "the last good ones stay" if self._made is not None else "there are none yet"
+        LOG.error(f"certificates refused, {stays}", extra={"certificates": self.name, "reason": problem})
+
+    def _stamped(self) -> Stamp:
+        return tuple(_stamp(path) for path in self.parts.paths)
+
+
+class FollowingContext(ssl.SSLContext):
+    """A context for asyncio that makes each new connection with what the files say now. Make it with ``following``."""
+
+    followed: FollowedTls[ssl.SSLContext]
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """See ``ssl.SSLContext``. Raises ``TlsFilesError``."""
+        return self.followed.value().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        """See ``ssl.SSLContext``; for clients without an event loop. Raises ``TlsFilesError``."""
+        return self.followed.value().wrap_socket(*arguments, **options)
+
+
+def following(followed: FollowedTls[ssl.SSLContext], protocol: int) -> FollowingContext:
+    """The context that follows ``followed``; ``protocol`` is that of ``ssl`` for a server or a client."""
+    context = FollowingContext(protocol)
+    context.followed = followed
+    return context
+
+
+def server_tls(
+    name: str, certificate: Path, key: Path, client_authority: Path | None = None
+) -> FollowedTls[ssl.SSLContext]:
+    """What a listener shows; with ``client_authority`` only clients that it signed are let in."""
+    return FollowedTls(name, Parts(certificate, key, client_authority), server_context)
+
+
+def client_tls(name: str, authority: Path) -> FollowedTls[ssl.SSLContext]:
+    """What a client trusts: the authorities in one file, and none beside them."""
+    return FollowedTls(name, Parts(authority=authority), client_context)
+
+
+def server_context(parts: Parts) -> ssl.SSLContext:
+    """A listener's context. Raises ``OSError`` and ``ssl.SSLError``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _show(context, parts)
+    if parts.authority is not None:
+        context.load_verify_locations(parts.authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A resumed session would not show its certificate again, which may have been signed by an authority that is
+        # trusted no more.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0
+    return context
+
+
+def client_context(parts: Parts) -> ssl.SSLContext:
+    """A client's context. Raises ``OSError`` and ``ssl.SSLError``."""
+    context = ssl.create_default_context(cafile=None if parts.authority is None else str(parts.authority))
+    if parts.certificate is not None:
+        _show(context, parts)
+    return context
+
+
+def _show(context: ssl.SSLContext, parts: Parts) -> None:
+    if parts.certificate is not None:
+        # An empty password: a key that has one is refused, and nobody is asked at a terminal.
+        context.load_cert_chain(parts.certificate, parts.key, password="")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _said(error: OSError, parts: Parts) -> str:
+    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    return f"{', '.join(map(str, parts.paths))}: {reason}"
