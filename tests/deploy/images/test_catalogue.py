@@ -102,6 +102,26 @@ def test_what_only_an_installation_needs_is_not_fetched() -> None:
     assert not wanted & set(re.findall(r"^Package: (\S+)$", said, re.MULTILINE))
 
 
+def sources_of(image: Image) -> dict[str, bytes]:
+    """The files of ours in an image, by their paths in the project."""
+    packages = [package for each in image.layers if isinstance(each, Sources) for package in each.packages]
+    files = [file for package in packages for file in Checkout().package_files(package)]
+    return {file.path.rpartition("dist-packages/")[2]: file.content for file in files}
+
+
+@pytest.mark.parametrize("image", [each for each in IMAGES.values() if not each.is_guest], ids=by_name)
+def test_what_a_program_imports_of_the_deployment_is_in_its_image(image: Image) -> None:
+    files = sources_of(image)
+    imported = {
+        name
+        for path, content in files.items()
+        if path.endswith(".py")
+        for name in re.findall(rb"^\s*from (deploy\.[\w.]+) import", content, re.MULTILINE)
+    }
+    places = [(f"{path}.py", f"{path}/__init__.py") for path in (name.decode().replace(".", "/") for name in imported)]
+    assert [found for found in places if not set(found) & files.keys()] == []
+
+
 def test_a_package_comes_with_what_makes_its_parents_packages() -> None:
     paths = [file.path.rpartition("dist-packages/")[2] for file in Checkout().package_files("deploy.kube")]
     assert {"deploy/__init__.py", "deploy/kube/__init__.py", "deploy/kube/client.py"} <= set(paths)
