@@ -24,6 +24,12 @@ FILES: Final = (
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
     "deploy/kubernetes/neonvm-policy.yaml",
+    "deploy/kubernetes/policies/agents.yaml",
+    "deploy/kubernetes/policies/groups.yaml",
+    "deploy/kubernetes/policies/leases.yaml",
+    "deploy/kubernetes/policies/neonvm-controller.yaml",
+    "deploy/kubernetes/policies/network.yaml",
+    "deploy/kubernetes/policies/scheduler.yaml",
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""

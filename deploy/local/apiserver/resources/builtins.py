@@ -257,6 +257,22 @@ BUILTINS: Final[tuple[Resource, ...]] = (
     _R("events.k8s.io", "v1", "events", "Event", short_names=("ev",)),
     _R("networking.k8s.io", "v1", "ingresses", "Ingress", short_names=("ing",), subresources=("status",)),
     _R("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",)),
+    _R(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        namespaced=False,
+        subresources=("status",),
+        generation=True,
+    ),
+    _R(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        namespaced=False,
+    ),
     _R("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _R(
         "policy",

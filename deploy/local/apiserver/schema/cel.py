@@ -101,27 +101,31 @@ _QUANTITIES: Final = cel.CelExtension(
         _function("asApproximateFloat", _TYPE.DOUBLE, [_QUANTITY], lambda one: float(_number(one))),
     ],
 )
-_ENVIRONMENT: Final = cel.NewEnv(
-    variables={"self": _TYPE.DYN, "oldSelf": _TYPE.DYN},
-    extensions=[_QUANTITIES, ext_strings.ExtStrings(), ext_optional.ExtOptional()],
-)
+_OF_RULES: Final = ("self", "oldSelf")
+
+
+@lru_cache(maxsize=4)
+def _environment(names: tuple[str, ...]) -> Any:
+    extensions = [_QUANTITIES, ext_strings.ExtStrings(), ext_optional.ExtOptional()]
+    return cel.NewEnv(variables=dict.fromkeys(names, _TYPE.DYN), extensions=extensions)
+
 
 _SHORT: Final = 128
 """Characters of a text that is remembered with its answer."""
 
 
 @lru_cache(maxsize=512)
-def compiled(text: str) -> Expression:
-    """The checked form of a text. Raises ``UnknownExpressionError``."""
+def compiled(text: str, names: tuple[str, ...] = _OF_RULES) -> Expression:
+    """The checked form of a text that may use these ``names``. Raises ``UnknownExpressionError``."""
     try:
-        expression: Expression = _ENVIRONMENT.compile(text)
+        expression: Expression = _environment(names).compile(text)
     except (RuntimeError, TypeError, UnicodeError) as error:
         raise UnknownExpressionError(str(error)) from None
     return expression
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
-    """The value in ``scope``, which gives ``self`` and perhaps ``oldSelf``. Raises ``EvaluationError``."""
+    """The value in ``scope``, which gives the names that it uses. Raises ``EvaluationError``."""
     try:
         outcome = expression.eval(data=dict(scope))
     except (RuntimeError, TypeError, UnicodeError, RecursionError) as error:

@@ -26,6 +26,7 @@ MANIFESTS: Final = (
     "deploy/kubernetes/neonvm-network.yaml",
     "deploy/kubernetes/neonvm-controller.yaml",
     "deploy/scheduler-deploy.yaml",
+    *(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "leases", "neonvm-controller", "scheduler")),
 )
 NAMESPACE: Final = "kube-system"
 WORKLOADS: Final = frozenset({"autoscaling-scheduler", "neonvm-controller", "neonvm-devices", "neonvm-network"})

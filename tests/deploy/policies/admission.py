@@ -1,0 +1,94 @@
+"""What ValidatingAdmissionPolicies say to a request, as kube-apiserver asks them: match, conditions, variables, rules.
+
+A variable that has no value, and a rule that cannot be evaluated, refuse: all our policies fail closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deploy.local.apiserver.schema.cel import EvaluationError, compiled, evaluate
+from tests.deploy.manifests import Document
+
+_NAMES: Final = ("request", "object", "oldObject", "variables")
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write as admission sees it, after authorization: who, what, and the object before and after."""
+
+    username: str
+    operation: str
+    group: str
+    resource: str
+    namespace: str = ""
+    subresource: str = ""
+    after: Document | None = None
+    before: Document | None = None
+    extra: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def request(self) -> Document:
+        """``request`` in expressions: what is empty is left out."""
+        user = {"username": self.username, **({"extra": dict(self.extra)} if self.extra else {})}
+        found = {
+            "operation": self.operation,
+            "resource": {"group": self.group, "version": "v1", "resource": self.resource},
+            "userInfo": user,
+        }
+        more = {"namespace": self.namespace, "subResource": self.subresource}
+        return found | {name: value for name, value in more.items() if value}
+
+
+def refusal(policies: list[Document], write: Write) -> str:
+    """``POLICY: MESSAGE`` of the first rule that refuses the write; empty where none does."""
+    said = (_said_by(policy, write) for policy in policies if policy["kind"] == "ValidatingAdmissionPolicy")
+    return next(filter(None, said), "")
+
+
+def is_judged(policy: Document, write: Write) -> bool:
+    """Whether the policy is asked about the write."""
+    rules = policy["spec"]["matchConstraints"]["resourceRules"]
+    scope = _scope(write)
+    return any(_covers(rule, write) for rule in rules) and all(
+        evaluate(compiled(each["expression"], _NAMES), scope) for each in policy["spec"].get("matchConditions", ())
+    )
+
+
+def _covers(rule: Document, write: Write) -> bool:
+    wanted = f"{write.resource}/{write.subresource}" if write.subresource else write.resource
+    everywhere = f"{write.resource}/*" if write.subresource else "*"
+    return (
+        bool({"*", write.group} & set(rule["apiGroups"]))
+        and bool({"*", write.operation} & set(rule["operations"]))
+        and bool({"*/*", wanted, everywhere} & set(rule["resources"]))
+    )
+
+
+def _scope(write: Write) -> dict[str, Any]:
+    return {"request": write.request, "object": write.after, "oldObject": write.before, "variables": {}}
+
+
+def _said_by(policy: Document, write: Write) -> str:
+    if not is_judged(policy, write):
+        return ""
+    scope = _scope(write)
+    for each in policy["spec"].get("variables", ()):
+        try:
+            value = evaluate(compiled(each["expression"], _NAMES), scope)
+        except EvaluationError:
+            continue
+        scope["variables"] = {**scope["variables"], each["name"]: value}
+    for rule in policy["spec"]["validations"]:
+        if not _holds(rule["expression"], scope):
+            return f"{policy['metadata']['name']}: {rule['message']}"
+    return ""
+
+
+def _holds(expression: str, scope: dict[str, Any]) -> bool:
+    try:
+        return evaluate(compiled(expression, _NAMES), scope) is True
+    except EvaluationError:
+        return False

@@ -1,0 +1,90 @@
+"""What the policies say to each attempt of the attack table, and that they are asked about our identities alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.local.apiserver.patch.merge import merge_patch
+from tests.deploy.manifests import Document, documents
+from tests.deploy.policies.admission import Write, is_judged, refusal
+from tests.deploy.test_rights import Right
+from tests.kubernetes.attacks.attempt import RBAC, Attempt
+from tests.kubernetes.attacks.attempts import ATTEMPTS
+from tests.kubernetes.attacks.world import OBJECTS, Obj
+
+POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
+BINDINGS = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+OPERATIONS = {"create": "CREATE", "patch": "UPDATE", "update": "UPDATE", "delete": "DELETE"}
+GIVEN = {(kind, found["metadata"]["name"], found["metadata"].get("namespace", "")): found for kind, found in OBJECTS}
+
+OTHERS = (
+    *("admin", "vm-agent", "system:node:n", "system:serviceaccount:kube-system:generic-garbage-collector"),
+    *("system:serviceaccount:kube-system:autoscaling-agent-2", "system:serviceaccount:a:vm-agents"),
+)
+
+
+def write_of(tried: Attempt) -> Write:
+    """The attempt as admission sees it, on the cluster as it was given."""
+    namespace = tried.namespace if tried.kind.namespaced else ""
+    before = GIVEN.get((tried.kind, tried.name, namespace)) if tried.verb != "create" else None
+    after: Obj | None = tried.body
+    if tried.verb == "patch":
+        assert before is not None, tried
+        after = merge_patch(before, tried.body)
+    return Write(
+        tried.who.username,
+        OPERATIONS[tried.verb],
+        tried.kind.group,
+        tried.kind.plural,
+        namespace,
+        tried.subresource,
+        None if tried.verb == "delete" else after,
+        before,
+        tried.who.extra,
+    )
+
+
+@pytest.mark.parametrize("tried", [each for each in ATTEMPTS if each.refused_by != RBAC], ids=str)
+def test_a_policy_refuses_what_the_table_says(tried: Attempt) -> None:
+    said = refusal(POLICIES, write_of(tried))
+    assert f"policy {said.partition(':')[0]}" == tried.refused_by if tried.refused_by else said == ""
+
+
+def may(account: str) -> set[Right]:
+    """What the roles of our manifests let a service account do, wherever."""
+    bindings = [each for each in documents() if each["kind"].endswith("RoleBinding")]
+    named = {
+        (each["roleRef"]["kind"], each["roleRef"]["name"])
+        for each in bindings
+        if f"{each['subjects'][0]['namespace']}:{each['subjects'][0]['name']}" == account
+    }
+    return {
+        (group, resource, verb)
+        for role in documents()
+        if (role["kind"], role["metadata"]["name"]) in named
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("tried", [each for each in ATTEMPTS if each.refused_by == RBAC], ids=str)
+def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
+    resource = f"{tried.kind.plural}/{tried.subresource}" if tried.subresource else tried.kind.plural
+    is_elsewhere = not tried.who.account.startswith((f"{tried.namespace}:", "kube-system:"))
+    assert (tried.kind.group, resource, tried.verb) not in may(tried.who.account) or is_elsewhere
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])
+def test_a_policy_is_bound_refuses_and_is_asked_about_nobody_else(policy: Document) -> None:
+    name = policy["metadata"]["name"]
+    (binding,) = (each for each in BINDINGS if each["spec"]["policyName"] == name)
+    assert (binding["metadata"]["name"], binding["spec"]["validationActions"]) == (name, ["Deny", "Audit"])
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    for rule in policy["spec"]["matchConstraints"]["resourceRules"]:
+        for resource in rule["resources"]:
+            plural, _, subresource = resource.partition("/")
+            for other in OTHERS:
+                assert not is_judged(policy, Write(other, "UPDATE", rule["apiGroups"][0], plural, "a", subresource))
+    assert all(rule["reason"] == "Forbidden" for rule in policy["spec"]["validations"])

@@ -1,0 +1,64 @@
+"""One attempt at a cluster: who tries what with which request, and what refuses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deploy.local.apiserver.patch.merge import merge_patch
+from protocol.kubernetes.resources import Resource
+from tests.kubernetes.attacks.world import HOME, Obj, Who
+
+RBAC: Final = "RBAC"
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+BINDINGS: Final = Resource("", "v1", "bindings", "Binding")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request: ``who`` tries ``what``, and is refused by RBAC or the policy of that name, or by nothing."""
+
+    who: Who
+    what: str
+    refused_by: str
+    verb: str
+    kind: Resource
+    name: str
+    body: Obj = field(default_factory=dict)
+    namespace: str = HOME
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.who.name}: {self.what}"
+
+
+def patches(kind: Resource, name: str, who: Who, rows: dict[str, tuple[Any, str]], **where: str) -> list[Attempt]:
+    """Merge patches on one object: what is tried, the patch, and what refuses it."""
+    return [Attempt(who, what, by, "patch", kind, name, body, **where) for what, (body, by) in rows.items()]
+
+
+def use(cpu: object, slots: int) -> Obj:
+    """A size of a VM."""
+    return {"spec": {"guest": {"cpus": {"use": cpu}, "memorySlots": {"use": slots}}}}
+
+
+def noted(key: str, value: str | None = "x") -> Obj:
+    """An annotation."""
+    return {"metadata": {"annotations": {key: value}}}
+
+
+def condition(name: str) -> Obj:
+    """A condition of a pod that is true."""
+    return {"status": {"conditions": [{"type": name, "status": "True"}]}}
+
+
+def binding_of(name: str, **metadata: Any) -> Obj:
+    """What gives a pod the second node."""
+    about = {"name": name, **metadata}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": about, "target": {"kind": "Node", "name": "node-b"}}
+
+
+def changed(found: Obj, change: Obj) -> Obj:
+    """An object with a merge patch."""
+    merged: Obj = merge_patch(found, change)
+    return merged

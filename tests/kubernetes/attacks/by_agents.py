@@ -1,0 +1,51 @@
+"""What agents try: that of a node, and that beside a VM."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
+from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, noted, patches, use
+from tests.kubernetes.attacks.world import ELSEWHERE, LEFT_BEHIND, NODE_AGENT, SIDECAR, UNBOUND_AGENT, move
+
+_AGENTS: Final = "policy autoscaling-agents"
+_PERMITS: Final = "policy autoscaling-permits"
+BY_AGENTS: Final = (
+    *patches(VIRTUAL_MACHINES, "mine", NODE_AGENT, {
+        "resizes a VM of its node within the permit": (use("1500m", 3), ""),
+        "shrinks it": (use("500m", 1), ""),
+        "gives it more CPU than the permit": (use("2100m", 2), _PERMITS),
+        "gives it more memory than the permit": (use(1, 5), _PERMITS),
+        "raises its maximum": ({"spec": {"guest": {"cpus": {"max": 64}}}}, _AGENTS),
+        "raises its minimum": ({"spec": {"guest": {"cpus": {"min": "300m"}}}}, _AGENTS),
+        "changes its image": ({"spec": {"guest": {"rootDisk": {"image": "evil"}}}}, _AGENTS),
+        "gives it a script": ({"spec": {"initScript": "sh"}}, _AGENTS),
+        "writes its permit": (noted("autoscaling.neon.tech/permit", '{"vCPUs":8,"mem":"16Gi"}'), _AGENTS),
+        "writes its bounds": (noted("autoscaling.neon.tech/bounds"), _AGENTS),
+        "takes its label": ({"metadata": {"labels": None}}, _AGENTS),
+        "gives it a finalizer": ({"metadata": {"finalizers": ["a.b/c"]}}, _AGENTS),
+    }),
+    *patches(VIRTUAL_MACHINES, "theirs", NODE_AGENT, {"resizes a VM of another node": (use(1, 1), _AGENTS)}),
+    *patches(VIRTUAL_MACHINES, "asleep", NODE_AGENT, {"resizes a VM that did not opt in": (use(1, 1), _AGENTS)}),
+    *patches(VIRTUAL_MACHINES, "mine", UNBOUND_AGENT, {"resizes any VM": (use(1, 1), _AGENTS)}),
+    *patches(
+        VIRTUAL_MACHINES, "mine", NODE_AGENT,
+        {"says in the status where it runs": ({"status": {"node": "node-b"}}, RBAC)}, subresource="status",
+    ),
+    Attempt(NODE_AGENT, "deletes a VM of its node", RBAC, "delete", VIRTUAL_MACHINES, "mine"),
+    Attempt(NODE_AGENT, "deletes a pod of its node", RBAC, "delete", PODS, "mine-1"),
+    Attempt(NODE_AGENT, "moves a VM of its node", RBAC, "create", MIGRATIONS, "x", move("x")),
+    Attempt(NODE_AGENT, "reads secrets", RBAC, "get", SECRETS, ""),
+    *patches(VIRTUAL_MACHINES, "mine", SIDECAR, {
+        "resizes its VM within the permit": (use("1500m", 3), ""),
+        "gives it more CPU than the permit": (use(3, 2), _PERMITS),
+        "changes its command": ({"spec": {"guest": {"args": ["sh"]}}}, _AGENTS),
+    }),
+    *patches(VIRTUAL_MACHINES, "theirs", SIDECAR, {"resizes the VM of another pod": (use(1, 1), _AGENTS)}),
+    *patches(VIRTUAL_MACHINES, "moved", LEFT_BEHIND, {"resizes the VM in its new pod": (use(1, 1), _AGENTS)}),
+    *patches(
+        VIRTUAL_MACHINES, "far", SIDECAR, {"resizes a VM of another namespace": (use(1, 1), RBAC)},
+        namespace=ELSEWHERE,
+    ),
+    Attempt(SIDECAR, "lists pods", RBAC, "get", PODS, ""),
+)  # fmt: skip

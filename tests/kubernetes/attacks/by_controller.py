@@ -1,0 +1,75 @@
+"""What the programs that run VMs try, and the expander."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
+from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, changed, noted, patches, use
+from tests.kubernetes.attacks.world import (
+    CONTROLLER,
+    EXPANDER,
+    MINE,
+    NETWORK,
+    SYSTEM,
+    VM_ADDRESS,
+    Obj,
+    address,
+    pod,
+    runner,
+)
+
+_RUNNERS: Final = "policy neonvm-controller-pods"
+_MACHINES: Final = "policy neonvm-controller-vms"
+_ADDRESSES: Final = "policy neonvm-controller-addresses"
+
+
+def _evil(name: str, spec: Obj) -> Obj:
+    return changed(runner(MINE, name), {"spec": spec})
+
+
+def _privileged(name: str) -> Obj:
+    made = runner(MINE, name)
+    made["spec"]["initContainers"][0]["securityContext"] = {"privileged": True}
+    return made
+
+
+BY_CONTROLLER: Final = (
+    Attempt(CONTROLLER, "makes a VM's pod", "", "create", PODS, "mine-2", runner(MINE, "mine-2")),
+    Attempt(CONTROLLER, "makes a privileged pod", _RUNNERS, "create", PODS, "x", _privileged("x")),
+    Attempt(
+        CONTROLLER, "makes a pod in its node's network", _RUNNERS, "create", PODS, "x",
+        _evil("x", {"hostNetwork": True}),
+    ),
+    Attempt(
+        CONTROLLER, "mounts the node's files into a pod", _RUNNERS, "create", PODS, "x",
+        _evil("x", {"volumes": [*runner(MINE, "x")["spec"]["volumes"], {"name": "root", "hostPath": {"path": "/"}}]}),
+    ),
+    Attempt(
+        CONTROLLER, "makes a pod beside the cluster's own", _RUNNERS, "create", PODS, "x",
+        changed(runner(MINE, "x"), {"metadata": {"namespace": SYSTEM}}), namespace=SYSTEM,
+    ),
+    Attempt(CONTROLLER, "makes a pod of no VM", _RUNNERS, "create", PODS, "x", pod("x")),
+    Attempt(CONTROLLER, "deletes another's pod", _RUNNERS, "delete", PODS, "web-2"),
+    *patches(PODS, "theirs-1", CONTROLLER, {
+        "says what a VM has": (noted("vm.neon.tech/usage"), ""),
+        "labels a VM's pod": ({"metadata": {"labels": {"app": "bank"}}}, _RUNNERS),
+    }),
+    *patches(VIRTUAL_MACHINES, "theirs", CONTROLLER, {
+        "holds a VM until its pod is gone": ({"metadata": {"finalizers": ["vm.neon.tech/finalizer"]}}, ""),
+        "resizes a VM": (use(2, 2), _MACHINES),
+        "writes a permit": (noted("autoscaling.neon.tech/permit"), _MACHINES),
+    }),
+    Attempt(CONTROLLER, "deletes a VM", RBAC, "delete", VIRTUAL_MACHINES, "theirs"),
+    Attempt(CONTROLLER, "returns a VM's address", "", "delete", IP_ADDRESSES, VM_ADDRESS["metadata"]["name"]),
+    Attempt(CONTROLLER, "takes a service's address", _ADDRESSES, "delete", IP_ADDRESSES, "10.96.77.7"),
+    Attempt(
+        CONTROLLER, "claims an address for a service", _ADDRESSES, "create", IP_ADDRESSES, "10.96.77.8",
+        address("10.96.77.8", "services", "", {}),
+    ),
+    Attempt(CONTROLLER, "reads secrets", RBAC, "get", SECRETS, ""),
+    *patches(NODES, "node-a", NETWORK, {"labels its node": ({"metadata": {"labels": {"a": "b"}}}, RBAC)}),
+    *patches(VIRTUAL_MACHINES, "mine", NETWORK, {"resizes a VM": (use(1, 1), RBAC)}),
+    Attempt(EXPANDER, "reads pods", RBAC, "get", PODS, ""),
+    *patches(NODES, "node-a", EXPANDER, {"labels a node": ({"metadata": {"labels": {"a": "b"}}}, RBAC)}),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""What the program of groups tries."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    HORIZONTAL_AUTOSCALERS,
+    PODS,
+    SERVICES,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+)
+from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, changed, noted, patches, use
+from tests.kubernetes.attacks.world import GROUPS, Obj, deployment, named, owner, vm
+
+_GROUP_VMS: Final = "policy autoscaling-groups-vms"
+_ENDPOINTS: Final = "policy autoscaling-groups-endpoints"
+_WORKLOADS: Final = "policy autoscaling-groups-workloads"
+_SHOP: Final = owner(VM_GROUPS, "shop")
+
+
+def _service(name: str, **spec: Any) -> Obj:
+    found = named(SERVICES, name, spec={"clusterIP": "None", "ports": [{"port": 5432}], **spec})
+    return changed(found, {"metadata": {"ownerReferences": _SHOP}})
+
+
+def _new(name: str, **metadata: Any) -> Obj:
+    found = changed(vm(name, "", "", **metadata), {"metadata": {"annotations": None}})
+    return {key: value for key, value in found.items() if key != "status"}
+
+
+BY_GROUPS: Final = (
+    Attempt(
+        GROUPS, "makes a member of a group", "", "create", VIRTUAL_MACHINES, "shop-replica-1",
+        _new("shop-replica-1", ownerReferences=_SHOP),
+    ),
+    Attempt(GROUPS, "makes a VM of no group", _GROUP_VMS, "create", VIRTUAL_MACHINES, "x", _new("x")),
+    Attempt(
+        GROUPS, "makes a member with a permit", _GROUP_VMS, "create", VIRTUAL_MACHINES, "shop-replica-2",
+        vm("shop-replica-2", "", "", ownerReferences=_SHOP),
+    ),
+    Attempt(GROUPS, "deletes a member of a group", "", "delete", VIRTUAL_MACHINES, "shop-replica-0"),
+    Attempt(GROUPS, "deletes a VM of no group", _GROUP_VMS, "delete", VIRTUAL_MACHINES, "theirs"),
+    *patches(VIRTUAL_MACHINES, "theirs", GROUPS, {
+        "sets the bounds of a VM": (noted("autoscaling.neon.tech/bounds"), ""),
+        "resizes a VM": (use(2, 2), _GROUP_VMS),
+        "writes a permit": (noted("autoscaling.neon.tech/permit"), _GROUP_VMS),
+    }),
+    *patches(DEPLOYMENTS, "web", GROUPS, {
+        "sets a workload's requests": (deployment(cpu="200m"), ""),
+        "changes a workload's image": (deployment(image="evil"), _WORKLOADS),
+        "changes a workload's account": ({"spec": {"template": {"spec": {"serviceAccountName": "x"}}}}, _WORKLOADS),
+    }),
+    Attempt(GROUPS, "makes the read endpoint of a group", "", "create", SERVICES, "shop-read", _service("shop-read")),
+    Attempt(
+        GROUPS, "makes another service", _ENDPOINTS, "create", SERVICES, "bank",
+        _service("bank", selector={"app": "web"}),
+    ),
+    *patches(ENDPOINT_SLICES, "bank", GROUPS, {
+        "leads another service's clients elsewhere": ({"endpoints": [{"addresses": ["10.0.0.6"]}]}, _ENDPOINTS),
+    }),
+    Attempt(
+        GROUPS, "deletes a person's HPA", "policy autoscaling-groups-autoscalers", "delete", HORIZONTAL_AUTOSCALERS,
+        "theirs",
+    ),
+    Attempt(GROUPS, "deletes a pod", RBAC, "delete", PODS, "web-2"),
+    Attempt(GROUPS, "reads secrets", RBAC, "get", SECRETS, ""),
+)  # fmt: skip

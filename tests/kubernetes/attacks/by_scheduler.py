@@ -1,0 +1,99 @@
+"""What the scheduler tries, whose account its kube-scheduler has too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.resources import (
+    LEASES,
+    MIGRATIONS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+)
+from tests.kubernetes.attacks.attempt import (
+    BINDINGS,
+    RBAC,
+    SECRETS,
+    Attempt,
+    binding_of,
+    changed,
+    condition,
+    noted,
+    patches,
+    use,
+)
+from tests.kubernetes.attacks.world import SCHEDULER, SYSTEM, move, named, owner, pod
+
+_VMS: Final = "policy autoscaling-scheduler-vms"
+_NODES: Final = "policy autoscaling-scheduler-nodes"
+_PODS: Final = "policy autoscaling-scheduler-pods"
+OF_US: Final = move("to-b", "autoscale-scheduler")
+BY_SCHEDULER: Final = (
+    *patches(VIRTUAL_MACHINES, "theirs", SCHEDULER, {
+        "stores a permit": (noted("autoscaling.neon.tech/permit", '{"vCPUs":2,"mem":"4Gi"}'), ""),
+        "resizes a VM": (use(2, 2), _VMS),
+        "writes other annotations of a VM": (noted("autoscaling.neon.tech/bounds"), _VMS),
+        "writes labels of a VM": ({"metadata": {"labels": {"a": "b"}}}, _VMS),
+        "changes who owns a VM": ({"metadata": {"ownerReferences": owner(VM_GROUPS, "x")}}, _VMS),
+    }),
+    Attempt(SCHEDULER, "deletes a VM", RBAC, "delete", VIRTUAL_MACHINES, "theirs"),
+    *patches(
+        VIRTUAL_MACHINES, "theirs", SCHEDULER,
+        {"says in the status where a VM runs": ({"status": {"node": "node-a"}}, RBAC)}, subresource="status",
+    ),
+    Attempt(SCHEDULER, "orders a move", "", "create", MIGRATIONS, "to-b", OF_US),
+    Attempt(SCHEDULER, "orders a move in another's name", _VMS, "create", MIGRATIONS, "x", move("x", "somebody")),
+    Attempt(
+        SCHEDULER, "orders a move that copies memory after it", _VMS, "create", MIGRATIONS, "y",
+        changed(move("y", "autoscale-scheduler"), {"spec": {"allowPostCopy": True}}),
+    ),
+    Attempt(SCHEDULER, "ends a move of its own", "", "delete", MIGRATIONS, "by-us"),
+    Attempt(SCHEDULER, "ends a person's move", _VMS, "delete", MIGRATIONS, "by-hand"),
+    *patches(NODES, "node-a", SCHEDULER, {
+        "wakes the pods that wait for a node": (noted("autoscaling.neon.tech/room-freed"), ""),
+        "writes other annotations of a node": (noted("volumes.kubernetes.io/controller-managed-attach-detach"), _NODES),
+        "taints a node": ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, _NODES),
+        "labels a node": ({"metadata": {"labels": {"zone": "b"}}}, _NODES),
+        "cordons a node": ({"spec": {"unschedulable": True}}, _NODES),
+    }),
+    Attempt(SCHEDULER, "binds a pod", "", "create", PODS, "ours", binding_of("ours"), subresource="binding"),
+    Attempt(
+        SCHEDULER, "annotates a pod by binding it", _PODS, "create", PODS, "waiting",
+        binding_of("waiting", annotations={"a": "b"}), subresource="binding",
+    ),
+    Attempt(
+        SCHEDULER, "binds a pod of the cluster's own", _PODS, "create", PODS, "unplaced", binding_of("unplaced"),
+        namespace=SYSTEM, subresource="binding",
+    ),
+    Attempt(SCHEDULER, "binds by the old way", _PODS, "create", BINDINGS, "waiting", binding_of("waiting")),
+    *patches(
+        PODS, "waiting", SCHEDULER,
+        {"says that another scheduler's pod is placed": (condition("PodScheduled"), _PODS)}, subresource="status",
+    ),
+    *patches(
+        PODS, "web-1", SCHEDULER,
+        {"says that a pod is ready": (condition("Ready"), _PODS),
+         "gives a pod another address": ({"status": {"podIP": "10.0.0.9"}}, _PODS),
+         "says that a pod is displaced": (condition("DisruptionTarget"), "")}, subresource="status",
+    ),
+    Attempt(SCHEDULER, "displaces a pod of lower priority", "", "delete", PODS, "web-1"),
+    Attempt(SCHEDULER, "deletes a pod that has no node", _PODS, "delete", PODS, "waiting"),
+    Attempt(SCHEDULER, "deletes a pod of the cluster's own", _PODS, "delete", PODS, "dns", namespace=SYSTEM),
+    Attempt(SCHEDULER, "makes a pod", RBAC, "create", PODS, "x", pod("x")),
+    Attempt(SCHEDULER, "reads secrets", RBAC, "get", SECRETS, ""),
+    *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {
+        "chooses where a volume is made": (noted("volume.kubernetes.io/selected-node", "node-b"), ""),
+        "labels a volume's claim": ({"metadata": {"labels": {"a": "b"}}}, "policy autoscaling-scheduler-volumes"),
+    }),
+    Attempt(
+        SCHEDULER, "takes the Lease of the cluster's scheduler", "policy autoscaling-leases", "update", LEASES,
+        "kube-scheduler", named(LEASES, "kube-scheduler", SYSTEM, {"holderIdentity": "me"}), namespace=SYSTEM,
+    ),
+    Attempt(
+        SCHEDULER, "makes the Lease of another program", "policy autoscaling-leases", "create", LEASES,
+        "autoscale-groups", named(LEASES, "autoscale-groups", SYSTEM, {}), namespace=SYSTEM,
+    ),
+)  # fmt: skip

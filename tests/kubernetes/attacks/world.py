@@ -1,0 +1,208 @@
+"""The cluster that is attacked: two nodes, VMs of theirs, and what belongs to others; and who attacks, with what token.
+
+Objects are as an API server keeps them. What a controller would have filled in is written here, because none runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deploy.neonvm.objects.pod_form import RunnerForm
+from deploy.neonvm.objects.pods import runner_pod
+from deploy.neonvm.objects.vm_spec import machine_of
+from protocol.kubernetes.resources import (
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    HORIZONTAL_AUTOSCALERS,
+    IP_ADDRESSES,
+    LEASES,
+    MIGRATIONS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+    Resource,
+)
+
+Obj = dict[str, Any]
+
+HOME: Final = "default"
+ELSEWHERE: Final = "other"
+SYSTEM: Final = "kube-system"
+OWNED_BY: Final = "autoscaling.neon.tech"
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """An identity. ``account`` is ``NAMESPACE:NAME`` of a service account, empty for an administrator.
+
+    ``pod`` is the pod, in the account's namespace, that its token is bound to, and ``node`` that pod's node.
+    """
+
+    name: str
+    account: str = ""
+    pod: str = ""
+    node: str = ""
+
+    @property
+    def username(self) -> str:
+        """What admission sees."""
+        return f"system:serviceaccount:{self.account}" if self.account else "admin"
+
+    @property
+    def extra(self) -> dict[str, list[str]]:
+        """What admission sees of the token."""
+        found = {"pod-name": self.pod, "node-name": self.node}
+        return {f"authentication.kubernetes.io/{key}": [value] for key, value in found.items() if value}
+
+
+NODE_AGENT: Final = Who("agent of node a", f"{SYSTEM}:autoscaling-agent", "agent-a", "node-a")
+UNBOUND_AGENT: Final = Who("agent with a token of no node", f"{SYSTEM}:autoscaling-agent")
+SIDECAR: Final = Who("agent beside VM mine", f"{HOME}:vm-agent", "mine-1", "node-a")
+LEFT_BEHIND: Final = Who("agent of a pod that VM moved left", f"{HOME}:vm-agent", "moved-1", "node-a")
+SCHEDULER: Final = Who("scheduler", f"{SYSTEM}:autoscaling-scheduler")
+GROUPS: Final = Who("groups", f"{SYSTEM}:autoscaling-groups")
+CONTROLLER: Final = Who("NeonVM controller", f"{SYSTEM}:neonvm-controller")
+NETWORK: Final = Who("network program", f"{SYSTEM}:neonvm-network")
+EXPANDER: Final = Who("expander", f"{SYSTEM}:autoscaling-expander")
+OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
+ADMIN: Final = Who("administrator")
+
+
+def vm(name: str, node: str, pod: str, namespace: str = HOME, enabled: str = "true", **metadata: Any) -> Obj:
+    """A VM of 1 CPU and 2 GiB that runs, with a permit for 2 CPUs and 4 GiB."""
+    guest = {
+        "cpus": {"min": "250m", "max": 8, "use": 1},
+        "memorySlotSize": "1Gi",
+        "memorySlots": {"min": 1, "max": 16, "use": 2},
+        "rootDisk": {"image": "postgres"},
+    }
+    return {
+        "apiVersion": VIRTUAL_MACHINES.api_version,
+        "kind": VIRTUAL_MACHINES.kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"autoscaling.neon.tech/enabled": enabled},
+            "annotations": {"autoscaling.neon.tech/permit": '{"vCPUs":2,"mem":"4Gi"}'},
+            **metadata,
+        },
+        "spec": {"schedulerName": "autoscale-scheduler", "guest": guest},
+        "status": {"phase": "Running", "node": node, "podName": pod, "cpus": 1, "memorySize": "2Gi"},
+    }
+
+
+def owner(kind: Resource, name: str) -> list[Obj]:
+    """The reference of a controller."""
+    return [{"apiVersion": kind.api_version, "kind": kind.kind, "name": name, "uid": "u-1", "controller": True}]
+
+
+def pod(name: str, node: str = "", namespace: str = HOME, account: str = "default", **spec: Any) -> Obj:
+    """A pod of another's workload; without a node it waits for one."""
+    placed = {"nodeName": node} if node else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "serviceAccountName": account,
+            "schedulerName": "default-scheduler",
+            "containers": [{"name": "main", "image": "other"}],
+            **placed,
+            **spec,
+        },
+        "status": {"phase": "Running" if node else "Pending"},
+    }
+
+
+def runner(of: Obj, name: str = "") -> Obj:
+    """The pod of a VM as the controller makes it, and once a node runs it where no ``name`` is given."""
+    made: Obj = RunnerForm("neonvm-runner")(
+        of, runner_pod(of, name or of["status"]["podName"], machine_of(of).use, False)
+    )
+    made["metadata"]["ownerReferences"] = owner(VIRTUAL_MACHINES, of["metadata"]["name"])
+    if not name:
+        made["spec"] |= {"nodeName": of["status"]["node"], "serviceAccountName": "vm-agent"}
+        made["status"] = {"phase": "Running"}
+    return made
+
+
+def move(name: str, by: str = "") -> Obj:
+    """A migration, of the scheduler or of a person."""
+    labels = {"labels": {"autoscaling.neon.tech/created-by": by}} if by else {}
+    annotations = {"annotations": {"autoscaling.neon.tech/target-node": "node-b"}} if by else {}
+    return {
+        "apiVersion": MIGRATIONS.api_version,
+        "kind": MIGRATIONS.kind,
+        "metadata": {"name": name, "namespace": HOME, **labels, **annotations},
+        "spec": {"vmName": "mine", "completionTimeout": 300, "maxBandwidth": "1Gi"},
+    }
+
+
+def deployment(image: str = "web", cpu: str = "100m") -> Obj:
+    """What a group sizes."""
+    containers = [{"name": "app", "image": image, "resources": {"requests": {"cpu": cpu}}}]
+    return {
+        "apiVersion": DEPLOYMENTS.api_version,
+        "kind": DEPLOYMENTS.kind,
+        "metadata": {"name": "web", "namespace": HOME},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": containers}},
+        },
+    }
+
+
+def named(kind: Resource, name: str, namespace: str = HOME, spec: Obj | None = None, **more: Any) -> Obj:
+    """Any other object."""
+    where = {"namespace": namespace} if kind.namespaced else {}
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name, **where}, **more}
+    return body | ({} if spec is None else {"spec": spec})
+
+
+def address(ip: str, resource: str, group: str, labels: Obj) -> Obj:
+    """An IPAddress object."""
+    found = named(IP_ADDRESSES, ip, spec={"parentRef": {"group": group, "resource": resource, "name": "x"}})
+    found["spec"]["parentRef"]["namespace"] = HOME
+    found["metadata"]["labels"] = labels
+    return found
+
+
+MINE: Final = vm("mine", "node-a", "mine-1")
+ASLEEP: Final = vm("asleep", "node-a", "asleep-1", enabled="false")
+THEIRS: Final = vm("theirs", "node-b", "theirs-1")
+MOVED: Final = vm("moved", "node-b", "moved-2")
+MEMBER: Final = vm("shop-replica-0", "node-b", "shop-1", ownerReferences=owner(VM_GROUPS, "shop"))
+FOREIGN: Final = vm("far", "node-a", "far-1", ELSEWHERE)
+HPA: Final = {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "bank"}}
+CLAIM: Final = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+VM_ADDRESS: Final = address(
+    "10.111.0.7", "virtualmachines", "vm.neon.tech", {"autoscaling.neon.tech/flat-network-vm": "u-1"}
+)
+SERVICE_ADDRESS: Final = address("10.96.77.7", "services", "", {})
+
+OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
+    *((NODES, named(NODES, name, spec={})) for name in ("node-a", "node-b")),
+    *((VIRTUAL_MACHINES, each) for each in (MINE, ASLEEP, THEIRS, MOVED, MEMBER, FOREIGN)),
+    *((PODS, runner(each)) for each in (MINE, THEIRS)),
+    (PODS, pod("moved-1", "node-a", account="vm-agent")),
+    (PODS, pod("agent-a", "node-a", SYSTEM, "autoscaling-agent")),
+    (PODS, pod("dns", "node-a", SYSTEM)),
+    (PODS, pod("web-1", "node-b")),
+    (PODS, pod("web-2", "node-b")),
+    (PODS, pod("waiting")),
+    (PODS, pod("ours", schedulerName="autoscale-scheduler")),
+    (PODS, pod("unplaced", namespace=SYSTEM)),
+    *((MIGRATIONS, each) for each in (move("by-us", "autoscale-scheduler"), move("by-hand"))),
+    (DEPLOYMENTS, deployment()),
+    (HORIZONTAL_AUTOSCALERS, named(HORIZONTAL_AUTOSCALERS, "theirs", spec=HPA)),
+    (ENDPOINT_SLICES, named(ENDPOINT_SLICES, "bank", addressType="IPv4", endpoints=[])),
+    (PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "data", spec=CLAIM)),
+    (LEASES, named(LEASES, "kube-scheduler", SYSTEM, {"holderIdentity": "it"})),
+    (IP_ADDRESSES, VM_ADDRESS),
+    (IP_ADDRESSES, SERVICE_ADDRESS),
+)  # fmt: skip
+"""All of it, in the order in which it can be made."""
