@@ -62,8 +62,9 @@ format: env ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-manifests: ## Write deploy/neonvm.yaml from deploy/kubernetes/crds
+manifests: env ## Write the plain manifests from the chart
 	scripts/render-neonvm.sh
+	$(BIN)/python -m scripts.manifests
 
 bench: env ## Speed and memory, side by side in one run
 	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)

@@ -37,11 +37,13 @@ FILES: Final = (
 NOT_APPLIED: Final = (
     "deploy/kubernetes/kind.yaml",
     "deploy/kubernetes/crds/*.yaml",
+    "deploy/kubernetes/chart/*.yaml",
+    "deploy/kustomization.yaml",
     "deploy/local/crds/*.yaml",
     "deploy/local/kubernetes/add_ons/*.yaml",
     "deploy/local/kubernetes/manifests/*.yaml",
 )
-"""kind's own file, the parts of ``deploy/neonvm.yaml``, and what only local clusters are given."""
+"""kind's own file, the parts of ``deploy/neonvm.yaml``, what is not rendered yet, and what only local clusters get."""
 
 SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")
 """The ConfigMap and key that hold the sidecar's part of a pod, and the namespace in which such pods run."""

@@ -7,6 +7,7 @@ import pytest
 from deploy.local.kubernetes.programs.build import MODULES
 from deploy.local.kubernetes.programs.versions import (
     ADD_ONS,
+    HELM,
     SUPPORTED,
     ModuleSet,
     go_mod_of_kubernetes,
@@ -16,7 +17,7 @@ from deploy.local.kubernetes.programs.versions import (
     staging_of,
 )
 
-SETS = {each.name: each for minor in SUPPORTED for each in module_sets(minor, list(ADD_ONS))}
+SETS = {each.name: each for minor in SUPPORTED for each in (HELM, *module_sets(minor, list(ADD_ONS)))}
 UPSTREAM = """module k8s.io/kubernetes
 
 go 1.26.0
@@ -55,6 +56,7 @@ def test_kubernetes_is_pinned_to_a_release_of_its_minor_version_with_all_its_mod
 def test_the_version_is_linked_into_the_programs() -> None:
     flags = kubernetes_set("1.36").link_flags("require k8s.io/kubernetes v1.36.3\n").split()
     assert flags[:2] == ["-s", "-w"]
+    assert "-X helm.sh/helm/v3/internal/version.version=v3.1.2" in HELM.link_flags("require helm.sh/helm/v3 v3.1.2\n")
     assert {flag for flag in flags if "component-base" in flag} == {
         "k8s.io/component-base/version.gitVersion=v1.36.3",
         "k8s.io/component-base/version.gitMajor=1",

@@ -94,6 +94,10 @@ VERTICAL_POD_AUTOSCALER: Final = ModuleSet(
     {"recommender": "vpa-recommender"},
     files=("deploy/vpa-v1-crd-gen.yaml",),
 )
+_HELM: Final = "helm.sh/helm/v3"
+HELM: Final = ModuleSet("helm", _HELM, (f"{_HELM}/cmd/helm",), stamps=(f"{_HELM}/internal/version.version",))
+"""For people and tests, not for a cluster: it renders, installs and upgrades the chart."""
+
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
 """What a cluster has only if asked, by name."""
 
@@ -150,4 +154,5 @@ def _stamp_values(version: str) -> Mapping[str, str]:
         "gitMinor": minor,
         "gitTreeState": "clean",
         "Version": version,
+        "version": version,
     }

@@ -1,0 +1,107 @@
+{{/* What every object has in common. Names are fixed, not made of the release's: a cluster has one installation, and
+     policies, alerts and runbooks name its objects. */}}
+
+{{/* labels and annotations of an object: list $ NAME [its own annotations [its own labels]] */}}
+{{- define "autoscale.labelled" -}}
+{{- $root := index . 0 -}}
+{{- $own := dict -}}
+{{- if gt (len .) 2 }}{{ $own = index . 2 | default dict }}{{ end -}}
+labels:
+  {{- include "autoscale.labels" . | nindent 2 }}
+  {{- if gt (len .) 3 }}
+  {{- with index . 3 }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- with merge (dict) $own $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The labels of an object or a pod: list $ NAME */}}
+{{- define "autoscale.labels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ index . 1 }}
+app.kubernetes.io/component: {{ index . 1 | trimPrefix "autoscaling-" }}
+app.kubernetes.io/part-of: autoscaling
+{{- if $root.Values.release }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ include "autoscale.version" $root | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 }}
+{{- end }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "autoscale.version" -}}
+{{ .Values.image.tag | default .Chart.AppVersion | replace "+" "_" | trunc 63 }}
+{{- end }}
+
+{{/* The reference of an image of ours: list $ IMAGE */}}
+{{- define "autoscale.image" -}}
+{{- $root := index . 0 -}}
+{{- include "autoscale.reference" (list $root (index . 1) $root.Values.image.registry ($root.Values.image.tag | default $root.Chart.AppVersion)) -}}
+{{- end }}
+
+{{/* The same with a registry and a tag of its own: list $ IMAGE REGISTRY TAG */}}
+{{- define "autoscale.reference" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- $registry := $root.Values.global.imageRegistry | default (index . 2) -}}
+{{ $registry }}/{{ $image.repository }}:{{ $image.tag | default (index . 3) }}{{ with $image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* Settings that people changed in the cluster are theirs: they are kept until the values' are asked for again.
+     list $ NAME KEY TEXT COMPONENT; prints the whole ConfigMap. The annotation has the digest of what the chart wrote. */}}
+{{- define "autoscale.settings" -}}
+{{- $root := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $key := index . 2 -}}
+{{- $text := index . 3 | trim | printf "%s\n" -}}
+{{- $written := sha256sum $text -}}
+{{- if include "autoscale.changedInCluster" (list $root $name $key) -}}
+{{- $live := lookup "v1" "ConfigMap" $root.Release.Namespace $name -}}
+{{- $text = index $live.data $key -}}
+{{- $written = index $live.metadata.annotations "autoscaling.neon.tech/settings-written" -}}
+{{- end -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Release.Namespace }}
+  {{- $own := ternary (dict "autoscaling.neon.tech/settings-written" $written) (dict) $root.Values.release }}
+  {{- include "autoscale.labelled" (list $root (index . 4) $own) | nindent 2 }}
+data:
+  {{ $key }}: |
+    {{- $text | trim | nindent 4 }}
+{{- end }}
+
+{{/* "true" where the settings in the cluster are not those that the chart wrote: list $ NAME KEY */}}
+{{- define "autoscale.changedInCluster" -}}
+{{- $root := index . 0 -}}
+{{- $live := lookup "v1" "ConfigMap" $root.Release.Namespace (index . 1) -}}
+{{- if and $live (not $root.Values.resetSettings) -}}
+{{- $written := index ($live.metadata.annotations | default dict) "autoscaling.neon.tech/settings-written" | default "" -}}
+{{- $text := index ($live.data | default dict) (index . 2) | default "" -}}
+{{- if and $written $text (ne $written (sha256sum $text)) }}true{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The text of a file of settings, with the values' laid over it: list $ FILE VALUES */}}
+{{- define "autoscale.settingsText" -}}
+{{- $root := index . 0 -}}
+{{- $shipped := tpl ($root.Files.Get (index . 1)) $root -}}
+{{- with index . 2 -}}
+{{- mergeOverwrite (fromYaml $shipped) . | toYaml -}}
+{{- else -}}
+{{- $shipped -}}
+{{- end -}}
+{{- end }}
+
+{{/* Where agents reach the scheduler. */}}
+{{- define "autoscale.schedulerUrl" -}}
+http://autoscaling-scheduler.{{ .Release.Namespace }}.svc:10299
+{{- end }}

@@ -1,0 +1,110 @@
+{{/* What every pod has in common. */}}
+
+{{/* The head of a pod template: list $ COMPONENT NAME [PORT that Prometheus scrapes, or 0 [TEMPLATE with whose change
+     the pods are replaced: what it renders is read only when they start]] */}}
+{{- define "autoscale.podMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $annotations := dict -}}
+{{- if and (gt (len .) 3) (index . 3) -}}
+{{- $annotations = dict "prometheus.io/scrape" "true" "prometheus.io/port" (index . 3 | toString) -}}
+{{- end -}}
+{{- if and (gt (len .) 4) $root.Values.release -}}
+{{- $read := include (printf "%s/%s" $root.Template.BasePath (index . 4)) $root | sha256sum -}}
+{{- $_ := set $annotations (printf "checksum/%s" (index . 4 | base | trimSuffix ".yaml")) $read -}}
+{{- end -}}
+labels:
+  {{- include "autoscale.labels" (list $root (index . 2)) | nindent 2 }}
+  {{- with $component.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) ($component.podAnnotations | default dict) $annotations $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Where the pods of a Deployment run: list $ COMPONENT NAME */}}
+{{- define "autoscale.placement" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $shared := $root.Values.deployments -}}
+{{- include "autoscale.placementOf" (list $root $component $shared) }}
+topologySpreadConstraints:
+  {{- if $component.topologySpreadConstraints }}
+  {{- toYaml $component.topologySpreadConstraints | nindent 2 }}
+  {{- else }}
+  {{- $name := index . 2 }}
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {app.kubernetes.io/name: {{ $name }}}
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* Where the pods of a DaemonSet run: list $ COMPONENT */}}
+{{- define "autoscale.placementOnNodes" -}}
+{{- $root := index . 0 -}}
+{{- include "autoscale.placementOf" (list $root (index . 1) $root.Values.daemonSets) }}
+{{- end }}
+
+{{- define "autoscale.placementOf" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $shared := index . 2 -}}
+priorityClassName: {{ $component.priorityClassName | default $shared.priorityClassName }}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $component.nodeSelector | default $shared.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $component.tolerations | default $shared.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $component.affinity | default $shared.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Image and pull policy of a container of ours: list $ COMPONENT */}}
+{{- define "autoscale.containerImage" -}}
+{{- $root := index . 0 -}}
+image: {{ include "autoscale.image" (list $root (index . 1).image) }}
+{{- with $root.Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The security context of a pod that is not root. */}}
+{{- define "autoscale.nonRoot" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532 # keys are readable by this group alone
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* The security context of a container, without any right. */}}
+{{- define "autoscale.locked" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Probes of a container with /healthz and /readyz: the port's name */}}
+{{- define "autoscale.probes" -}}
+startupProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 1, failureThreshold: 60}
+livenessProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 10, timeoutSeconds: 5}
+readinessProbe: {httpGet: {path: /readyz, port: {{ . }}}, periodSeconds: 2, timeoutSeconds: 2}
+{{- end }}

@@ -1,0 +1,143 @@
+"""``python3 -m scheduler_plugin.answers``: whether an installation answers, asked from a pod as its callers ask it.
+
+``helm test`` runs it in a pod that our own scheduler has to place: that it runs at all shows that kube-scheduler and
+the extender answer. Then it asks for a permit with the pod's own token, and the webhook as an API server would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ssl
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+
+from protocol.messages import ObjectName
+
+PATIENCE: Final = 60.0
+"""Seconds in which each of them must have answered: an installation may still be starting."""
+
+_PAUSE: Final = 1.0
+_TIMEOUT: Final = 5.0
+_NO_VM: Final = "expected the pod of a VM"
+
+Question = Callable[[], str]
+"""Asks once; says what is wrong, or nothing. May raise ``httpx.HTTPError``."""
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+
+
+class _Verdict(msgspec.Struct):
+    uid: str
+    allowed: bool = False
+
+
+class _Review(msgspec.Struct):
+    response: _Verdict
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Asks all; the exit code is 0 where all answer."""
+    options = _parser().parse_args(arguments)
+    context = ssl.create_default_context(cafile=options.ca) if options.ca else ssl.create_default_context()
+    questions: dict[str, Question] = {}
+    with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
+        if options.agents:
+            pod = ObjectName(options.namespace, options.pod)
+            token = options.token_file.read_text().strip()
+            questions["the agents' port"] = lambda: ask_for_permit(client, options.agents, pod, token)
+        if options.webhook:
+            questions["the webhook"] = lambda: ask_webhook(client, options.webhook)
+        found = {name: until_answered(question, time.monotonic, time.sleep) for name, question in questions.items()}
+    for name, problem in found.items():
+        print(f"{name}: {problem or 'answers'}")
+    return 1 if any(found.values()) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python3 -m scheduler_plugin.answers", description=__doc__)
+    found.add_argument("--agents", default="", metavar="URL", help="where agents ask the scheduler")
+    found.add_argument("--webhook", default="", metavar="URL", help="where API servers ask the injector")
+    found.add_argument("--namespace", required=True, help="of this pod")
+    found.add_argument("--pod", required=True, help="the name of this pod")
+    found.add_argument("--token-file", type=Path, metavar="FILE", help="a token of this pod for the scheduler")
+    found.add_argument("--ca", metavar="FILE", help="the authority of both, in PEM")
+    return found
+
+
+def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) -> str:
+    """Asks for a permit for a pod that runs no VM.
+
+    The one right answer is that it runs none: for that the token was reviewed, is that of the pod, and
+    the pod is known.
+    """
+    asked = {
+        "protoVersion": 4,
+        "pod": {"namespace": pod.namespace, "name": pod.name},
+        "resources": {"vCPUs": "250m", "mem": 1},
+    }
+    answer = client.post(url, json=asked, headers={"Authorization": f"Bearer {token}"})
+    try:
+        said = msgspec.json.decode(answer.content, type=_Refusal).error
+    except msgspec.MsgspecError:
+        return f"{answer.status_code} with an answer that is not the scheduler's"
+    if answer.status_code == httpx.codes.BAD_REQUEST and _NO_VM in said:
+        return ""
+    return f"{answer.status_code} {said}"
+
+
+def ask_webhook(client: httpx.Client, url: str) -> str:
+    """Asks about a pod that is none of a VM's: it must be let through under the question's own uid."""
+    uid = str(uuid.uuid4())
+    pods = {"version": "v1", "group": ""}
+    asked = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": uid,
+            "kind": {**pods, "kind": "Pod"},
+            "resource": {**pods, "resource": "pods"},
+            "namespace": "default",
+            "operation": "CREATE",
+            "dryRun": True,
+            "object": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "none-of-a-vm", "namespace": "default"},
+                "spec": {"containers": [{"name": "main", "image": "none"}]},
+            },
+        },
+    }
+    answer = client.post(url, json=asked)
+    try:
+        verdict = msgspec.json.decode(answer.content, type=_Review).response
+    except msgspec.MsgspecError:
+        return f"{answer.status_code} with an answer that is no AdmissionReview"
+    return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"
+
+
+def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
+    """Asks until the answer is right; what was wrong at last where it never is within ``PATIENCE``."""
+    deadline = now() + PATIENCE
+    while (problem := _asked(ask)) and now() < deadline:
+        pause(_PAUSE)
+    return problem
+
+
+def _asked(ask: Question) -> str:
+    try:
+        return ask()
+    except httpx.HTTPError as error:
+        return f"no answer: {error!s:.200}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Plain manifests and the table of values, which are rendered from the chart."""

@@ -1,0 +1,92 @@
+"""``python -m scripts.manifests``: writes the plain manifests, their lock and the table of values from the chart.
+
+Helm is built from its Go module the first time, as the programs of Kubernetes are.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
+from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.local.kubernetes.programs.versions import HELM
+from scripts.manifests.rendering import CHART, COPIED, KUBERNETES, NAMESPACE, VALUES, lock, plain_files
+from scripts.manifests.values_table import with_table
+
+ROOT: Final = Path(__file__).parents[2]
+LOCK: Final = "deploy/kubernetes/rendered.sha256"
+TABLE: Final = "docs/install.md"
+
+
+def main() -> int:
+    """Writes what has changed; returns the exit code."""
+    try:
+        write(copies())
+        files = rendered(helm())
+    except (BuildFailedError, NoGoError, subprocess.CalledProcessError, ValueError, OSError) as error:
+        print(f"manifests: {error}", file=sys.stderr)
+        return 1
+    write({**files, LOCK: lock(chart_files(), files), TABLE: document()})
+    return 0
+
+
+def write(files: Mapping[str, str]) -> None:
+    """Writes what has changed, and says so."""
+    for file, content in files.items():
+        path = ROOT / file
+        if not path.is_file() or path.read_text() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            print(f"wrote {file}")
+
+
+def copies() -> Mapping[str, str]:
+    """The chart's copies of files beside it, as they should be."""
+    return {
+        f"{CHART}/{copy}/{path.name}": path.read_text()
+        for folder, copy in COPIED.items()
+        for path in sorted((ROOT / folder).glob("*.yaml"))
+    }
+
+
+def helm() -> Path:
+    """The program, built where it is missing. Raises ``BuildFailedError`` or ``NoGoError``."""
+    return Builder.usual(find_go()).ensure(HELM, lambda line: print(line, file=sys.stderr)) / "helm"
+
+
+def rendered(program: Path) -> dict[str, str]:
+    """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
+    command = [str(program), "template", "autoscaling", str(ROOT / CHART), f"--namespace={NAMESPACE}"]
+    done = subprocess.run(
+        [*command, f"--kube-version={KUBERNETES}", "--values=-"],
+        input=json.dumps(VALUES),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
+    return plain_files(done.stdout, templates)
+
+
+def chart_files() -> Mapping[str, bytes]:
+    """All files of the chart by their path in it."""
+    folder = ROOT / CHART
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def document() -> str:
+    """The document with the table of values, as it should be. Raises ``ValueError``."""
+    schema = json.loads((ROOT / CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((ROOT / CHART / "values.yaml").read_text())
+    return with_table((ROOT / TABLE).read_text(), schema, values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

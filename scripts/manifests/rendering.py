@@ -1,0 +1,106 @@
+"""The plain manifests from what ``helm template`` prints (pure).
+
+- A folder of templates is one plain file; its objects stand there in the order in which the templates have them.
+- Comments of the templates are kept: people read the plain files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from protocol.kubernetes.objects import text
+
+CHART: Final = "deploy/kubernetes/chart/autoscale"
+NAMESPACE: Final = "kube-system"
+PLAIN: Final[Mapping[str, str]] = {
+    "deploy/scheduler-deploy.yaml": "scheduler",
+    "deploy/kubernetes/agent-daemonset.yaml": "agent-node",
+    "deploy/kubernetes/agent-sidecar.yaml": "agent-sidecar",
+    "deploy/kubernetes/expander.yaml": "expander",
+    "deploy/kubernetes/groups.yaml": "groups",
+    "deploy/kubernetes/neonvm-controller.yaml": "neonvm-controller",
+    "deploy/kubernetes/neonvm-devices.yaml": "neonvm-devices",
+    "deploy/kubernetes/neonvm-network.yaml": "neonvm-network",
+    "deploy/kubernetes/neonvm-policy.yaml": "neonvm-policy",
+}
+"""Which folder of templates a plain file is rendered from."""
+
+COPIED: Final[Mapping[str, str]] = {"deploy/kubernetes/crds": "definitions"}
+"""Folders of plain files that the chart has a copy of, because a chart cannot reach files beside it: these are edited
+where they are, and what an installation changes in them is changed by the template that reads the copy.
+"""
+
+KUBERNETES: Final = "v1.36.0"
+"""The version of kube-scheduler in the plain file; whoever applies it sets the cluster's own."""
+
+VALUES: Final[Mapping[str, Any]] = {
+    "release": False,
+    "agent": {"sidecar": {"enabled": True}},
+    "groups": {"enabled": True},
+    "expander": {"enabled": True},
+    "neonvm": {"policy": {"namespaces": [""]}},
+}
+"""All components, and nothing that only a release knows."""
+
+_ORDER: Final = ("account", "certificates", "config", "kube-scheduler", "service", "workload", "policy")
+_SOURCE: Final = re.compile(r"^# Source: \S+?/templates/(\S+)\n", re.MULTILINE)
+_HEAD: Final = "# Rendered from {chart}/templates/{folder} by `make manifests`: edit that, not this.\n"
+
+
+def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
+    """The text of each plain file. ``templates`` are the texts of all templates by their path below ``templates``.
+
+    Raises ``ValueError`` where a template is in no plain file's order.
+    """
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^---\n", printed, flags=re.MULTILINE):
+        if source := _SOURCE.match(part):
+            found.setdefault(source[1], []).append(_tidy(part[source.end() :]))
+    return {file: _file(folder, found, templates) for file, folder in PLAIN.items()}
+
+
+def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, str]) -> str:
+    paths = [path for path in found if path.startswith(f"{folder}/")]
+    if strange := {path.rpartition("/")[2].removesuffix(".yaml") for path in paths} - set(_ORDER):
+        raise ValueError(f"templates/{folder} has {', '.join(sorted(strange))}, which have no place in the plain file")
+    paths.sort(key=lambda path: _ORDER.index(path.rpartition("/")[2].removesuffix(".yaml")))
+    parts = [part for path in paths for part in sorted(found[path], key=lambda part: _place(part, templates[path]))]
+    return _HEAD.format(chart=CHART, folder=folder) + "---\n".join(parts)
+
+
+def _place(part: str, template: str) -> int:
+    """Where a template has an object: templates write kinds and names as they are."""
+    found = yaml.safe_load(part)
+    return template.find(f"kind: {text(found, 'kind')}\nmetadata:\n  name: {text(found, 'metadata', 'name')}\n")
+
+
+def _tidy(part: str) -> str:
+    lines = (line.rstrip() for line in part.splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
+
+
+def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
+    """One line for each plain file with a digest of it and of all that it is rendered from.
+
+    ``inputs`` are the files of the chart by their path in it. A change of templates is no change of other components'
+    lines, so that two people seldom change the same line.
+    """
+    return "".join(f"{_digest(inputs, file, content)}  {file}\n" for file, content in sorted(files.items()))
+
+
+def _digest(inputs: Mapping[str, bytes], file: str, content: str) -> str:
+    digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, VALUES)).encode())
+    for path in sorted(each for each in inputs if _concerns(each, PLAIN[file])):
+        digest.update(f"{path} {len(inputs[path])}\n".encode() + inputs[path])
+    digest.update(content.encode())
+    return digest.hexdigest()
+
+
+def _concerns(path: str, folder: str) -> bool:
+    shared = path in {"Chart.yaml", "values.yaml"} or path.endswith(".tpl") or path.startswith("settings/")
+    return shared or path.startswith(f"templates/{folder}/")

@@ -1,0 +1,55 @@
+"""The table of the chart's values, from its schema and its defaults (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+START: Final = "<!-- values: written by `make manifests` -->\n"
+END: Final = "<!-- end of values -->\n"
+
+_Json = Mapping[str, Any]
+
+
+def with_table(document: str, schema: _Json, values: _Json) -> str:
+    """The document with the table anew. Raises ``ValueError`` where it has no place for one."""
+    before, start, rest = document.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise ValueError(f"the document has no {START.strip()} … {END.strip()}")
+    return f"{before}{START}{table(schema, values)}{END}{after}"
+
+
+def table(schema: _Json, values: _Json) -> str:
+    """A row for each value that has no values of its own."""
+    rows = (
+        f"| `{name}` | {default} | {description} |\n" for name, default, description in _rows(schema, schema, values)
+    )
+    return "| Value | Default | |\n|---|---|---|\n" + "".join(rows)
+
+
+def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
+    found = resolved(whole, schema)
+    given = values if isinstance(values, Mapping) else {}
+    if "properties" in found:
+        for name, part in found["properties"].items():
+            yield from _rows(whole, part, given.get(name), f"{path}.{name}" if path else name)
+    elif "$ref" not in schema or values is not None:
+        yield path, _shown(values), str(found["description"])
+
+
+def resolved(whole: _Json, schema: _Json) -> _Json:
+    """The part of the schema that a reference leads to."""
+    reference = schema.get("$ref")
+    if reference is None:
+        return schema
+    target: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
+    return target
+
+
+def _shown(value: object) -> str:
+    if value in (None, "", {}, []):
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"`{text}`"

@@ -1,0 +1,1 @@
+"""The chart, and what is rendered from it."""

@@ -1,0 +1,110 @@
+"""Every value has a description, a default, and a template that looks at it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+
+from scripts.manifests.__main__ import ROOT
+from scripts.manifests.rendering import CHART
+from scripts.manifests.values_table import resolved, table, with_table
+from tests import plain_yaml
+
+FOLDER = ROOT / CHART
+SCHEMA: dict[str, Any] = json.loads((FOLDER / "values.schema.json").read_text())
+VALUES: dict[str, Any] = plain_yaml.load((FOLDER / "values.yaml").read_text())
+
+
+@cache
+def templates() -> str:
+    """The text of all templates."""
+    return "\n".join(path.read_text() for path in (FOLDER / "templates").rglob("*") if path.is_file())
+
+
+def parts(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every value of the schema, also those that have values of their own."""
+    found = resolved(SCHEMA, schema)
+    yield path, found
+    for name, part in found.get("properties", {}).items():
+        yield from parts(part, f"{path}.{name}".lstrip("."))
+
+
+def unknown(schema: Mapping[str, Any], values: object, path: str = "") -> list[str]:
+    """The paths of values that the schema does not have, or has as something else."""
+    found = resolved(SCHEMA, schema)
+    kinds = {"object": dict, "string": str, "boolean": bool, "integer": int, "array": list}
+    said = found["type"] if isinstance(found["type"], list) else [found["type"]]
+    if not isinstance(values, tuple(kinds[each] for each in said)):
+        return [f"{path} is no {' or '.join(said)}"]
+    if "enum" in found and values not in found["enum"]:
+        return [f"{path} is none of {found['enum']}"]
+    if isinstance(values, str) and not re.search(found.get("pattern", ""), values):
+        return [f"{path} is not as {found['pattern']}"]
+    if "properties" not in found or not isinstance(values, dict):
+        return []
+    strange = [f"{path}.{name} is not there" for name in values.keys() - found["properties"].keys()]
+    within = (unknown(found["properties"][name], values[name], f"{path}.{name}") for name in values.keys() - strange)
+    return strange or [each for one in within for each in one]
+
+
+def test_the_defaults_are_what_the_schema_says() -> None:
+    assert unknown(SCHEMA, VALUES) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"scheduler": {"enabld": True}}, [".scheduler.enabld is not there"]),
+        ({"groups": {"replicas": "two"}}, [".groups.replicas is no integer"]),
+        ({"image": {"pullPolicy": "Sometimes"}}, ["pullPolicy is none of"]),
+        ({"test": {"image": {"digest": "sha1:0"}}}, ["digest is not as"]),
+    ],
+)
+def test_a_value_that_is_misspelt_or_mistyped_is_found(values: dict[str, Any], said: list[str]) -> None:
+    found = unknown(SCHEMA, values)
+    assert [text in each for text, each in zip(said, found, strict=True)] == [True]
+
+
+def test_every_value_is_described_and_nothing_else_is_taken() -> None:
+    assert [path for path, found in parts(SCHEMA) if not found.get("description")] == []
+    closed = [path for path, found in parts(SCHEMA) if "properties" in found and found.get("additionalProperties", 1)]
+    assert closed == ["global"], "only what other charts read too is open"
+
+
+def test_every_value_of_a_component_is_looked_at_by_a_template() -> None:
+    names = {path.rpartition(".")[2] for path, _ in parts(SCHEMA) if path} - {"requests", "limits"}
+    assert [name for name in sorted(names) if not re.search(rf"\.{name}\b", templates())] == []
+
+
+def test_no_template_looks_at_a_value_that_there_is_not() -> None:
+    known = {path for path, _ in parts(SCHEMA)}
+    used = set(re.findall(r"\.Values\.([A-Za-z][A-Za-z.]*[A-Za-z])", templates()))
+    assert sorted(used - known) == []
+
+
+def test_settings_that_can_be_laid_over_are_there() -> None:
+    laid = re.findall(r'"autoscale.settingsText" \(list \$ "([^"]+)"', templates())
+    assert sorted(laid) == sorted(f"settings/{path.name}" for path in (FOLDER / "settings").iterdir())
+
+
+def test_a_table_has_a_row_for_each_value_and_its_default() -> None:
+    schema = {
+        "properties": {
+            "a": {"description": "Its parts.", "properties": {"b": {"$ref": "#/definitions/text"}}},
+            "c": {"$ref": "#/definitions/text"},
+            "d": {"description": "Many."},
+        },
+        "definitions": {"text": {"description": "A text."}},
+    }
+    rows = table(schema, {"a": {"b": "x"}, "d": [1]})
+    assert rows.splitlines()[2:] == ["| `a.b` | `x` | A text. |", "| `d` | `[1]` | Many. |"]
+
+
+def test_a_document_without_a_place_for_the_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="the document has no"):
+        with_table("text", {"properties": {}}, {})

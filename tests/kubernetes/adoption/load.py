@@ -1,0 +1,56 @@
+"""Clients that keep a database busy from before an upgrade until after it, and what they notice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.kubernetes.postgres_session import Session
+
+_BUSY: Final = "select count(*) from generate_series(1, 300000)"
+
+
+@dataclass(slots=True)
+class Load:
+    """What the clients have seen. ``quiet`` lets them rest without hanging up."""
+
+    quiet: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+    longest: float = 0.0
+
+    def run(self, session: Session) -> None:
+        """One client; its session must last."""
+        try:
+            while not self.over.is_set():
+                if self.quiet.is_set():
+                    session.ask("select 1")
+                    self.over.wait(0.5)
+                else:
+                    session.ask(_BUSY)
+                self.answers += 1
+                self.longest = max(self.longest, session.longest)
+        except OSError as error:
+            self.failures.append(str(error))
+
+
+@contextmanager
+def busy(namespace: str, address: str, clients: int) -> Iterator[Load]:
+    """So many clients, which hang up afterwards."""
+    load = Load()
+    sessions = [Session(namespace, address) for _ in range(clients)]
+    workers = [threading.Thread(target=load.run, args=[each]) for each in sessions]
+    try:
+        for worker in workers:
+            worker.start()
+        yield load
+    finally:
+        load.over.set()
+        for worker in workers:
+            worker.join()
+        for each in sessions:
+            each.close()

@@ -1,0 +1,106 @@
+"""A release of the chart in a cluster of a test, by the Helm that ``make manifests`` uses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.local.kubernetes.machine.image_loading import load_image
+from deploy.local.kubernetes.machine.installation import built_parts
+from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
+from scripts.manifests.__main__ import ROOT, helm
+from scripts.manifests.rendering import CHART
+from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
+
+NAMESPACE: Final = "autoscale-system"
+NEXT: Final = "next"
+"""The tag of the version that is upgraded to: the same programs under another name."""
+
+_PATIENCE: Final = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The release ``autoscale`` in its namespace."""
+
+    cluster: RealKubernetes
+
+    def helm(self, action: str, *arguments: str) -> str:
+        """What Helm prints. Raises ``AssertionError`` with what it complains of."""
+        done = self.try_helm(action, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def try_helm(self, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs Helm, which may fail."""
+        target = ["autoscale", str(ROOT / CHART)] if action in {"install", "upgrade", "template"} else ["autoscale"]
+        return subprocess.run(
+            [str(helm()), action, *target, f"--namespace={NAMESPACE}", *arguments],
+            env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE,
+        )
+
+    def objects(self, kind: str) -> list[dict[str, Any]]:
+        """The objects of a kind that are the release's, in any namespace."""
+        found = self.cluster.get(kind, "--all-namespaces", "--selector=app.kubernetes.io/instance=autoscale")["items"]
+        return list(found)
+
+    def images(self) -> set[str]:
+        """The images of the release's own programs that run."""
+        pods = (each for each in self.objects("pods") if "deletionTimestamp" not in each["metadata"])
+        return {image for pod in pods for image in _images(pod) if "localhost" in image}
+
+
+def _images(pod: dict[str, Any]) -> list[str]:
+    return [each["image"] for each in pod["spec"]["containers"]]
+
+
+def bring_images(cluster: RealKubernetes, folder: Path) -> None:
+    """Builds the images and puts them on every node, under a second tag too."""
+    asyncio.run(_bring_images(cluster, folder))
+    for pid in sorted((cluster.folder / "kubernetes" / "nodes").glob("*/pid")):
+        ctr = _ctr(pid.read_text().strip())
+        listed = subprocess.run([*ctr, "list", "--quiet"], capture_output=True, text=True, check=True).stdout.split()
+        for image in (each for each in listed if each.startswith("localhost:5001/") and each.endswith(":dev")):
+            subprocess.run(
+                [*ctr, "tag", "--force", image, f"{image.removesuffix('dev')}{NEXT}"], check=True, capture_output=True
+            )
+
+
+async def _bring_images(cluster: RealKubernetes, folder: Path) -> None:
+    for archive in (await built_parts(VERSION, folder, print)).archives:
+        await load_image(cluster.folder / "kubernetes" / "nodes", Path(archive))
+
+
+def _ctr(pid: str) -> Sequence[str]:
+    program = f"{PROGRAMS}/containerd/ctr"
+    return (
+        *("nsenter", f"--target={pid}", "--mount", "--net", "--"),
+        *(program, "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images"),
+    )
+
+
+def settings_of(cluster: RealKubernetes) -> str:
+    """The scheduler's settings, as they are in the cluster."""
+    found = cluster.get("configmap", "autoscaling-scheduler-config", f"--namespace={NAMESPACE}")
+    return str(found["data"]["config.yaml"])
+
+
+def edit_settings(cluster: RealKubernetes, before: str, after: str) -> str:
+    """Changes the scheduler's settings as ``kubectl edit`` does; the settings as they are now."""
+    text = settings_of(cluster)
+    assert before in text
+    changed = text.replace(before, after)
+    patch = json.dumps({"data": {"config.yaml": changed}})
+    target = ("configmap/autoscaling-scheduler-config", f"--namespace={NAMESPACE}")
+    cluster.kubectl("patch", *target, "--type=merge", f"--patch={patch}")
+    return changed

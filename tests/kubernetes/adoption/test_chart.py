@@ -1,0 +1,192 @@
+"""What Helm makes of the chart: what it renders and refuses, and what a real API server says to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from scripts.manifests.__main__ import ROOT, helm, rendered
+from scripts.manifests.rendering import CHART, PLAIN
+from tests import plain_yaml
+from tests.deploy.manifests import documents
+from tests.kubernetes.adoption.release import Release
+from tests.kubernetes.real_kubernetes import RealKubernetes
+
+pytestmark = pytest.mark.kubernetes
+
+SIDECAR = {"node": {"enabled": False}, "sidecar": {"enabled": True, "namespaces": ["a", "b"]}}
+ALL = {"agent": SIDECAR, "groups": {"enabled": True}, "neonvm": {"policy": {"namespaces": ["a"]}}}
+OWN_TOLERATIONS = [{"key": "dedicated", "operator": "Exists"}]
+EXTRAS = {
+    "commonLabels": {"team": "db"},
+    "commonAnnotations": {"owner": "db"},
+    "image": {"registry": "registry.example:5000/neon", "tag": "1.2.3", "pullSecrets": [{"name": "pull"}]},
+    "scheduler": {
+        "env": [{"name": "A", "value": "b"}],
+        "extraArgs": ["--log-level=debug"],
+        "tolerations": OWN_TOLERATIONS,
+        "podLabels": {"x": "y"},
+        "nodeSelector": {"zone": "a"},
+        "settings": {"nodeDefaults": {"computeUnit": {"vCPUs": "1"}}},
+        "image": {"digest": f"sha256:{'0' * 64}"},
+    },
+}
+VALUES: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "all components": ALL,
+    "beside NeonVM": {"neonvm": {"enabled": False}},
+    "with extras": EXTRAS,
+    "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
+}
+
+
+def template(values: dict[str, Any], *more: str) -> subprocess.CompletedProcess[str]:
+    command = [str(helm()), "template", "autoscale", str(ROOT / CHART), "--namespace=ours", "--kube-version=v1.36.3"]
+    return subprocess.run(
+        [*command, "--values=-", *more], input=json.dumps(values), capture_output=True, text=True, check=False
+    )
+
+
+def objects(values: dict[str, Any], *more: str) -> list[dict[str, Any]]:
+    """What is rendered with those values."""
+    done = template(values, *more)
+    assert done.returncode == 0, done.stderr
+    return [each for each in plain_yaml.load_all(done.stdout) if each]
+
+
+def workload(values: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (
+        each for each in objects(values) if each["metadata"]["name"] == name and "template" in each.get("spec", {})
+    )
+    pod: dict[str, Any] = found["spec"]["template"]
+    return pod
+
+
+def images(values: dict[str, Any]) -> set[str]:
+    found = [each["spec"]["template"]["spec"] for each in objects(values) if "template" in each.get("spec", {})]
+    return {container["image"] for pod in found for container in pod["containers"]}
+
+
+def test_helm_renders_the_plain_manifests_that_are_committed() -> None:
+    found = rendered(helm())
+    assert [file for file in PLAIN if found[file] != (ROOT / file).read_text()] == [], "run make manifests"
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_finds_no_fault(name: str) -> None:
+    command = [str(helm()), "lint", str(ROOT / CHART), "--strict", "--kube-version=v1.36.3", "--values=-"]
+    done = subprocess.run(command, input=json.dumps(VALUES[name]), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_real_api_server_takes_all_of_it(cluster: RealKubernetes, name: str) -> None:
+    found = [each for each in objects(VALUES[name]) if each["kind"] != "CustomResourceDefinition"]
+    for each in found:
+        if each["metadata"].get("namespace") in {"ours", "a", "b"}:
+            each["metadata"]["namespace"] = "default"
+    typed = json.dumps({"apiVersion": "v1", "kind": "List", "items": found})
+    said = cluster.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", typed=typed
+    )
+    assert said.count("serverside-applied (server dry run)") == len(found)
+
+
+def test_kustomize_finds_what_cluster_init_applies(cluster: RealKubernetes) -> None:
+    found = list(plain_yaml.load_all(cluster.kubectl("kustomize", str(ROOT / "deploy"))))
+    files = ("deploy/neonvm.yaml", "deploy/scheduler-deploy.yaml", "deploy/kubernetes/agent-daemonset.yaml")
+    key = lambda each: (each["kind"], each["metadata"]["name"])  # noqa: E731 - said once
+    assert sorted(found, key=key) == sorted(documents(*files), key=key)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"scheduler": {"enabld": False}}, "enabld"),
+        ({"groups": {"replicas": 0}}, "replicas"),
+        ({"test": {"image": {"repository": "a", "digest": "latest"}}}, "digest"),
+        ({"agent": {"sidecar": {"enabled": True}}}, "two agents would size the same VM"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
+    done = template(values)
+    assert (done.returncode != 0, said in done.stderr) == (True, True), done.stderr
+
+
+def test_an_old_kubernetes_is_refused() -> None:
+    done = template({}, "--kube-version=v1.30.0")
+    assert (done.returncode != 0, "1.31.0" in done.stderr) == (True, True)
+
+
+def test_all_images_come_from_one_registry_where_there_is_no_way_out() -> None:
+    found = images({**ALL, "global": {"imageRegistry": "mirror.internal"}, "image": {"tag": "0.2.0"}})
+    assert found == {
+        "mirror.internal/kube-scheduler:v1.36.3",
+        *(f"mirror.internal/{name}:0.2.0" for name in ("autoscale-scheduler", "autoscale-groups")),
+        *(f"mirror.internal/neonvm-{name}:0.2.0" for name in ("controller", "devices", "network")),
+    }
+    args = workload({"global": {"imageRegistry": "mirror.internal"}}, "neonvm-controller")["spec"]["containers"][0][
+        "args"
+    ]
+    assert args[0] == "--runner-image=mirror.internal/neonvm-runner:dev"
+
+
+def test_what_an_operator_adds_stands_where_it_belongs() -> None:
+    pod = workload(EXTRAS, "autoscaling-scheduler")
+    service, kube_scheduler = pod["spec"]["containers"]
+    assert pod["metadata"]["labels"].items() >= {"team": "db", "x": "y", "app.kubernetes.io/version": "1.2.3"}.items()
+    assert pod["metadata"]["annotations"]["owner"] == "db"
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert (pod["spec"]["tolerations"], pod["spec"]["nodeSelector"]) == (OWN_TOLERATIONS, {"zone": "a"})
+    assert service["image"] == f"registry.example:5000/neon/autoscale-scheduler:1.2.3@sha256:{'0' * 64}"
+    assert (service["env"], service["args"][-1]) == ([{"name": "A", "value": "b"}], "--log-level=debug")
+    assert kube_scheduler["image"] == "registry.k8s.io/kube-scheduler:v1.36.3"
+
+
+def test_settings_are_laid_over_those_that_are_shipped() -> None:
+    (found,) = (each for each in objects(EXTRAS) if each["metadata"]["name"] == "autoscaling-scheduler-config")
+    settings = plain_yaml.load(found["data"]["config.yaml"])
+    assert settings["nodeDefaults"]["computeUnit"] == {"vCPUs": "1", "mem": "128Mi"}
+    assert settings["agents"]["nodeAgents"] == ["ours:autoscaling-agent"]
+
+
+def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
+    values = {"scheduler": {"existingConfigMap": "mine"}}
+    assert not [each for each in objects(values) if each["metadata"]["name"] == "autoscaling-scheduler-config"]
+    assert {"name": "config", "configMap": {"name": "mine"}} in workload(values, "autoscaling-scheduler")["spec"][
+        "volumes"
+    ]
+
+
+def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_are_adopted(
+    cluster: RealKubernetes,
+) -> None:
+    """The cluster of these tests has them as ``autoscale local up`` applies them."""
+    release = Release(cluster)
+    rehearsed = ("--dry-run=server", "--create-namespace", "--output=json")
+    left = json.loads(release.helm("install", *rehearsed))
+    assert "CustomResourceDefinition" not in left["manifest"]
+    assert "Kinds that the cluster has from elsewhere are left as they are" in left["info"]["notes"]
+    taken = json.loads(release.helm("install", *rehearsed, "--take-ownership", "--set=definitions.adopt=true"))
+    assert taken["manifest"].count("kind: CustomResourceDefinition\n") == 2
+
+
+def test_kinds_are_kept_and_everything_else_is_in_the_releases_namespace() -> None:
+    found = objects(VALUES["all components"])
+    kinds = [each for each in found if each["kind"] == "CustomResourceDefinition"]
+    assert len(kinds) == 5
+    assert {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in kinds} == {"keep"}
+    elsewhere = {
+        (each["kind"], each["metadata"]["namespace"])
+        for each in found
+        if each["metadata"].get("namespace", "ours") != "ours"
+    }
+    of_vms = {(kind, name) for kind in ("ServiceAccount", "Role", "RoleBinding") for name in ("a", "b")}
+    assert elsewhere == {*of_vms, ("NetworkPolicy", "a"), ("RoleBinding", "kube-system")}
+    text = json.dumps(
+        [each for each in found if each["metadata"]["name"] != "autoscaling-scheduler-as-authentication-reader"]
+    )
+    assert "kube-system" not in text

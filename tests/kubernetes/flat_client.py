@@ -1,0 +1,32 @@
+"""A place from which a VM's own address is reached: a network namespace on a node's part of the flat network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.kubernetes.real_kubernetes import RealKubernetes
+from tests.kubernetes.test_node_failures import pid_of
+
+
+@contextmanager
+def flat_client(cluster: RealKubernetes, node: str = "node-1") -> Iterator[str]:
+    """The name of such a namespace, which is removed afterwards."""
+    command = ["ip", "netns", "identify", str(pid_of(cluster, f"{node} containerd"))]
+    of_node = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    client = f"autoscale-client-{os.getpid()}"
+    made = [
+        ["ip", "netns", "add", client],
+        ["ip", "-n", of_node, "link", "add", "client0", "type", "veth", "peer", "name", "eth0", "netns", client],
+        ["ip", "-n", of_node, "link", "set", "client0", "master", "neonvm0", "mtu", "1400", "up"],
+        ["ip", "-n", client, "address", "add", "10.111.255.254/16", "dev", "eth0"],
+        ["ip", "-n", client, "link", "set", "eth0", "mtu", "1400", "up"],
+    ]
+    try:
+        for each in made:
+            subprocess.run(each, check=True)
+        yield client
+    finally:
+        subprocess.run(["ip", "netns", "del", client], check=False)

@@ -1,0 +1,74 @@
+"""Whether an installation answers: what counts as an answer, and how long one is waited for."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from protocol.messages import ObjectName
+from scheduler_plugin.answers import PATIENCE, ask_for_permit, ask_webhook, until_answered
+
+POD = ObjectName("autoscale-system", "autoscaling-answers")
+
+
+def client(status: int, content: str) -> httpx.Client:
+    return httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, text=content)))
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "problem"),
+    [
+        (400, '{"error": "pod.name: expected the pod of a VM, a/b runs none"}', ""),
+        (400, '{"error": "pod: missing"}', "400 pod: missing"),
+        (401, '{"error": "a bearer token is needed"}', "401 a bearer token is needed"),
+        (502, "<html>", "502 with an answer that is not the scheduler's"),
+    ],
+)
+def test_the_right_answer_to_a_pod_without_a_vm_is_that_it_runs_none(status: int, content: str, problem: str) -> None:
+    assert ask_for_permit(client(status, content), "http://scheduler/", POD, "token") == problem
+
+
+def test_the_question_is_one_that_an_agent_could_ask() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(400, json={"error": "expected the pod of a VM"})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as asking:
+        assert ask_for_permit(asking, "http://scheduler/", POD, "token") == ""
+    assert seen[0].headers["authorization"] == "Bearer token"
+    assert json.loads(seen[0].content)["pod"] == {"namespace": "autoscale-system", "name": "autoscaling-answers"}
+
+
+def webhook(**changed: object) -> httpx.Client:
+    def answer(request: httpx.Request) -> httpx.Response:
+        uid = json.loads(request.content)["request"]["uid"]
+        return httpx.Response(200, json={"response": {"uid": uid, "allowed": True, **changed}})
+
+    return httpx.Client(transport=httpx.MockTransport(answer))
+
+
+def test_a_webhook_lets_through_what_is_none_of_its_own() -> None:
+    assert ask_webhook(webhook(), "https://injector/") == ""
+    assert ask_webhook(webhook(allowed=False), "https://injector/").startswith("refused a pod")
+    assert ask_webhook(webhook(uid="another"), "https://injector/").startswith("refused a pod")
+    assert ask_webhook(client(404, ""), "https://injector/") == "404 with an answer that is no AdmissionReview"
+
+
+def test_an_installation_that_starts_is_waited_for() -> None:
+    problems, pauses = ["503 not yet", "503 not yet", ""], list[float]()
+    assert until_answered(lambda: problems.pop(0), lambda: sum(pauses), pauses.append) == ""
+    assert pauses == [1.0, 1.0]
+
+
+def test_one_that_never_answers_is_told_with_its_last_problem() -> None:
+    pauses: list[float] = []
+
+    def refused() -> str:
+        raise httpx.ConnectError("connection refused")
+
+    assert until_answered(refused, lambda: sum(pauses), pauses.append) == "no answer: connection refused"
+    assert sum(pauses) == PATIENCE
