@@ -51,8 +51,8 @@ def copies() -> Mapping[str, str]:
     """The chart's copies of files beside it, as they should be."""
     return {
         f"{CHART}/{copy}/{path.name}": path.read_text()
-        for folder, copy in COPIED.items()
-        for path in sorted((ROOT / folder).glob("*.yaml"))
+        for files, copy in COPIED.items()
+        for path in sorted(ROOT.glob(files))
     }
 
 

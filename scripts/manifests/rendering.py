@@ -30,8 +30,13 @@ PLAIN: Final[Mapping[str, str]] = {
 }
 """Which folder of templates a plain file is rendered from."""
 
-COPIED: Final[Mapping[str, str]] = {"deploy/kubernetes/crds": "definitions"}
-"""Folders of plain files that the chart has a copy of, because a chart cannot reach files beside it: these are edited
+COPIED: Final[Mapping[str, str]] = {
+    "deploy/kubernetes/crds/*.yaml": "definitions",
+    "deploy/kubernetes/policies/*.yaml": "policies",
+    "deploy/kubernetes/monitoring/*.yaml": "monitoring",
+    "deploy/kubernetes/monitoring/dashboards/*.json": "dashboards",
+}
+"""Plain files that the chart has a copy of in a folder of its own, because a chart cannot reach files beside it: these are edited
 where they are, and what an installation changes in them is changed by the template that reads the copy.
 """
 

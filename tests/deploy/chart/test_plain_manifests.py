@@ -43,7 +43,7 @@ def test_the_plain_manifests_are_those_that_were_rendered_from_this_chart() -> N
 
 def test_the_chart_has_a_copy_of_each_file_that_it_needs_and_of_no_other() -> None:
     folders = [ROOT / CHART / copy for copy in COPIED.values()]
-    found = {str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in folder.iterdir()}
+    found = {str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in folder.glob("*")}
     assert found == copies(), "run make manifests"
 
 
