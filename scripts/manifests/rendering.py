@@ -36,8 +36,8 @@ COPIED: Final[Mapping[str, str]] = {
     "deploy/kubernetes/monitoring/*.yaml": "monitoring",
     "deploy/kubernetes/monitoring/dashboards/*.json": "dashboards",
 }
-"""Plain files that the chart has a copy of in a folder of its own, because a chart cannot reach files beside it: these are edited
-where they are, and what an installation changes in them is changed by the template that reads the copy.
+"""Plain files that the chart has a copy of, because it cannot reach files beside it. They are edited where they are;
+what an installation changes in them is changed by the template that reads the copy.
 """
 
 KUBERNETES: Final = "v1.36.0"
