@@ -59,7 +59,7 @@ def routes(
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor))
     ProcessCollector(registry=registry)
-    watch_tls(registry, tls, clock.wall)
+    watch_tls(registry, tls)
     return {
         "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: Answer(b"ok\n"),

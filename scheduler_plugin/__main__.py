@@ -73,7 +73,7 @@ async def _run(options: argparse.Namespace) -> None:
         follower = SettingsFollower(parts.context.feed.use, telemetry)
         served = listeners(options, parts)
         shown = [each.tls for each in served if each.tls is not None]
-        watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)], clock.wall)
+        watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)])
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(parts.run(api)),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from protocol.certificates import UnreadableCertificateError, ends
+from protocol.runtime.certificate_times import UnreadableCertificateError, Validity, validities
 
 LOG: Final = logging.getLogger("autoscale.tls")
 
@@ -79,16 +79,15 @@ class FollowedTls(Generic[T]):
                 raise TlsFilesError(f"{self.name}: {self._problem}")
             return self._made
 
-    def expiries(self) -> dict[str, float]:
-        """When the certificate ends, and when the last of the authorities does, in seconds since 1970."""
+    def shown(self) -> dict[str, Validity]:
+        """The validity of the ``certificate``, and of the ``authority`` that ends last."""
         with suppress(TlsFilesError):
             self.value()
-        kinds = (("certificate", self.parts.certificate, min), ("authority", self.parts.authority, max))
         found = {}
-        for kind, path, which in kinds:
+        for kind, path in (("certificate", self.parts.certificate), ("authority", self.parts.authority)):
             with suppress(OSError, UnreadableCertificateError):
-                if path is not None and (times := ends(path.read_bytes())):
-                    found[kind] = float(which(times))
+                if path is not None and (valid := validities(path.read_bytes())):
+                    found[kind] = valid[0] if kind == "certificate" else max(valid, key=lambda each: each.end)
         return found
 
     def _renew(self) -> None:

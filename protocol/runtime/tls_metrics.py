@@ -1,9 +1,9 @@
-"""How long the certificates of a process last, and whether new ones were taken in; the same in every program."""
+"""How long the certificates of a process last, and whether new ones were taken in; alike in every program."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -14,29 +14,35 @@ from protocol.runtime.tls_files import FollowedTls, FollowingContext
 
 
 class TlsMetrics(Collector):
-    """Reads the files on each scrape. ``wall`` is the time in seconds since 1970."""
+    """Reads the files on each scrape."""
 
-    def __init__(self, watched: Iterable[FollowedTls[Any]], wall: Callable[[], float]) -> None:
+    def __init__(self, watched: Iterable[FollowedTls[Any]]) -> None:
         self._watched = list(watched)
-        self._wall = wall
 
     def collect(self) -> Iterator[Metric]:
-        """``name`` is whose files they are, ``part`` the certificate or the authorities (the last one that ends)."""
-        left = GaugeMetricFamily(
-            "autoscale_tls_expires_in_seconds", "Until a certificate ends", labels=("name", "part")
+        """``certificate`` is whose files they are, ``part`` the certificate or, of the authorities, the last to end."""
+        end, whole = (
+            GaugeMetricFamily(f"autoscale_certificate_{name}", text, labels=("certificate", "part"))
+            for name, text in (
+                ("expiry_timestamp_seconds", "When a certificate ends, in seconds since 1970"),
+                ("lifetime_seconds", "From a certificate's begin to its end"),
+            )
         )
-        taken = CounterMetricFamily("autoscale_tls_reloads", "New certificates, by outcome", labels=("name", "outcome"))
+        taken = CounterMetricFamily(
+            "autoscale_certificate_reloads", "New files, by outcome", labels=("certificate", "outcome")
+        )
         for each in self._watched:
-            for part, end in each.expiries().items():
-                left.add_metric((each.name, part), end - self._wall())
+            for part, valid in each.shown().items():
+                end.add_metric((each.name, part), valid.end)
+                whole.add_metric((each.name, part), valid.end - valid.begin)
             taken.add_metric((each.name, "accepted"), each.reloads)
             taken.add_metric((each.name, "refused"), each.refusals)
-        yield from (left, taken)
+        yield from (end, whole, taken)
 
 
-def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]], wall: Callable[[], float]) -> None:
+def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]]) -> None:
     """Adds the metrics of ``watched`` to ``registry``."""
-    registry.register(TlsMetrics(watched, wall))
+    registry.register(TlsMetrics(watched))
 
 
 def followed_by(tls: ssl.SSLContext | bool) -> list[FollowedTls[ssl.SSLContext]]:

@@ -70,7 +70,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures.rules()
 
-        addresses = await _serve(settings, expander, telemetry, clock, stack)
+        addresses = await _serve(settings, expander, telemetry, stack)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(size.follow(clock))]
             if file is not None:
@@ -93,7 +93,7 @@ def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) ->
 
 
 async def _serve(
-    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, clock: Clock, stack: AsyncExitStack
+    settings: ExpanderSettings, expander: Expander, telemetry: Telemetry, stack: AsyncExitStack
 ) -> Addresses:
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((expander.handler(),))
@@ -101,7 +101,7 @@ async def _serve(
         port = server.add_insecure_port(settings.listen)
     else:
         found = followed(settings.tls.files())
-        telemetry.watch_tls(found, clock)
+        telemetry.watch_tls(found)
         port = server.add_secure_port(settings.listen, credentials(found))
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()

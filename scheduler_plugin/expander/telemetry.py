@@ -8,7 +8,6 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from protocol.runtime.clock import Clock
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Verdict
@@ -56,9 +55,9 @@ class Telemetry:
         """Shows the number of nodes in every scrape from now on."""
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
-    def watch_tls(self, followed: Followed, clock: Clock) -> None:
+    def watch_tls(self, followed: Followed) -> None:
         """Shows how long the certificate lasts."""
-        watch_tls(self.registry, [followed], clock.wall)
+        watch_tls(self.registry, [followed])
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
         """A question was answered."""

@@ -22,7 +22,6 @@ from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
-from protocol.certificates import UnreadableCertificateError, ends
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor
@@ -32,6 +31,7 @@ from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_ob
 from protocol.kubernetes.refusals import read_refusal
 from protocol.permits import decode_permit
 from protocol.ranking.config import RankingConfigError, parse_ranking
+from protocol.runtime.certificate_times import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -189,7 +189,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("Node", objects(samples.whole_node()), partial(_object, read_node), UNREADABLE, 8),
     Target("Pod", objects(samples.whole_pod()), partial(_object, _pod), UNREADABLE, 12),
     Target("PersistentVolume", objects(samples.VOLUME), partial(_object, _volume), UNREADABLE, 4),
-    Target("certificate", texts(samples.CERTIFICATES), ends, (UnreadableCertificateError,), 3),
+    Target("certificate", texts(samples.CERTIFICATES), validities, (UnreadableCertificateError,), 3),
     Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
     Target("scheduler's answer", documents(samples.ANSWER), _answer, (MalformedMessageError,), 8),

@@ -170,16 +170,17 @@ def test_what_a_process_shows_and_trusts_is_measured(tmp_path: Path, caplog: pyt
     server = server_tls("agents", tmp_path / "tls.crt", tmp_path / "tls.key", trusted(tmp_path, "one", "two"))
     missing = client_tls("kubernetes-api", tmp_path / "nothing")
     registry = CollectorRegistry()
-    end = server.expiries()["certificate"]
+    valid = server.shown()["certificate"]
     context = following(missing, ssl.PROTOCOL_TLS_CLIENT)
-    watch_tls(registry, [server, *followed_by(context), *followed_by(True)], lambda: end - 60)
+    watch_tls(registry, [server, *followed_by(context), *followed_by(True)])
     lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
-    assert [line for line in lines if 'part="authority"' not in line] == [
-        'autoscale_tls_expires_in_seconds{name="agents",part="certificate"} 60.0',
-        'autoscale_tls_reloads_total{name="agents",outcome="accepted"} 0.0',
-        'autoscale_tls_reloads_total{name="agents",outcome="refused"} 0.0',
-        'autoscale_tls_reloads_total{name="kubernetes-api",outcome="accepted"} 0.0',
-        'autoscale_tls_reloads_total{name="kubernetes-api",outcome="refused"} 1.0',
+    assert float(lines[0].split()[1]) == valid.end
+    assert [line for line in lines[1:] if 'part="authority"' not in line] == [
+        'autoscale_certificate_lifetime_seconds{certificate="agents",part="certificate"} 90000.0',
+        'autoscale_certificate_reloads_total{certificate="agents",outcome="accepted"} 0.0',
+        'autoscale_certificate_reloads_total{certificate="agents",outcome="refused"} 0.0',
+        'autoscale_certificate_reloads_total{certificate="kubernetes-api",outcome="accepted"} 0.0',
+        'autoscale_certificate_reloads_total{certificate="kubernetes-api",outcome="refused"} 1.0',
     ]
     with pytest.raises(TlsFilesError, match=r"kubernetes-api: .*nothing: No such file"):
         missing.value()

@@ -1,4 +1,4 @@
-"""When certificates end, read from their PEM without a library: the agent has none that reads them. Pure.
+"""When certificates begin and end, read from their PEM without a library: the agent has none that reads them.
 
 Only the validity is read. Whether a certificate is good is for OpenSSL to say, which has taken it before this asks.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -24,15 +25,23 @@ class UnreadableCertificateError(ValueError):
     """This is no certificate in PEM."""
 
 
-def ends(pem: bytes) -> list[float]:
-    """The end of each certificate, in seconds since 1970, in their order. Raises ``UnreadableCertificateError``."""
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate is valid, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+def validities(pem: bytes) -> list[Validity]:
+    """The validity of each certificate, in their order. Raises ``UnreadableCertificateError``."""
     try:
-        return [_end(base64.b64decode(block)) for block in _BLOCK.findall(pem)]
+        return [_validity(base64.b64decode(block)) for block in _BLOCK.findall(pem)]
     except (ValueError, IndexError):
         raise UnreadableCertificateError("expected certificates in PEM") from None
 
 
-def _end(der: bytes) -> float:
+def _validity(der: bytes) -> Validity:
     certificate = _inside(der, 0, _SEQUENCE)
     at = _inside(der, certificate, _SEQUENCE)
     if der[at] == _VERSION:
@@ -40,10 +49,13 @@ def _end(der: bytes) -> float:
     for _ in range(_BEFORE_VALIDITY):
         at = _after(der, at)
     begin = _inside(der, at, _SEQUENCE)
-    end = _after(der, begin)
-    start, length = _content(der, end)
+    return Validity(_time(der, begin), _time(der, _after(der, begin)))
+
+
+def _time(der: bytes, at: int) -> float:
+    start, length = _content(der, at)
     text = der[start : start + length].decode("ascii")
-    return datetime.strptime(text, _FORMATS.get(der[end], "expected a time")).replace(tzinfo=UTC).timestamp()
+    return datetime.strptime(text, _FORMATS.get(der[at], "expected a time")).replace(tzinfo=UTC).timestamp()
 
 
 def _inside(der: bytes, at: int, tag: int) -> int:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from protocol.certificates import UnreadableCertificateError, ends
+from protocol.runtime.certificate_times import UnreadableCertificateError, Validity, validities
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a name of some length " * 2)])
@@ -19,25 +19,30 @@ NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a name of some length
 
 def certificate(end: datetime, *, extended: bool = True) -> bytes:
     builder = x509.CertificateBuilder().subject_name(NAME).issuer_name(NAME).public_key(KEY.public_key())
-    builder = builder.serial_number(7).not_valid_before(datetime(2020, 1, 1, tzinfo=UTC)).not_valid_after(end)
+    builder = builder.serial_number(7).not_valid_before(BEGIN).not_valid_after(end)
     if extended:
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("x" * 200)]), critical=False)
     return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
 NEAR, FAR = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC), datetime(2077, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def until(end: datetime) -> Validity:
+    return Validity(BEGIN.timestamp(), end.timestamp())
 
 
 def test_the_ends_of_a_chain_are_read_in_its_order_whatever_stands_around_it() -> None:
     chain = b"some words\n" + certificate(FAR) + b"\n" + certificate(NEAR, extended=False)
-    assert ends(chain) == [FAR.timestamp(), NEAR.timestamp()]
-    assert ends(b"nothing") == []
+    assert validities(chain) == [until(FAR), until(NEAR)]
+    assert validities(b"nothing") == []
 
 
 def test_the_oldest_form_of_a_certificate_has_no_version() -> None:
     der = x509.load_pem_x509_certificate(certificate(NEAR)).public_bytes(serialization.Encoding.DER)
     at = der.index(bytes.fromhex("a003020102"))
-    assert ends(pem(der[:at] + der[at + 5 :])) == [NEAR.timestamp()]
+    assert validities(pem(der[:at] + der[at + 5 :])) == [until(NEAR)]
 
 
 def pem(der: bytes) -> bytes:
@@ -48,4 +53,4 @@ def pem(der: bytes) -> bytes:
 @pytest.mark.parametrize("der", [b"\x30", b"\x31\x00", b"\x30\x02\x30\x00", b"\x30\x84\xff\xff\xff\xff", b""])
 def test_what_is_no_certificate_is_refused(der: bytes) -> None:
     with pytest.raises(UnreadableCertificateError, match="expected certificates in PEM"):
-        assert ends(pem(der) if der else pem(b"\x00")) == []
+        assert validities(pem(der) if der else pem(b"\x00")) == []
