@@ -15,6 +15,12 @@ LABEL_VM_NAME: Final = "vm.neon.tech/name"
 RUNNER_CONTAINER: Final = "neonvm-runner"
 """In the pod of a VM: the container that runs its guest."""
 
+AGENT_CONTAINER: Final = "autoscaler-agent"
+"""In the pod of a VM: the container of its agent."""
+
+LABEL_INJECT: Final = "autoscaling.neon.tech/inject-agent"
+"""On a VirtualMachine, and so on its pod: ``"false"`` keeps the injector from putting the agent into the pod."""
+
 LABEL_ENABLED: Final = "autoscaling.neon.tech/enabled"
 """On a VirtualMachine and its pod: ``"true"`` lets the agent resize it."""
 

@@ -166,6 +166,13 @@ IMAGES: Final[Mapping[str, Image]] = {
             (10295, 10296),
         ),
         Image(
+            "autoscale-injector",
+            "Puts the agent into the pods of VMs, and keeps certificates",
+            (*_SERVICES[:3], Wheels("injector-wheels", ("injector",)), *_SERVICES[3:]),
+            "scheduler_plugin.injector.__main__:main",
+            (10292, 10293),
+        ),
+        Image(
             "neonvm-controller",
             "Makes pods of VMs, resizes and moves them",
             _VM_SERVICES,

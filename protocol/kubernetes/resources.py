@@ -64,6 +64,8 @@ class Resource:
 PODS: Final = Resource("", "v1", "pods", "Pod")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 EVENTS: Final = Resource("", "v1", "events", "Event")
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
@@ -83,6 +85,16 @@ VM_GROUPS: Final = Resource(GROUP_GROUP, GROUP_VERSION, GROUP_PLURAL, GROUP_KIND
 IP_ADDRESSES: Final = Resource("networking.k8s.io", "v1", "ipaddresses", "IPAddress", namespaced=False)
 SERVICES: Final = Resource("", "v1", "services", "Service")
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+MUTATING_WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
 CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+
+VERSION_PATH: Final = "/version"
+"""What the API server says of itself."""

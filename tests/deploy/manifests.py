@@ -20,6 +20,7 @@ FILES: Final = (
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/expander.yaml",
     "deploy/kubernetes/groups.yaml",
+    "deploy/kubernetes/injector.yaml",
     "deploy/kubernetes/neonvm-controller.yaml",
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",

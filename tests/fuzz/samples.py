@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final
 
@@ -159,6 +160,17 @@ nodeOverrides: [{nodes: [n1], cpu: {watermark: 0.5}}]
 agents: {nodeAgents: ["kube-system:agent"]}
 migration: {cooldownSeconds: 60}
 """
+INJECTOR: Final = b"""\
+agent: {image: i, schedulerUrl: "https://s:1", env: {A: b}, resources: {limits: {memory: 1Mi}}}
+certificates: {life: 90d, authorityLife: 300d}
+lease: {durationSeconds: 20, renewSeconds: 4}
+"""
+ADMITTED: Final[Obj] = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {"uid": "u", "operation": "CREATE", "namespace": "default", "object": whole_pod()},
+}
+ADMISSION: Final = json.dumps(ADMITTED).encode()
 CERTIFICATES: Final = pair("one")[0] + pair("two")[0]
 EXPANDER: Final = (
     b"listen: 127.0.0.1:1\ninsecure: true\nclusterNodes: 3\nranking: {suppressOver: 9}\nfailures: {grace: 7}\n"

@@ -45,6 +45,10 @@ from scheduler_plugin.cluster.virtual_machines import vm_at_most, vm_facts
 from scheduler_plugin.expander.settings import SettingsError as ExpanderError
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up
+from scheduler_plugin.injector.admission.injection import Injection, judge
+from scheduler_plugin.injector.admission.reviews import MalformedReviewError, answer, read_review
+from scheduler_plugin.injector.settings import SettingsError as InjectorError
+from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import SettingsError, parse_settings
 from tests.fuzz import group_objects, samples
 from tests.fuzz.mutations import QUANTITIES, VALUES, damaged, damaged_text, encoded
@@ -154,6 +158,13 @@ def _token(text: str) -> object:
     return is_plausible(text, "autoscale-scheduler", 0.0)
 
 
+def _admission(body: bytes) -> object:
+    """As the webhook does: what can be read is judged, and whatever is found is answered."""
+    question = read_review(body)
+    found = judge(question.pod or {}, TEMPLATE)
+    return answer(question.uid, found.patch if isinstance(found, Injection) else ())
+
+
 def _qemu(body: bytes) -> object:
     return transfer_info(parse_report(read_object(body)))
 
@@ -166,6 +177,7 @@ def _load(text: str) -> object:
     return parse_recording(text, repeat=True)
 
 
+TEMPLATE: Final = parse_injector(samples.INJECTOR.decode()).template()
 UNREADABLE: Final = (UnreadableAnswerError, ValueError)
 VM: Final = samples.whole_vm()
 PAGE: Final = {"metadata": {"resourceVersion": "7"}, "items": [VM, samples.whole_node()]}
@@ -189,6 +201,9 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("Node", objects(samples.whole_node()), partial(_object, read_node), UNREADABLE, 8),
     Target("Pod", objects(samples.whole_pod()), partial(_object, _pod), UNREADABLE, 12),
     Target("PersistentVolume", objects(samples.VOLUME), partial(_object, _volume), UNREADABLE, 4),
+    Target("AdmissionReview", texts(samples.ADMISSION), _admission, (MalformedReviewError,), 6),
+    Target("AdmissionReview of a pod", documents(samples.ADMITTED), _admission, (MalformedReviewError,), 6),
+    Target("injector's settings", texts(samples.INJECTOR), as_text(parse_injector), (InjectorError,), 3),
     Target("certificate", texts(samples.CERTIFICATES), validities, (UnreadableCertificateError,), 3),
     Target("TokenReview", objects(samples.REVIEW), partial(_object, _review), UNREADABLE, 6),
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),

@@ -32,6 +32,7 @@ _BY_NAME: Final = {
     "volumeDevices": "devicePath",
     "volumeMounts": "mountPath",
     "volumes": "name",
+    "webhooks": "name",
 }
 _BY_PARENT: Final = {
     ("containers", "ports"): "containerPort",

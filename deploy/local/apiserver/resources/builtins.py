@@ -256,6 +256,13 @@ BUILTINS: Final[tuple[Resource, ...]] = (
     _R("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     _R("events.k8s.io", "v1", "events", "Event", short_names=("ev",)),
     _R("networking.k8s.io", "v1", "ingresses", "Ingress", short_names=("ing",), subresources=("status",)),
+    _R(
+        "admissionregistration.k8s.io",
+        "v1",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        namespaced=False,
+    ),
     _R("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",)),
     _R(
         "admissionregistration.k8s.io",

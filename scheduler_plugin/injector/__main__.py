@@ -1,0 +1,70 @@
+"""``autoscale-injector``: the agent into the pods of VMs, and certificates for all (B.4, B.13). Run with ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import httpx
+
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.followed_file import FollowedFile
+from protocol.runtime.tls_metrics import followed_by, watch_tls
+from protocol.units import Seconds
+from scheduler_plugin.cluster.http_api import HttpApi, http_client
+from scheduler_plugin.injector.app import Program, assemble
+from scheduler_plugin.injector.options import parser
+from scheduler_plugin.injector.settings import SettingsFollower, parse_settings
+from scheduler_plugin.injector.web import injector_app, webhook_app
+from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.serving import Listener, serve
+
+NAME: Final = "autoscale-injector"
+CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
+WEBHOOK_LIMITS: Final = Limits(connections=512, per_peer=256, request=Seconds(5.0))
+METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    options = parser().parse_args(arguments)
+    prepare(options.log_level)
+    return run(NAME, _run(options))
+
+
+async def _run(options: argparse.Namespace) -> None:
+    clock, stop = SystemClock(), stop_on_signals()
+    file = FollowedFile(options.settings, parse_settings)
+    settings = file.load()
+    found = credentials(options.kubeconfig, clock)
+    async with http_client(found, CONNECTIONS, NAME) as http:
+        identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        program = assemble(HttpApi(http, found.token), clock, settings, identity, options.tls_folder)
+        watch_tls(program.telemetry.registry, [program.tls, *followed_by(found.tls)])
+        async with asyncio.TaskGroup() as tasks:
+            follower = SettingsFollower(program.use, program.telemetry)
+            background = [tasks.create_task(program.run()), tasks.create_task(file.follow(follower, clock))]
+            webhook = tasks.create_task(_serve_webhook(options.listen_webhook, program, stop))
+            await serve([_probes(options.listen_metrics, program)], stop)
+            for task in (*background, webhook):
+                task.cancel()
+
+
+async def _serve_webhook(address: str, program: Program, stop: asyncio.Event) -> None:
+    """Listens once there is a certificate: until then the API server makes pods without asking (``Ignore``)."""
+    await program.serves.wait()
+    await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
+
+
+def _probes(address: str, program: Program) -> Listener:
+    return Listener("metrics", injector_app(program), address, limits=METRICS_LIMITS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

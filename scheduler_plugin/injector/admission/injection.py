@@ -1,0 +1,169 @@
+"""Which pods get the agent, and by which changes. Pure.
+
+Rules that hold here:
+
+- The pod of a VM that lets itself be resized gets it, whoever made the pod: our controller or NeonVM's. Nothing else of
+  the pod is changed, and no label or annotation is set: NeonVM's controller removes those that the VM lacks.
+- A pod that has a container of the agent's name gets none, so asking twice changes nothing.
+- The agent is an init container that goes on (``restartPolicy: Always``): a pod whose guest has ended ends, and an
+  agent that has ended is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, items, labels_of, text, whole
+from protocol.names import AGENT_CONTAINER, LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER, TOKEN_AUDIENCE
+
+METRICS_PORT: Final = 9100
+GUEST_PORT: Final = 25183
+AGENT_PORT: Final = 9101
+USER: Final = 65532
+IDENTITY: Final = "autoscaling-agent-identity"
+API_ACCESS: Final = "autoscaling-agent-api-access"
+IDENTITY_FOLDER: Final = "/var/run/autoscale"
+ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+OF_THE_GUEST: Final = "169.254.254.254"
+"""Where NeonVM's guest is in its pod; ours is reached at the ports of the pod itself."""
+
+DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTemplate:
+    """What all agents have in common. ``account`` is the service account that pods get that have none of their own;
+    ``authorities`` the ConfigMap in each namespace whose ``ca.crt`` they trust; ``env`` adds to the variables.
+    """
+
+    image: str
+    scheduler_url: str
+    account: str
+    authorities: str
+    pull_policy: str
+    resources: Json
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The pod stays as it is; ``outcome`` says why."""
+
+    outcome: str
+
+
+NO_VM: Final = Left("no_vm")
+NOT_ENABLED: Final = Left("not_enabled")
+OPTED_OUT: Final = Left("opted_out")
+HAS_AGENT: Final = Left("has_agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """The operations of RFC 6902 that add the agent. ``account`` is one that must exist, empty where it need not."""
+
+    patch: list[Json]
+    account: str
+
+
+def judge(pod: Json, template: AgentTemplate) -> Left | Injection:
+    """Whether a new pod gets the agent, and how."""
+    spec, labels = child(pod, "spec"), labels_of(pod)
+    runners = [each for each in items(spec, "containers") if text(each, "name") == RUNNER_CONTAINER]
+    if not labels.get(LABEL_VM_NAME) or not runners:
+        return NO_VM
+    if labels.get(LABEL_ENABLED) != "true":
+        return NOT_ENABLED
+    if labels.get(LABEL_INJECT) == "false":
+        return OPTED_OUT
+    if any(text(each, "name") == AGENT_CONTAINER for kind in _KINDS for each in items(spec, kind)):
+        return HAS_AGENT
+    takes_account = text(spec, "serviceAccountName") in DEFAULT_ACCOUNTS
+    patch = [
+        *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
+        *_appended(spec, "volumes", _missing(spec, _volumes(template))),
+    ]
+    if takes_account:
+        patch.append({"op": "add", "path": "/spec/serviceAccountName", "value": template.account})
+    return Injection(patch, template.account if takes_account else "")
+
+
+_KINDS: Final = ("containers", "initContainers")
+
+
+def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
+    """Operations that put ``added`` at the end of a list that may not be there."""
+    if not items(spec, name):
+        return [{"op": "add", "path": f"/spec/{name}", "value": added}] if added else []
+    return [{"op": "add", "path": f"/spec/{name}/-", "value": each} for each in added]
+
+
+def _missing(spec: Json, volumes: list[Json]) -> list[Json]:
+    known = {text(each, "name") for each in items(spec, "volumes")}
+    return [each for each in volumes if each["name"] not in known]
+
+
+def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
+    forwards = any(whole(port, "containerPort") == METRICS_PORT for port in items(runner, "ports"))
+    guest = "127.0.0.1" if forwards else OF_THE_GUEST
+    values = {
+        "AGENT_MODE": "sidecar",
+        "VM_NAME": vm,
+        "METRICS_URL": f"http://{guest}:{METRICS_PORT}/metrics",
+        "DATABASE_URL": f"http://{guest}:{GUEST_PORT}/database",
+        "SCHEDULER_URL": template.scheduler_url,
+        "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
+        "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",
+        **template.env,
+    }
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    variables: list[Json] = [{"name": name, "value": value} for name, value in values.items()]
+    variables += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    return {
+        "name": AGENT_CONTAINER,
+        "image": template.image,
+        "imagePullPolicy": template.pull_policy,
+        "restartPolicy": "Always",
+        "env": variables,
+        "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+        # No startup probe: the guest does not wait for its agent.
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
+        "resources": template.resources,
+        "securityContext": _SECURITY,
+        "volumeMounts": [
+            {"name": IDENTITY, "mountPath": IDENTITY_FOLDER, "readOnly": True},
+            {"name": API_ACCESS, "mountPath": ACCOUNT_FOLDER, "readOnly": True},
+        ],
+    }
+
+
+_SECURITY: Final[Json] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def _volumes(template: AgentTemplate) -> list[Json]:
+    """The identity for the scheduler, with whom to trust there; and the one for the API server, which the pod lacks.
+
+    The authorities are optional: a VM starts without them, and its agent waits for them.
+    """
+    trusted: Json = {"name": template.authorities, "optional": True, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    token: Json = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": 3600}
+    return [
+        {"name": IDENTITY, "projected": {"sources": [{"serviceAccountToken": token}, {"configMap": trusted}]}},
+        {"name": API_ACCESS, "projected": {"sources": _API_SOURCES}},
+    ]
+
+
+_API_SOURCES: Final[list[Json]] = [
+    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+]

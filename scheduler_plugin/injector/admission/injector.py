@@ -1,0 +1,82 @@
+"""Answers the API server: every question it can read with *allowed*, and never with a fault of the server's.
+
+Rules that hold here:
+
+- A pod is only given a service account that exists: the API server would refuse the pod otherwise.
+- Whatever goes wrong here, the pod is made without an agent, and who makes it is told why.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import SERVICE_ACCOUNTS
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, judge
+from scheduler_plugin.injector.admission.reviews import Question, answer, read_review
+
+LOG: Final = logging.getLogger("autoscale.injector")
+
+ACCOUNT_TIMEOUT: Final = Seconds(1.5)
+"""The API server waits five seconds for our answer, and its caller for the API server."""
+
+
+@dataclass(slots=True)
+class Injector:
+    """``template`` and ``problem`` may be replaced at any time; while there is a ``problem``, no agent is injected.
+
+    ``report`` is told of each outcome.
+    """
+
+    api: KubernetesApi
+    template: AgentTemplate
+    report: Callable[[str], None]
+    problem: str = "the version of Kubernetes is not known yet: no agent is injected"
+
+    async def answer(self, body: bytes) -> bytes:
+        """The answer to an AdmissionReview. Raises ``MalformedReviewError``."""
+        question = read_review(body)
+        try:
+            return await self._answered(question)
+        except Exception:
+            LOG.exception("a pod is made without an agent", extra={"namespace": question.namespace})
+            self.report("failed")
+            return answer(question.uid, warning="autoscaling: the injector failed, see its log; the VM has no agent")
+
+    async def _answered(self, question: Question) -> bytes:
+        if question.pod is None:
+            return self._left(question, "not_a_new_pod")
+        found = judge(question.pod, self.template)
+        if isinstance(found, Left):
+            return self._left(question, found.outcome)
+        if self.problem:
+            return self._left(question, "not_possible", self.problem)
+        if found.account and (why := await self._lacks(question.namespace, found.account)):
+            return self._left(question, "no_account", why)
+        self.report("injected")
+        return answer(question.uid, found.patch)
+
+    async def _lacks(self, namespace: str, account: str) -> str:
+        """Why pods of the namespace cannot have the service account; empty where they can."""
+        call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
+        try:
+            await self.api.call(call)
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return f"namespace {namespace} has no service account {account} for it (agent-sidecar.yaml)"
+            return f"the service account {account} cannot be read: {error}"
+        except ApiError as error:
+            return f"the service account {account} cannot be read: {error}"
+        return ""
+
+    def _left(self, question: Question, outcome: str, why: str = "") -> bytes:
+        self.report(outcome)
+        if not why:
+            return answer(question.uid)
+        LOG.warning("a VM's pod is made without an agent", extra={"namespace": question.namespace, "reason": why})
+        return answer(question.uid, warning=f"autoscaling: the VM has no agent: {why}")

@@ -1,0 +1,81 @@
+"""AdmissionReviews (admission.k8s.io/v1), read and answered. Pure.
+
+Every question that can be read is answered with *allowed*: an injector never keeps a pod from being made.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.kubernetes.objects import Json
+
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+LONGEST_WARNING: Final = 250
+"""The API server cuts warnings of more than 256 characters."""
+
+
+class MalformedReviewError(ValueError):
+    """This is no question that could be answered; the message names the bad field."""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    uid: str
+    operation: str
+    namespace: str = ""
+    object: dict[str, msgspec.Raw] | None = None
+
+
+class _Review(msgspec.Struct, frozen=True):
+    api_version: Literal["admission.k8s.io/v1"] = msgspec.field(name="apiVersion")
+    kind: Literal["AdmissionReview"]
+    request: _Request
+
+
+_REVIEW: Final = msgspec.json.Decoder(_Review)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a new pod; ``pod`` is None where nothing is created, or what is cannot be read."""
+
+    uid: str
+    namespace: str
+    pod: Json | None
+
+
+def read_review(body: bytes) -> Question:
+    """Raises ``MalformedReviewError``."""
+    try:
+        request = _REVIEW.decode(body).request
+    except (ValueError, RecursionError) as error:
+        raise MalformedReviewError(field_message(error)) from None
+    pod = None
+    if request.operation == "CREATE" and request.object is not None:
+        pod = _pod(request.object)
+    return Question(request.uid, request.namespace, pod)
+
+
+def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
+    try:
+        return {key: msgspec.json.decode(value) for key, value in found.items()}
+    except (ValueError, RecursionError):
+        return None
+
+
+def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
+    """The pod may be made, with the operations of ``patch`` (RFC 6902); ``warning`` is told to who makes it."""
+    response: Json = {"uid": uid, "allowed": True}
+    if patch:
+        encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
+        response |= {"patchType": "JSONPatch", "patch": encoded}
+    if warning:
+        response["warnings"] = [warning[:LONGEST_WARNING]]
+    return _ENCODER.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})

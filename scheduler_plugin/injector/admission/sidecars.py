@@ -1,0 +1,24 @@
+"""Whether a Kubernetes knows native sidecars: init containers with ``restartPolicy: Always`` (1.29 and later). Pure.
+
+An older one would take the agent for an ordinary init container and wait for its end before it starts the guest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject, text
+
+LEAST: Final = (1, 29)
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def why_not(version: JsonObject) -> str:
+    """Why no agent may be put into pods there, by the API server's ``/version``; empty where it may."""
+    found = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
+    numbers = tuple(int(each[0]) for each in found if each is not None)
+    if len(numbers) == len(found) and numbers >= LEAST:
+        return ""
+    said = text(version, "gitVersion") or "of an unknown version"
+    return f"native sidecars need Kubernetes {'.'.join(map(str, LEAST))} or later, this is {said}: no agent is injected"

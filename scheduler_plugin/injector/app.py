@@ -1,0 +1,152 @@
+"""The one place where an ``autoscale-injector`` is put together. Nothing is made at import."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from protocol.kubernetes.resources import VERSION_PATH
+from protocol.runtime.clock import Clock
+from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.injector.admission.injector import Injector
+from scheduler_plugin.injector.admission.sidecars import why_not
+from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, MissingSecretError
+from scheduler_plugin.injector.certificates.own_files import OwnCertificate
+from scheduler_plugin.injector.certificates.publishing import BundlePublisher
+from scheduler_plugin.injector.certificates.rotation import longest_pause
+from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY
+from scheduler_plugin.injector.settings import InjectorSettings
+from scheduler_plugin.injector.telemetry import InjectorTelemetry
+from scheduler_plugin.lease import Leadership, NotLeadingError
+
+OWN: Final = "injector"
+TIMEOUT: Final = Seconds(3.0)
+RETRY: Final = Seconds(2.0)
+"""After a turn that failed, and while the webhook has no certificate yet."""
+
+
+@dataclass(slots=True)
+class Program:
+    """One ``autoscale-injector``: what to keep running, and what to ask. ``folder`` has the webhook's certificate."""
+
+    api: KubernetesApi
+    clock: Clock
+    settings: InjectorSettings
+    telemetry: InjectorTelemetry
+    leadership: Leadership
+    injector: Injector
+    keeper: CertificateKeeper
+    publisher: BundlePublisher
+    own: OwnCertificate
+    tls: FollowedTls[ssl.SSLContext]
+    folder: Path
+    serves: asyncio.Event = field(default_factory=asyncio.Event)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Works until cancelled; gives the Lease back where that can still be said."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.leadership.run())
+                tasks.create_task(self._look_after_certificates())
+                tasks.create_task(self._learn_version())
+        finally:
+            await self.leadership.release()
+
+    def use(self, settings: InjectorSettings) -> None:
+        """New settings: agents of pods to come are like that."""
+        self.injector.template = settings.template()
+
+    def led(self, leads: bool) -> None:
+        """The Lease was gained or lost."""
+        self.telemetry.leads(leads)
+        self._wake.set()
+
+    def standing(self) -> tuple[bool, str]:
+        """Whether pods can get an agent, and why not."""
+        if not self.serves.is_set():
+            return False, "the webhook has no certificate yet"
+        if self.injector.problem:
+            return False, self.injector.problem
+        return True, "ok, leading" if self.leadership.leads else "ok, standing by"
+
+    async def _look_after_certificates(self) -> None:
+        pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
+        while True:
+            self._wake.clear()
+            trouble = await self._turn()
+            self.telemetry.turned(trouble)
+            wait = pause if self.serves.is_set() and not trouble else min(RETRY, pause)
+            await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
+
+    async def _turn(self) -> str:
+        """What went wrong; empty where nothing did."""
+        try:
+            trouble = await self._certificates()
+            self.tls.value()
+        except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
+            return str(error) or type(error).__name__
+        self.serves.set()
+        self.telemetry.is_ready(self.standing()[0])
+        return trouble
+
+    async def _certificates(self) -> str:
+        makes, trouble = self.settings.certificates.provider == "self", ""
+        if self.leadership.leads and makes:
+            bundle, trouble = await self.keeper.turn()
+            trouble = await self.publisher.publish(bundle) or trouble
+        elif self.leadership.leads:
+            trouble = await self.publisher.publish((self.folder / BUNDLE).read_bytes())
+        if makes:
+            await self.own.fetch()
+        return trouble
+
+    async def _learn_version(self) -> None:
+        """Asks until it is known that this Kubernetes can have native sidecars: it may be upgraded meanwhile."""
+        while self.injector.problem:
+            try:
+                self.injector.problem = why_not(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
+            except ApiError as error:
+                self.injector.problem = f"the version of Kubernetes cannot be read: {error}"
+            self.telemetry.cannot_inject(self.injector.problem)
+            self.telemetry.is_ready(self.standing()[0])
+            await self.clock.sleep(RETRY)
+
+
+def assemble(api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path) -> Program:
+    """Puts one program together; nothing runs yet."""
+    telemetry = InjectorTelemetry()
+    leadership = Leadership(api, clock, settings.terms(), identity)
+    keeper = CertificateKeeper(
+        api,
+        leadership,
+        clock,
+        settings.namespace,
+        settings.secrets,
+        settings.wanted(),
+        settings.certificates.lives(),
+        telemetry.renewed,
+    )
+    files = folder / "own.pem", folder / "own.pem"
+    if settings.certificates.provider == "files":
+        files = folder / CERTIFICATE, folder / KEY
+    program = Program(
+        api,
+        clock,
+        settings,
+        telemetry,
+        leadership,
+        Injector(api, settings.template(), telemetry.reviewed),
+        keeper,
+        BundlePublisher(api, leadership, settings.config_map, settings.webhook),
+        OwnCertificate(api, settings.namespace, settings.secret(OWN), files[0]),
+        server_tls(OWN, *files),
+        folder,
+    )
+    leadership.on_change = program.led
+    return program

@@ -1,0 +1,149 @@
+"""Keeps the Secrets of authorities and certificates as they should be, while this process holds the Lease.
+
+Rules that hold here:
+
+- Each turn looks at everything anew, and writes what differs: what fails is tried again by the next one, and holds
+  nothing else up.
+- A write is for the version that was judged and ends before the Lease does: a holder that was stopped and wakes late
+  changes nothing.
+- An authority is stored before anything that it has signed, and before it is trusted.
+- Only Secrets that exist are filled: whoever installs a program makes its empty Secret.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import SECRETS
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
+from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
+from scheduler_plugin.injector.certificates.stored import (
+    BUNDLE,
+    CERTIFICATE,
+    KEY,
+    authorities_as,
+    authorities_in,
+    bundle_of,
+    certificate_in,
+    content,
+    encoded,
+)
+from scheduler_plugin.lease import MERGE_PATCH, Leadership
+
+LOG: Final = logging.getLogger("autoscale.injector")
+
+TIMEOUT: Final = Seconds(3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """How long an authority and a certificate live; a certificate no longer than a third of an authority."""
+
+    authority: Seconds
+    certificate: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One certificate, and the Secret that has it."""
+
+    secret: str
+    purpose: Purpose
+
+
+class MissingSecretError(Exception):
+    """The Secret of the authorities does not exist: it comes with the manifests."""
+
+
+@dataclass(slots=True)
+class CertificateKeeper:
+    """``authorities`` is the name of the Secret in ``namespace`` that holds them. ``report`` counts ``done`` and
+    ``failed`` renewals.
+    """
+
+    api: KubernetesApi
+    leadership: Leadership
+    clock: Clock
+    namespace: str
+    authorities: str
+    wanted: Sequence[Wanted]
+    lives: Lives
+    report: Callable[[str], None]
+
+    async def turn(self) -> tuple[bytes, str]:
+        """Does what is due: what is trusted from now on, in PEM, and which certificate could not be kept and why.
+
+        Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.
+        """
+        found, trouble = await self._trusted(), ""
+        bundle = bundle_of(found)
+        for each in self.wanted:
+            try:
+                await self._keep(each, found, bundle)
+            except ApiError as error:
+                self.report("failed")
+                trouble = f"{each.secret}: {error}"
+        return bundle, trouble
+
+    async def _trusted(self) -> list[Issued]:
+        secret = await self._read(self.authorities)
+        if secret is None:
+            raise MissingSecretError(f"there is no Secret {self.namespace}/{self.authorities}: apply the manifests")
+        now, held = self.clock.wall(), content(secret)
+        found = [each for each in authorities_in(held) if each.life.is_valid(now)]
+        if needs_authority([each.life for each in found], now):
+            made = new_authority(self.lives.authority, now)
+            LOG.info("a new authority is announced", extra={"serial": made.serial})
+            found.insert(0, made)
+        kept = authorities_as(found)
+        if kept != held:
+            gone: Json = {key: None for key in held if key not in kept}
+            await self._write(self.authorities, secret, {**gone, **encoded(kept)})
+        return found
+
+    async def _keep(self, wanted: Wanted, authorities: Sequence[Issued], bundle: bytes) -> None:
+        secret = await self._read(wanted.secret)
+        if secret is None:
+            return
+        held = content(secret)
+        certificate = certificate_in(held)
+        changes = {BUNDLE: bundle}
+        if certificate is None or not self._is_good(certificate, wanted.purpose, authorities):
+            changes |= self._issued(wanted, authorities)
+        if changes.items() <= held.items():
+            return
+        await self._write(wanted.secret, secret, encoded(changes))
+        self.report("done")
+        LOG.info("certificate renewed" if KEY in changes else "authorities renewed", extra={"secret": wanted.secret})
+
+    def _is_good(self, certificate: Issued, purpose: Purpose, authorities: Sequence[Issued]) -> bool:
+        is_trusted = any(certificate.is_signed_by(each) for each in authorities)
+        return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
+
+    def _issued(self, wanted: Wanted, authorities: Sequence[Issued]) -> dict[str, bytes]:
+        now = self.clock.wall()
+        by = authorities[signer([each.life for each in authorities], now)]
+        pair = issue(by, wanted.purpose, self.lives.certificate, now).pair
+        return {CERTIFICATE: pair.certificate, KEY: pair.key}
+
+    async def _read(self, name: str) -> JsonObject | None:
+        try:
+            return await self.api.call(ApiCall("GET", SECRETS.path(self.namespace, name), TIMEOUT))
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return None
+            raise
+
+    async def _write(self, name: str, read: JsonObject, data: Json) -> None:
+        body: Json = {"metadata": {"resourceVersion": version_of(read)}, "data": data}
+        timeout = self.leadership.allowed(TIMEOUT)
+        path = SECRETS.path(self.namespace, name)
+        await self.api.call(ApiCall("PATCH", path, timeout, body=body, content_type=MERGE_PATCH))

@@ -1,0 +1,91 @@
+"""Hands the bundle of authorities to those who may read no Secret of ours: agents in any namespace, and the API server.
+
+Rules that hold here:
+
+- Agents read it from a ConfigMap of one name in their namespace, which is made empty with their service account; only
+  what has that name is ever changed. The API server reads it from the webhook's ``caBundle``.
+- A write is for the version that was judged and ends before the Lease does.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from scheduler_plugin.injector.certificates.stored import BUNDLE
+from scheduler_plugin.lease import MERGE_PATCH, Leadership
+
+LOG: Final = logging.getLogger("autoscale.injector")
+
+TIMEOUT: Final = Seconds(5.0)
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BundlePublisher:
+    """``config_map`` is the name in every namespace, ``webhook`` that of the MutatingWebhookConfiguration."""
+
+    api: KubernetesApi
+    leadership: Leadership
+    config_map: str
+    webhook: str
+
+    async def publish(self, bundle: bytes) -> str:
+        """Writes it wherever something else stands; which copy could not be written and why, empty where all could.
+
+        Raises ``ApiError`` and ``NotLeadingError``.
+        """
+        trouble = ""
+        await self._to_api_server(bundle)
+        for each in await self._copies():
+            if texts(each, "data").get(BUNDLE) != bundle.decode():
+                try:
+                    await self._to_namespace(each, bundle)
+                except ApiError as error:
+                    trouble = f"{name_of(each)}: {error}"
+        return trouble
+
+    async def _to_namespace(self, copy: JsonObject, bundle: bytes) -> None:
+        name = name_of(copy)
+        body: Json = {"metadata": {"resourceVersion": version_of(copy)}, "data": {BUNDLE: bundle.decode()}}
+        await self._patch(CONFIG_MAPS.path(name.namespace, name.name), body, MERGE_PATCH)
+        LOG.info("authorities published", extra={"config_map": str(name)})
+
+    async def _to_api_server(self, bundle: bytes) -> None:
+        path, wanted = MUTATING_WEBHOOKS.path(name=self.webhook), base64.b64encode(bundle).decode()
+        try:
+            found = await self.api.call(ApiCall("GET", path, TIMEOUT))
+        except ApiRefusedError as error:
+            if error.kind is RefusalKind.NOT_FOUND:
+                return
+            raise
+        stale = [each for each in items(found, "webhooks") if text(each, "clientConfig", "caBundle") != wanted]
+        if not stale:
+            return
+        changed: list[Json] = [{"name": text(each, "name"), "clientConfig": {"caBundle": wanted}} for each in stale]
+        body: Json = {"metadata": {"resourceVersion": version_of(found)}, "webhooks": changed}
+        await self._patch(path, body, STRATEGIC_PATCH)
+        LOG.info("the API server trusts the webhook", extra={"webhook": self.webhook})
+
+    async def _copies(self) -> list[Json]:
+        """All ConfigMaps of the name. The API server asks for rights to that name alone."""
+        found: list[Json] = []
+        query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}
+        while True:
+            page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))
+            found += page.objects
+            if not page.rest:
+                return found
+            query = {**query, "continue": page.rest}
+
+    async def _patch(self, path: str, body: JsonObject, kind: str) -> None:
+        timeout = self.leadership.allowed(TIMEOUT)
+        await self.api.call(ApiCall("PATCH", path, timeout, body=body, content_type=kind))

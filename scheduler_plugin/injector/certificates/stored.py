@@ -1,0 +1,73 @@
+"""Certificates as Secrets hold them. Nothing here logs, and what it raises names Secrets, never their content.
+
+- The Secret of the authorities has ``SERIAL.crt`` and ``SERIAL.key`` of each; no pod mounts it.
+- The Secret of a certificate has the keys that cert-manager writes: ``tls.crt``, ``tls.key``, and in ``ca.crt`` the
+  bundle of all authorities that are trusted, the newest first.
+"""
+
+from __future__ import annotations
+
+import base64
+from binascii import Error
+from collections.abc import Iterable
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, texts
+from scheduler_plugin.injector.certificates.issuing import Issued, Pair, UnusablePairError, read_pair
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+BUNDLE: Final = "ca.crt"
+
+
+def content(secret: JsonObject) -> dict[str, bytes]:
+    """What a Secret holds; a value that is no base64 counts as empty."""
+    return {key: _decoded(value) for key, value in texts(secret, "data").items()}
+
+
+def encoded(data: dict[str, bytes]) -> Json:
+    """Values of a Secret."""
+    return {key: base64.b64encode(value).decode() for key, value in data.items()}
+
+
+def authorities_in(data: dict[str, bytes]) -> list[Issued]:
+    """Those that can be used, the newest first."""
+    found = [
+        issued
+        for key, certificate in data.items()
+        if key.endswith(".crt") and (issued := usable(Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
+    ]
+    return sorted(found, key=lambda each: (each.life.made, each.serial), reverse=True)
+
+
+def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
+    """The same as keys of a Secret."""
+    kept: dict[str, bytes] = {}
+    for each in authorities:
+        kept |= {f"{each.serial}.crt": each.pair.certificate, f"{each.serial}.key": each.pair.key}
+    return kept
+
+
+def certificate_in(data: dict[str, bytes]) -> Issued | None:
+    """The certificate of a Secret; None where it holds none that can be used."""
+    return usable(Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
+
+
+def bundle_of(authorities: Iterable[Issued]) -> bytes:
+    """What clients trust."""
+    return b"".join(each.pair.certificate for each in authorities)
+
+
+def usable(pair: Pair) -> Issued | None:
+    """The pair as it was read; None where it cannot be used."""
+    try:
+        return read_pair(pair)
+    except UnusablePairError:
+        return None
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (Error, ValueError):
+        return b""

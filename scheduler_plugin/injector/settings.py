@@ -1,0 +1,160 @@
+"""The injector's settings: one YAML file. What agents are like is taken in while running; all else with the next start.
+
+A text is taken whole or refused whole, with the path of the bad field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from protocol.durations import parse_duration
+from protocol.field_errors import field_message
+from protocol.messages import ObjectName
+from protocol.runtime.followed_file import FileRefusedError
+from protocol.units import Seconds
+from protocol.yaml_text import read_yaml
+from scheduler_plugin.injector.admission.injection import AgentTemplate
+from scheduler_plugin.injector.certificates.issuing import Purpose
+from scheduler_plugin.injector.certificates.keeper import Lives, Wanted
+from scheduler_plugin.injector.telemetry import InjectorTelemetry
+from scheduler_plugin.lease import LeaseTerms
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+
+OWN_SERVICE: Final = "autoscaling-injector"
+SERVERS: Final = {
+    "scheduler": ("autoscaling-scheduler", "autoscaling-scheduler-extender"),
+    "injector": (OWN_SERVICE,),
+    "expander": ("autoscaling-expander",),
+}
+"""The Services under whose names each of our servers is reached."""
+
+KUBE_SCHEDULER: Final = "kube-scheduler"
+"""Shows the extender a certificate as its client."""
+
+
+class SettingsError(ValueError):
+    """The settings are refused; the message begins with the path of the bad field."""
+
+
+def _resources() -> dict[str, Any]:
+    return {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "96Mi"}}
+
+
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What is put into the pods of VMs; see ``AgentTemplate``. ``env`` holds settings of the agent by their names."""
+
+    image: str
+    scheduler_url: str
+    service_account: Name = "vm-agent"
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    resources: dict[str, Any] = msgspec.field(default_factory=_resources)
+    env: dict[str, str] = {}
+
+
+class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """``self``: we make them. ``files``: another makes them (cert-manager); ours and the authorities are mounted."""
+
+    provider: Literal["self", "files"] = "self"
+    authority_life: str = "1095d"
+    life: str = "90d"
+
+    def lives(self) -> Lives:
+        """The same as spans. Raises ``SettingsError``."""
+        try:
+            found = Lives(parse_duration(self.authority_life), parse_duration(self.life))
+        except ValueError as error:
+            raise SettingsError(f"certificates: {error}") from None
+        if not 10 <= found.certificate <= found.authority / 3:
+            raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
+        return found
+
+
+class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which Lease decides who makes certificates, and its times in seconds."""
+
+    name: Name = "autoscaling-injector"
+    duration_seconds: Annotated[int, msgspec.Meta(ge=4, le=120)] = 15
+    renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 4.0
+
+
+class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What the program is told. ``namespace`` is that of the installation; ``secrets`` is the Secret of the
+    authorities, with which the names of all others begin.
+    """
+
+    agent: AgentSettings
+    namespace: Name = "kube-system"
+    cluster_domain: Name = "cluster.local"
+    secrets: Name = "autoscaling-certificates"
+    config_map: Name = "autoscaling-ca"
+    webhook: Name = "autoscaling-injector"
+    certificates: CertificateSettings = CertificateSettings()
+    lease: LeaseSettings = LeaseSettings()
+
+    def template(self) -> AgentTemplate:
+        """What agents have in common."""
+        agent = self.agent
+        return AgentTemplate(
+            agent.image,
+            agent.scheduler_url,
+            agent.service_account,
+            self.config_map,
+            agent.image_pull_policy,
+            agent.resources,
+            agent.env,
+        )
+
+    def terms(self) -> LeaseTerms:
+        """The Lease's. Raises ``SettingsError`` where a holder would lose it between two renewals."""
+        lease = self.lease
+        if lease.renew_seconds * 2 > lease.duration_seconds:
+            raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
+        name = ObjectName(self.namespace, lease.name)
+        return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds))
+
+    def wanted(self) -> list[Wanted]:
+        """Every certificate that there may be; those whose Secret exists are made."""
+        servers = [Wanted(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()]
+        return [*servers, Wanted(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
+
+    def secret(self, name: str) -> str:
+        """The Secret of one certificate."""
+        return f"{self.secrets}-{name}"
+
+    def _server(self, name: str, services: tuple[str, ...]) -> Purpose:
+        suffixes = ("", f".{self.namespace}", f".{self.namespace}.svc", f".{self.namespace}.svc.{self.cluster_domain}")
+        dns = [f"{service}{suffix}" for service in services for suffix in suffixes]
+        return Purpose(f"autoscaling-{name}", (*dns, "localhost"), ("127.0.0.1", "::1"))
+
+
+def parse_settings(text: str) -> InjectorSettings:
+    """Reads the YAML ``text``. Raises ``SettingsError``."""
+    try:
+        settings = msgspec.convert(read_yaml(text) or {}, InjectorSettings)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(field_message(error)) from None
+    settings.certificates.lives()
+    settings.terms()
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFollower:
+    """See ``protocol.runtime.followed_file.Follower``; ``use`` puts settings in force."""
+
+    use: Callable[[InjectorSettings], None]
+    report: InjectorTelemetry
+
+    def accept(self, value: InjectorSettings, generation: int) -> None:
+        """Puts new settings in force."""
+        self.use(value)
+        self.report.settings_accepted(generation)
+
+    def refuse(self, error: FileRefusedError) -> None:
+        """Tells of a refusal."""
+        self.report.settings_refused(str(error))

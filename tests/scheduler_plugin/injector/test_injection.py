@@ -1,0 +1,172 @@
+"""Which pods get the agent, what they get, and that asking again changes nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from jsonpatch import apply_patch
+from kubernetes.client import models
+
+from agent.settings import read_settings
+from deploy.neonvm.objects.pod_form import RunnerForm
+from scheduler_plugin.injector.admission.injection import (
+    HAS_AGENT,
+    NO_VM,
+    NOT_ENABLED,
+    OPTED_OUT,
+    Injection,
+    Left,
+    judge,
+)
+from scheduler_plugin.injector.admission.sidecars import why_not
+from scheduler_plugin.injector.settings import parse_settings
+from tests import plain_yaml
+from tests.deploy.manifests import SIDECAR, one
+from tests.scheduler_plugin.injector.injecting import SETTINGS
+from tests.scheduler_plugin.injector.pods import original, ours
+
+TEMPLATE = parse_settings(SETTINGS).template()
+
+
+def injected(pod: Any) -> dict[str, Any]:
+    found = judge(pod, TEMPLATE)
+    assert isinstance(found, Injection)
+    made: dict[str, Any] = apply_patch(pod, found.patch)
+    return made
+
+
+def agent_in(pod: dict[str, Any]) -> dict[str, Any]:
+    (found,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "autoscaler-agent")
+    return dict(found)
+
+
+@pytest.mark.parametrize("pod", [original(), ours()], ids=["NeonVM's", "ours"])
+def test_a_runner_pod_gets_the_agent_once_as_a_native_sidecar_at_the_end(pod: Any) -> None:
+    made = injected(pod)
+    assert models.V1Pod.model_validate(made)
+    assert [each["name"] for each in made["spec"]["initContainers"]] == ["init", "autoscaler-agent"]
+    assert agent_in(made)["restartPolicy"] == "Always"
+    assert made["spec"]["serviceAccountName"] == "vm-agent"
+    assert judge(made, TEMPLATE) == HAS_AGENT
+    assert made["metadata"] == pod["metadata"]
+    assert made["spec"]["containers"] == pod["spec"]["containers"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "at"), [(original(), "169.254.254.254"), (ours(), "127.0.0.1")], ids=["NeonVM's", "ours"]
+)
+def test_the_agent_understands_its_settings_and_finds_guest_scheduler_and_identity(pod: Any, at: str) -> None:
+    container = agent_in(injected(pod))
+    fields = {"metadata.name": "db-x2k", "metadata.namespace": "default"}
+    environment = {
+        each["name"]: each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container["env"]
+    }
+    settings = read_settings([], environment)
+    assert settings.assignment is not None
+    assert (str(settings.assignment.vm), str(settings.assignment.pod)) == ("default/db", "default/db-x2k")
+    assert settings.metrics_url == f"http://{at}:9100/metrics"
+    assert settings.scheduler_url == "https://autoscaling-scheduler.kube-system.svc:10299"
+    mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    assert mounted[str(settings.scheduler_ca.parent if settings.scheduler_ca else "")] == "autoscaling-agent-identity"
+    assert mounted["/var/run/secrets/kubernetes.io/serviceaccount"] == "autoscaling-agent-api-access"
+
+
+def test_the_agent_passes_pod_security_restricted() -> None:
+    security = agent_in(injected(original()))["securityContext"]
+    assert (security["runAsNonRoot"], security["allowPrivilegeEscalation"]) == (True, False)
+    assert (security["capabilities"], security["seccompProfile"]) == ({"drop": ["ALL"]}, {"type": "RuntimeDefault"})
+
+
+def test_a_pod_with_an_account_of_its_own_keeps_it() -> None:
+    pod = original()
+    pod["spec"]["serviceAccountName"] = "postgres"
+    found = judge(pod, TEMPLATE)
+    assert isinstance(found, Injection)
+    assert (found.account, injected(pod)["spec"]["serviceAccountName"]) == ("", "postgres")
+
+
+def test_a_pod_with_neither_init_containers_nor_volumes_gets_both() -> None:
+    pod = original()
+    for name in ("initContainers", "volumes", "serviceAccountName"):
+        del pod["spec"][name]
+    made = injected(pod)
+    assert len(made["spec"]["initContainers"]) == 1
+    assert len(made["spec"]["volumes"]) == 2
+
+
+def test_a_volume_that_is_there_already_is_not_added_twice() -> None:
+    made = injected(original())
+    made["spec"]["initContainers"].pop()
+    again = injected(made)
+    assert [each["name"] for each in again["spec"]["volumes"]] == [each["name"] for each in made["spec"]["volumes"]]
+
+
+def changed(**labels: Any) -> Any:
+    pod = original()
+    pod["metadata"]["labels"] |= {key.replace("__", "/").replace("_", "-"): value for key, value in labels.items()}
+    return pod
+
+
+def without_runner() -> Any:
+    pod = original()
+    pod["spec"]["containers"][0]["name"] = "backup"
+    return pod
+
+
+def with_agent(kind: str) -> Any:
+    pod = copy.deepcopy(original())
+    pod["spec"][kind].append({"name": "autoscaler-agent"})
+    return pod
+
+
+def of_our_controller_with_an_agent() -> Any:
+    part = plain_yaml.load(one("ConfigMap", SIDECAR[0])["data"][SIDECAR[1]])["spec"]
+    return ours(RunnerForm("example.invalid/runner", sidecar=part))
+
+
+@pytest.mark.parametrize(
+    ("pod", "left"),
+    [
+        (changed(**{"vm.neon.tech__name": ""}), NO_VM),
+        (without_runner(), NO_VM),
+        ({}, NO_VM),
+        ({"metadata": 1, "spec": []}, NO_VM),
+        (changed(**{"autoscaling.neon.tech__enabled": "false"}), NOT_ENABLED),
+        (changed(**{"autoscaling.neon.tech__inject_agent": "false"}), OPTED_OUT),
+        (with_agent("containers"), HAS_AGENT),
+        (with_agent("initContainers"), HAS_AGENT),
+        (of_our_controller_with_an_agent(), HAS_AGENT),
+    ],
+)
+def test_other_pods_stay_as_they_are(pod: Any, left: Left) -> None:
+    assert judge(pod, TEMPLATE) == left
+
+
+def test_settings_of_the_agent_are_the_operators() -> None:
+    text = SETTINGS + "namespace: autoscale-system\n"
+    text = text.replace("{image:", "{env: {AGENT_CONFIG: /x, VM_NAME: other}, imagePullPolicy: Never, image:")
+    template = parse_settings(text).template()
+    found = judge(original(), template)
+    assert isinstance(found, Injection)
+    container = agent_in(apply_patch(original(), found.patch))
+    values = {each["name"]: each.get("value") for each in container["env"]}
+    assert (values["AGENT_CONFIG"], container["imagePullPolicy"]) == ("/x", "Never")
+
+
+@pytest.mark.parametrize(
+    ("version", "may"),
+    [
+        ({"major": "1", "minor": "29"}, True),
+        ({"major": "1", "minor": "36+"}, True),
+        ({"major": "2", "minor": "0"}, True),
+        ({"major": "1", "minor": "28+", "gitVersion": "v1.28.3"}, False),
+        ({"major": "1", "minor": ""}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_native_sidecars_need_a_kubernetes_that_has_them(version: dict[str, object], may: bool) -> None:
+    assert (why_not(version) == "") is may

@@ -1,0 +1,95 @@
+"""What is issued is what OpenSSL takes for its purpose; what is stored badly is not used, and no key is ever shown."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.units import Seconds
+from scheduler_plugin.injector.certificates.issuing import (
+    Pair,
+    Purpose,
+    UnusablePairError,
+    issue,
+    new_authority,
+    read_pair,
+)
+from scheduler_plugin.injector.certificates.rotation import Life
+from scheduler_plugin.injector.certificates.stored import authorities_as, authorities_in, bundle_of, content, encoded
+from tests.scheduler_plugin.certificates import pair
+
+NOW = 1_800_000_000.0
+DAY = Seconds(86_400.0)
+SERVER = Purpose("server", ("server.kube-system.svc",), ("127.0.0.1", "::1"))
+CLIENT = Purpose("client")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    """In memory. Raises ``ssl.SSLError``."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=name),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+
+
+def context(folder: Path, found: Pair, trusted: bytes, *, serves: bool) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if serves else ssl.PROTOCOL_TLS_CLIENT)
+    file = folder / "pair.pem"
+    file.write_bytes(found.certificate + found.key)
+    made.load_cert_chain(file)
+    made.load_verify_locations(cadata=trusted.decode())
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.verify_flags |= ssl.VERIFY_X509_STRICT
+    return made
+
+
+def test_both_ends_prove_who_they_are(tmp_path: Path) -> None:
+    now = time.time()
+    old, new = new_authority(DAY, now - 60), new_authority(DAY, now)
+    trusted = bundle_of([new, old])
+    server = context(tmp_path, issue(old, SERVER, DAY, now).pair, trusted, serves=True)
+    client = context(tmp_path, issue(new, CLIENT, DAY, now).pair, trusted, serves=False)
+    for name in ("server.kube-system.svc", "127.0.0.1"):
+        handshake(server, client, name)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        handshake(server, client, "other.kube-system.svc")
+    wrong = context(tmp_path, issue(new, SERVER, DAY, now).pair, trusted, serves=False)
+    with pytest.raises(ssl.SSLError):
+        handshake(server, wrong, "127.0.0.1")
+
+
+def test_a_certificate_ends_with_its_authority_and_says_for_what_it_is() -> None:
+    authority = new_authority(DAY, NOW)
+    assert authority.life == Life(NOW, NOW + DAY)
+    late = issue(authority, SERVER, DAY, NOW + 1000)
+    assert late.life == Life(NOW + 1000, NOW + DAY)
+    assert (late.serves(SERVER), late.serves(CLIENT), late.is_signed_by(authority)) == (True, False, True)
+    assert not late.is_signed_by(new_authority(DAY, NOW))
+    assert issue(authority, CLIENT, DAY, NOW).serves(CLIENT)
+
+
+def test_a_secret_gives_back_what_was_put_into_it_the_newest_first() -> None:
+    made = [new_authority(DAY, NOW + at) for at in (0, 7)]
+    secret = {"data": {**encoded(authorities_as(made)), "junk.crt": "!", "x.crt": "eA==", "other": ""}}
+    found = authorities_in(content(secret))
+    assert [each.pair for each in found] == [each.pair for each in reversed(made)]
+
+
+@pytest.mark.parametrize(
+    "kept", [Pair(b"", b""), Pair(pair("a")[0], b"x"), Pair(pair("a")[0], pair("b")[1]), Pair(b"x", pair("a")[1])]
+)
+def test_what_does_not_belong_together_is_not_used_and_the_key_not_told(kept: Pair) -> None:
+    with pytest.raises(UnusablePairError) as refused:
+        read_pair(kept)
+    assert "PRIVATE" not in f"{refused.value} {kept!r}"
+    assert refused.value.__cause__ is None

@@ -1,0 +1,157 @@
+"""What the API server is answered: always that the pod may be made, and never with a fault of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.refusals import classify
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
+from scheduler_plugin.injector.admission.injector import Injector
+from scheduler_plugin.injector.settings import SettingsError, parse_settings
+from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
+from tests.scheduler_plugin.injector.injecting import SETTINGS
+from tests.scheduler_plugin.injector.pods import original, response, review
+
+
+class Accounts(Connection):
+    """An API with service accounts in some namespaces; ``failure`` is what it says instead."""
+
+    namespaces: tuple[str, ...] = ("default",)
+    failure: Exception | None = None
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        self.asked.append(call)
+        if self.failure is not None:
+            raise self.failure
+        if call.path not in {f"/api/v1/namespaces/{each}/serviceaccounts/vm-agent" for each in self.namespaces}:
+            raise ApiRefusedError(classify(404))
+        return {}
+
+
+class Asked:
+    """An injector that is asked over HTTP, without a network."""
+
+    def __init__(self) -> None:
+        self.api = Accounts(EmbeddedCluster(FakeClock()))
+        self.outcomes: list[str] = []
+        self.injector = Injector(self.api, parse_settings(SETTINGS).template(), self.outcomes.append, "")
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        transport = httpx.ASGITransport(webhook_app(self.injector))
+        async with httpx.AsyncClient(transport=transport, base_url="http://injector") as client:
+            yield client
+
+    async def ask(self, body: bytes) -> dict[str, Any]:
+        async with self.client() as client:
+            answer = await client.post(MUTATE, content=body)
+            assert answer.status_code == 200, answer.text
+        found = response(answer.content)
+        assert (found["uid"], found["allowed"]) == ("u-1", True)
+        return found
+
+
+async def test_the_pod_of_a_vm_is_patched_and_others_are_not() -> None:
+    asked = Asked()
+    found = await asked.ask(review(original()))
+    assert found["patchType"] == "JSONPatch"
+    assert [each["path"] for each in found["patch"]][-1] == "/spec/serviceAccountName"
+    for pod, more in (
+        ({"metadata": {}}, {}),
+        (original(), {"operation": "UPDATE"}),
+        (None, {"operation": "DELETE"}),
+        (original(), {"subResource": "x", "dryRun": True, "unknown": [1]}),
+    ):
+        assert "warnings" not in await asked.ask(review(pod, **more))
+    assert asked.outcomes == ["injected", "no_vm", "not_a_new_pod", "not_a_new_pod", "injected"]
+
+
+async def test_a_namespace_without_the_service_account_is_told_and_its_vm_starts() -> None:
+    asked = Asked()
+    found = await asked.ask(review(original(), namespace="other"))
+    assert "patch" not in found
+    assert found["warnings"] == [
+        "autoscaling: the VM has no agent: namespace other has no service account vm-agent for it (agent-sidecar.yaml)"
+    ]
+    asked.api.failure = ApiUnknownError("no answer")
+    found = await asked.ask(review(original()))
+    assert "cannot be read: no answer" in found["warnings"][0]
+    asked.api.failure = ApiRefusedError(classify(403))
+    assert "warnings" in await asked.ask(review(original()))
+    assert asked.outcomes == ["no_account"] * 3
+
+
+async def test_a_fault_of_ours_leaves_the_pod_alone_and_is_counted() -> None:
+    asked = Asked()
+    asked.api.failure = KeyError("a mistake of ours")
+    found = await asked.ask(review(original()))
+    assert ("patch" in found, asked.outcomes) == (False, ["failed"])
+    assert found["warnings"] == ["autoscaling: the injector failed, see its log; the VM has no agent"]
+
+
+async def test_while_it_may_not_inject_it_says_why() -> None:
+    asked = Asked()
+    asked.injector.problem = "too old: " + "x" * 400
+    found = await asked.ask(review(original()))
+    assert len(found["warnings"][0]) == 250
+    assert asked.api.asked == []
+
+
+WRONG = json.loads(review(original()))
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (b"", "truncated"),
+        (b"{", "truncated"),
+        (b"[" * 100_000, ""),
+        (b"null", "expected object"),
+        (json.dumps(WRONG | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(), "apiVersion"),
+        (json.dumps(WRONG | {"request": {}}).encode(), "request.uid"),
+        (json.dumps(WRONG | {"request": {"uid": 7, "operation": "CREATE"}}).encode(), "request.uid"),
+        (b" " * (LONGEST_REVIEW + 1), "at most"),
+    ],
+    ids=["empty", "cut", "deep", "null", "version", "no uid", "bad uid", "long"],
+)
+async def test_what_is_no_review_is_answered_with_why(body: bytes, complaint: str) -> None:
+    async with Asked().client() as client:
+        answer = await client.post(MUTATE, content=body)
+        assert answer.status_code in {400, 413}
+        assert complaint in answer.json()["error"]
+        assert (await client.get(MUTATE)).status_code == 405
+        assert (await client.post("/other")).status_code == 404
+
+
+@pytest.mark.parametrize("pod", [1, [], "x", {"spec": 1}, {"spec": {"containers": 7}, "metadata": {"labels": []}}])
+async def test_a_pod_that_is_none_is_let_through(pod: Any) -> None:
+    asked = Asked()
+    async with asked.client() as client:
+        answer = await client.post(MUTATE, content=review(pod))
+    assert answer.status_code == (200 if isinstance(pod, dict) else 400)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "agent: expected a value, the field is missing"),
+        (SETTINGS + "x: 1", "document: object contains unknown field x"),
+        (SETTINGS + "certificates: {life: soon}", "certificates: expected seconds or a duration"),
+        (SETTINGS + "certificates: {life: 90d, authorityLife: 200d}", "certificates.life: expected 10s to a third"),
+        (SETTINGS + "lease: {durationSeconds: 5}", "lease.renewSeconds: expected at most half"),
+        (SETTINGS + "namespace: A_B", "namespace: expected str matching regex"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_the_path_of_the_field(text: str, problem: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_settings(text)
+    assert str(refused.value).startswith(problem)
