@@ -45,7 +45,7 @@ def agent_in(pod: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("pod", [original(), ours()], ids=["NeonVM's", "ours"])
 def test_a_runner_pod_gets_the_agent_once_as_a_native_sidecar_at_the_end(pod: Any) -> None:
     made = injected(pod)
-    assert models.V1Pod.model_validate(made)
+    assert models.V1Pod.model_validate(made).spec
     assert [each["name"] for each in made["spec"]["initContainers"]] == ["init", "autoscaler-agent"]
     assert agent_in(made)["restartPolicy"] == "Always"
     assert made["spec"]["serviceAccountName"] == "vm-agent"
