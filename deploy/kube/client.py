@@ -37,6 +37,7 @@ from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 _LIMITS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 _WATCH_CONNECT: Final = 10.0
@@ -106,6 +107,10 @@ class ApiClient:
         """Creates the object and returns it as stored."""
         return await self._call("POST", kind.path(namespace), body)
 
+    async def try_create(self, kind: Resource, namespace: str, body: Json) -> None:
+        """Has the server decide on an object as if it were created (a dry run): raises what creating it would raise."""
+        await self._send("POST", kind.path(namespace), query={"dryRun": "All"}, body=body, content_type=_JSON)
+
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
         """Merges ``body`` into the object, or into its subresource. Returns the object as stored."""
         return await self._call("PATCH", kind.path(name.namespace, name.name, subresource), body, MERGE_PATCH)
@@ -127,6 +132,11 @@ class ApiClient:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
         return (await self._send("GET", path)).content
 
+    async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
+        """Any path of the API server: the body and the headers of its answer."""
+        response = await self._send("GET", path)
+        return response.content, response.headers
+
     async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
         """Changes after ``version``, until the server ends the watch. Raises ``ApiError`` of kind ``GONE`` when that is
         too long ago.
@@ -144,9 +154,7 @@ class ApiClient:
         except (httpx.HTTPError, UnreadableAnswerError) as error:
             raise ApiUnavailableError(f"the watch of {kind.plural} broke: {error!r}") from error
 
-    async def _call(
-        self, method: str, path: str, body: Json | None = None, content_type: str = "application/json"
-    ) -> Json:
+    async def _call(self, method: str, path: str, body: Json | None = None, content_type: str = _JSON) -> Json:
         response = await self._send(method, path, body=body, content_type=content_type)
         try:
             return read_object(response.content) if response.content else {}

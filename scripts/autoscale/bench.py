@@ -11,11 +11,11 @@ from rich.console import Console
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
+from scripts.autoscale.clusters import Kubeconfig
 from scripts.autoscale.demonstration.pgbench import Outcome, Server, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site

@@ -11,7 +11,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.vms import vm_name
+from scripts.autoscale.vms import DEFAULT, vm_name
 
 KINDS: Final = {
     "hvpa": HVPAS,
@@ -24,7 +24,7 @@ KINDS: Final = {
 _SILENT: Final = "The groups' program does not answer: it may be starting, or it does not run in this cluster."
 
 
-def group_name(given: str) -> tuple[Resource, ObjectName] | None:
+def group_name(given: str, default: str = DEFAULT) -> tuple[Resource, ObjectName] | None:
     """The group of ``KIND/NAME`` or ``NAMESPACE/KIND/NAME``; None where the text names none.
 
     >>> group_name("hvpa/web")[0].kind, str(group_name("shop/tortoise/web")[1]), group_name("shop/db")
@@ -34,7 +34,7 @@ def group_name(given: str) -> tuple[Resource, ObjectName] | None:
     if len(parts) not in (2, 3) or parts[-2].lower() not in KINDS:
         return None
     namespace = f"{parts[0]}/" if len(parts) == 3 else ""
-    return KINDS[parts[-2].lower()], vm_name(f"{namespace}{parts[-1]}")
+    return KINDS[parts[-2].lower()], vm_name(f"{namespace}{parts[-1]}", default)
 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:

@@ -6,13 +6,15 @@ A command is imported when it is asked for: all of them together take most of a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Final
 
 import typer
+from typer.main import get_command
 
+from scripts.autoscale.clusters import usual_kubeconfig
 from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import INTERRUPTED
 
@@ -20,6 +22,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "local": "scripts.autoscale.local:app",
         "demo": "scripts.autoscale.demo:demo",
+        "check": "scripts.autoscale.check.command:check",
         "top": "scripts.autoscale.top:top",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",
@@ -30,6 +33,10 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Where each command's function is; that of a group of commands makes the group."""
+OF_A_CLUSTER: Final = ("check", "top", "explain", "migrate", "bench")
+"""The commands of kubectl's plugin."""
+
+PLUGIN: Final = "kubectl autoscale"
 _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
@@ -61,9 +68,41 @@ def _before_any() -> None:
 
 def main() -> None:
     """The entry point."""
-    asked = [name for name in sys.argv[1:2] if name in COMMANDS]
+    _run(app(_asked(COMMANDS)))
+
+
+def plugin() -> None:
+    """The entry point as kubectl's plugin: ``kubectl autoscale …``, on the cluster of kubectl unless flags say another.
+
+    The commands are those that are about a cluster.
+    """
+    usual = usual_kubeconfig()
+    defaults = {} if usual is None else {"kubeconfig": str(usual)}
+    _run(app(_asked(OF_A_CLUSTER)), prog_name=PLUGIN, default_map=dict.fromkeys(OF_A_CLUSTER, defaults))
+
+
+def complete() -> None:
+    """What kubectl runs to complete ``kubectl autoscale …``: words that fit, then cobra's code for "no files"."""
+    *before, begun = sys.argv[1:] or [""]
+    found = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
+    print("\n".join((*(each for each in found if each.startswith(begun)), ":4")))
+
+
+def flags(command: str) -> list[str]:
+    """The long options of a command."""
+    made = get_command(app([command]))
+    options = getattr(made, "commands", {})[command].params
+    return [name for each in options for name in each.opts if name.startswith("--")]
+
+
+def _asked(names: Collection[str]) -> Collection[str]:
+    """The command that is asked for alone: making all of them takes longer."""
+    return [name for name in sys.argv[1:2] if name in names] or names
+
+
+def _run(made: typer.Typer, **more: object) -> None:
     try:
-        app(asked or COMMANDS)()
+        made(**more)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -15,30 +15,32 @@ from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
+from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.demonstration.moves import ENDED, SUCCEEDED, Move, MoveWatch
-from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
-from scripts.autoscale.vms import vm_name
+from scripts.autoscale.vms import DEFAULT, VmNamespace, vm_name
 
 _LOOK: Final = Seconds(0.1)
 
 
-def migrate(
+def migrate(  # noqa: PLR0913, PLR0917 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.")],
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the migration in progress.")] = False,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: VmNamespace = DEFAULT,
 ) -> None:
     """Move a running VM to another node that has room; its address and connections stay.
 
     Exits 0 only if it succeeded. Ctrl-C stops watching, not the migration; --cancel cancels it.
     """
-    run(_migrate(vm_name(vm), (name, kubeconfig), cancel=cancel))
+    run(_migrate(vm_name(vm, namespace), (name, kubeconfig, context), cancel=cancel))
 
 
-async def _migrate(vm: ObjectName, where: tuple[str, str], *, cancel: bool) -> int:
+async def _migrate(vm: ObjectName, where: tuple[str, str, str], *, cancel: bool) -> int:
     async with open_site(*where) as site:
         found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console()
         if cancel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,13 +21,19 @@ import msgspec
 from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError, client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
-from protocol.kubernetes.objects import Json, child, name_of, text
+from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
+from protocol.kubernetes.resources import LEASES, PODS
+from protocol.messages import ObjectName
+from scripts.autoscale.clusters import usual_kubeconfig
 
 AGENT_PORT: Final = 9101
 PROBES_PORT: Final = 10297
-SCHEDULER_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscaling-scheduler:10297/proxy"
 GROUPS_PORT: Final = 10294
-GROUPS_SERVICE: Final = "/api/v1/namespaces/kube-system/services/autoscaling-groups:10294/proxy"
+SCHEDULER: Final = ("autoscaling-scheduler", PROBES_PORT, "autoscaling-scheduler")
+GROUPS: Final = ("autoscaling-groups", GROUPS_PORT, "autoscale-groups")
+"""A program's name (a label of its pods), the port that explains, and its Lease."""
+
+NAME_LABEL: Final = "app.kubernetes.io/name"
 _FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1):(\d+)")
 
 
@@ -99,30 +105,55 @@ class LocalSite:
 class RemoteSite:
     """Any cluster with a kubeconfig."""
 
-    def __init__(self, kubeconfig: Path, client: ApiClient) -> None:
+    def __init__(self, kubeconfig: Path, client: ApiClient, context: str = "") -> None:
         self._kubeconfig = kubeconfig
+        self._context = context
         self.client = client
-        self.title = f"cluster of {kubeconfig}"
+        self.title = f"context {context!r}" if context else f"cluster of {kubeconfig}"
 
     async def of_scheduler(self, path: str) -> Json | None:
-        """Through the API server's proxy to the scheduler's Service."""
-        return await self._json(f"{SCHEDULER_SERVICE}{path}")
+        """Through the API server's proxy to the pod that leads."""
+        return await self._of_leader(SCHEDULER, path)
 
     async def of_groups(self, path: str) -> Json | None:
-        """Through the API server's proxy to the groups' Service."""
-        return await self._json(f"{GROUPS_SERVICE}{path}")
+        """Through the API server's proxy to the pod that leads."""
+        return await self._of_leader(GROUPS, path)
 
     async def of_agent(self, pod: Json, path: str) -> Json | None:
         """Through the API server's proxy to the pod."""
-        name = name_of(pod)
-        return await self._json(f"/api/v1/namespaces/{name.namespace}/pods/{name.name}:{AGENT_PORT}/proxy{path}")
+        return await self._of_pod(name_of(pod), AGENT_PORT, path)
+
+    async def _of_leader(self, program: tuple[str, int, str], path: str) -> Json | None:
+        """What the replica says that holds the program's Lease; of one without a Lease, what any says."""
+        name, port, lease = program
+        try:
+            pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={name}")).objects
+        except (ApiError, ApiUnavailableError):
+            return None
+        running = [name_of(each) for each in pods if pod_phase(each) == "Running"]
+        holder = await self._holder(running, lease) if len(running) > 1 else ""
+        for pod in sorted(running, key=lambda each: not holder.startswith(f"{each.name}-")):
+            if found := await self._of_pod(pod, port, path):
+                return found
+        return None
+
+    async def _holder(self, pods: Sequence[ObjectName], lease: str) -> str:
+        try:
+            found = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
+        except (ApiError, ApiUnavailableError):
+            return ""
+        return text(found, "spec", "holderIdentity")
+
+    async def _of_pod(self, pod: ObjectName, port: int, path: str) -> Json | None:
+        return await self._json(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
 
     @asynccontextmanager
     async def into_vm(self, vm: Json, port: int) -> AsyncIterator[tuple[str, int]]:
         """Through ``kubectl port-forward`` to the VM's pod, which passes the port on to the VM."""
         target = f"pod/{text(vm, 'status', 'podName')}"
+        context = ("--context", self._context) if self._context else ()
         process = await asyncio.create_subprocess_exec(
-            *("kubectl", "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
+            *("kubectl", *context, "--namespace", name_of(vm).namespace, "port-forward", target, f":{port}"),
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "KUBECONFIG": str(self._kubeconfig)},
         )
@@ -171,29 +202,30 @@ def _decoded(body: bytes) -> Json | None:
 
 
 @asynccontextmanager
-async def open_site(name: str, kubeconfig: str) -> AsyncIterator[Site]:
-    """The cluster that is meant: ``kubeconfig`` where given, else the local cluster ``name`` where it runs, else
-    ``$KUBECONFIG``. Raises ``SiteError`` where there is none.
+async def open_site(name: str, kubeconfig: str, context: str = "") -> AsyncIterator[Site]:
+    """The cluster that is meant: that of ``kubeconfig`` or ``context`` where given, else the local cluster ``name``
+    where it runs, else kubectl's. Raises ``SiteError`` where there is none.
     """
     folder = ClusterFolder.of(name)
-    if not kubeconfig and folder.runs() and folder.read_spec().kubernetes:
+    is_local = not kubeconfig and not context and folder.runs()
+    if is_local and folder.read_spec().kubernetes:
         async with _client(folder.kubeconfig) as client:
             yield KubernetesSite(folder, client)
         return
-    if not kubeconfig and folder.runs():
+    if is_local:
         async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http, _client(folder.kubeconfig) as client:
             yield LocalSite(folder, client, (await ask_cluster(folder, "status")).host, http)
         return
-    chosen = kubeconfig or os.environ.get("KUBECONFIG", "")
-    if not chosen:
+    chosen = Path(kubeconfig) if kubeconfig else usual_kubeconfig()
+    if chosen is None:
         raise SiteError(f"the local cluster {name!r} does not run (autoscale local up), and no kubeconfig is given")
-    async with _client(Path(chosen)) as client:
-        yield RemoteSite(Path(chosen), client)
+    async with _client(chosen, context) as client:
+        yield RemoteSite(chosen, client, context)
 
 
 @asynccontextmanager
-async def _client(kubeconfig: Path) -> AsyncIterator[ApiClient]:
-    async with client_from_kubeconfig(kubeconfig) as client:
+async def _client(kubeconfig: Path, context: str = "") -> AsyncIterator[ApiClient]:
+    async with client_from_kubeconfig(kubeconfig, context) as client:
         yield client
 
 
@@ -206,7 +238,7 @@ async def explanation(site: Site, vm: Json, pods: Mapping[str, Json]) -> Json | 
         return found
     node = text(pod, "spec", "nodeName")
     for each in pods.values():
-        of_node = text(child(each, "metadata", "labels"), "app.kubernetes.io/name") == "autoscaling-agent"
+        of_node = labels_of(each).get(NAME_LABEL) == "autoscaling-agent"
         if of_node and text(each, "spec", "nodeName") == node:
             return await site.of_agent(each, f"/explain/{name_of(vm)}")
     return None

@@ -17,10 +17,10 @@ from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.units import Bytes, Instant
+from scripts.autoscale.clusters import Context, Kubeconfig
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.demonstration.moves import seen as seen_move
-from scripts.autoscale.explain import Kubeconfig
 from scripts.autoscale.local import AsJson, Name
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, explanation, open_site
@@ -30,36 +30,39 @@ _AT_ONCE: Final = 16
 _LEAST_WIDTH: Final = 132
 
 
-def top(
+def top(  # noqa: PLR0913, PLR0917 - each is an option of the command
     every: Annotated[float, typer.Option(min=0.5, help="Seconds between updates.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, as without a terminal.")] = False,
     as_json: AsJson = False,
     name: Name = "local",
     kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="VMs of this namespace alone.")] = "",
 ) -> None:
     """Show nodes and VMs: allocated, used, permitted, under pressure, and the last decision."""
-    run(_top(every, name, kubeconfig, once=once, as_json=as_json))
+    run(_top(every, namespace, (name, kubeconfig, context), once=once, as_json=as_json))
 
 
-async def _top(every: float, name: str, kubeconfig: str, *, once: bool, as_json: bool) -> int:
+async def _top(every: float, namespace: str, where: tuple[str, str, str], *, once: bool, as_json: bool) -> int:
     console = Console()
-    async with open_site(name, kubeconfig) as site:
+    async with open_site(*where) as site:
         if as_json:
-            print(json.dumps(await look(site), indent=2))
+            print(json.dumps(await look(site, namespace), indent=2))
             return 0
         if once or not console.is_terminal:
             console.width = max(console.width, _LEAST_WIDTH)
-            console.print(picture(site.title, await look(site)))
+            console.print(picture(site.title, await look(site, namespace)))
             return 0
-        with Live(picture(site.title, await look(site)), console=console, screen=True, auto_refresh=False) as live:
+        first = picture(site.title, await look(site, namespace))
+        with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(every)
-                live.update(picture(site.title, await look(site)), refresh=True)
+                live.update(picture(site.title, await look(site, namespace)), refresh=True)
 
 
-async def look(site: Site) -> Json:
+async def look(site: Site, namespace: str = "") -> Json:
     """Everything that is shown: ``nodes`` as the scheduler has them, and ``vms`` with their agents' accounts."""
-    vms = (await site.client.list(VIRTUAL_MACHINES)).objects
+    vms = (await site.client.list(VIRTUAL_MACHINES, namespace)).objects
     pods = {text(each, "metadata", "name"): each for each in (await site.client.list(PODS)).objects}
     limit = asyncio.Semaphore(_AT_ONCE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
@@ -14,16 +14,19 @@ from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 
+DEFAULT: Final = "default"
+VmNamespace = Annotated[str, typer.Option("--namespace", "-n", help="That of the VM, where its name does not say one.")]
+
 _NAME: Final = r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?"
 _GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")
 
 
-def vm_name(given: str) -> ObjectName:
-    """``NAME`` in the namespace ``default``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
+def vm_name(given: str, namespace: str = DEFAULT) -> ObjectName:
+    """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
     found = _GIVEN.fullmatch(given)
     if found is None:
         raise typer.BadParameter(f"expected a VM as NAME or NAMESPACE/NAME, got {given!r}")
-    return ObjectName(found[1] or "default", found[2])
+    return ObjectName(found[1] or namespace, found[2])
 
 
 async def vm_host(kubeconfig: Path, given: str) -> str:

@@ -21,7 +21,7 @@ from scheduler_plugin.groups.options import parser as groups_parser
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.options import parser as scheduler_parser
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.site import GROUPS_SERVICE
+from scripts.autoscale.site import GROUPS
 from tests.deploy.manifests import ROOT, Document, Pod, container, documents, one, pods
 from vm_image import recipe
 
@@ -180,7 +180,7 @@ def test_the_groups_program_understands_its_flags_and_settings() -> None:
     assert options.listen == f"0.0.0.0:{port['containerPort']}" == f"0.0.0.0:{served['port']}"
     (rule,) = (each for each in one("Role", "autoscaling-groups")["rules"] if "resourceNames" in each)
     assert rule["resourceNames"] == [settings.lease.name]
-    assert GROUPS_SERVICE.endswith(f"/namespaces/{settings.lease.namespace}/services/autoscaling-groups:10294/proxy")
+    assert ("autoscaling-groups", served["port"], settings.lease.name) == GROUPS
 
 
 @pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod.owner)

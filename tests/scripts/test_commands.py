@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -12,6 +13,50 @@ from scripts.autoscale import main as program
 @pytest.mark.parametrize("name", program.COMMANDS)
 def test_a_command_alone_is_still_called_by_its_name(name: str) -> None:
     assert list(getattr(get_command(program.app([name])), "commands", {})) == [name]
+
+
+def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kubeconfig(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("current-context: none")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{config}")
+    monkeypatch.setattr(sys, "argv", ["kubectl-autoscale", "explain", "db", "--context", "prod", "--namespace", "shop"])
+    with pytest.raises(SystemExit) as ended:
+        program.plugin()
+    assert (ended.value.code, capsys.readouterr().err) == (
+        1,
+        f"autoscale: {config}: there is no context named 'prod'\n",
+    )
+
+
+def test_the_plugin_of_kubectl_calls_itself_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl-autoscale", "--help"])
+    with pytest.raises(SystemExit):
+        program.plugin()
+    said = capsys.readouterr().out
+    assert "Usage: kubectl autoscale" in said
+    assert {name for name in program.COMMANDS if f" {name} " in said} == {*program.OF_A_CLUSTER}
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ([], [*program.OF_A_CLUSTER]),
+        (["ch"], ["check"]),
+        (["check", "--con"], ["--context"]),
+        (["check", "-o", "json", "--p"], ["--pre"]),
+        (["none", "x"], []),
+    ],
+)
+def test_kubectl_completes_the_plugin(
+    typed: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscale", *typed])
+    program.complete()
+    assert capsys.readouterr().out.splitlines() == [*found, ":4"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""``autoscale check``: whether an installation works, and what to do where it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from protocol.durations import DurationError, parse_duration
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.units import Instant, Seconds
+from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, worst
+from scripts.autoscale.check.gathering.forwarding import Kubectl
+from scripts.autoscale.check.gathering.gather import Gathering
+from scripts.autoscale.check.rendering import as_json, as_short, as_text
+from scripts.autoscale.check.table import judged
+from scripts.autoscale.clusters import Cluster, Context, Kubeconfig, cluster_client, find_cluster
+from scripts.autoscale.local import Name
+from scripts.autoscale.running import run
+
+_PAUSE: Final = Seconds(2.0)
+
+
+class Output(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    SHORT = "short"
+
+
+def span(given: str) -> str:
+    """Refuses what is no duration. Raises ``typer.BadParameter``."""
+    try:
+        parse_duration(given)
+    except DurationError as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
+def check(  # noqa: PLR0913, PLR0917 - each is a flag
+    before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="short: what is wrong alone.")] = Output.TEXT,
+    wait: Annotated[
+        str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
+    ] = "0s",
+    name: Name = "local",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Where it is installed; found by itself where there is one.")
+    ] = "",
+) -> None:
+    """Check the installation of a cluster, and say what to do about each thing that is wrong.
+
+    Exits 0 where all is in order, 1 where something should be looked at, 2 where a check has failed.
+    """
+    cluster = find_cluster(name, kubeconfig, context)
+    run(_check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)))
+
+
+async def _check(cluster: Cluster, namespace: str, *, before: bool, output: Output, wait: Seconds) -> int:
+    console = Console()
+    async with cluster_client(cluster) as client:
+        kubectl = Kubectl(cluster.kubeconfig, cluster.context)
+        gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
+        with Console(stderr=True).status(f"looking at {cluster.title}"):
+            findings = await look(gathering, SystemClock(), before=before, wait=wait)
+    show(console, findings, output)
+    return EXIT_CODES[worst(findings)]
+
+
+async def look(gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds) -> list[Finding]:
+    """All findings of the last look; while a check fails and ``wait`` is not over, it is looked again."""
+    deadline = Instant(clock.now() + wait)
+    while True:
+        findings = list(judged(await gathering.facts(before=before), before=before))
+        if worst(findings) < Level.FAILURE or clock.now() >= deadline:
+            return findings
+        await clock.sleep(Seconds(min(_PAUSE, deadline - clock.now())))
+
+
+def show(console: Console, findings: Sequence[Finding], output: Output) -> None:
+    """Prints them; colours are on terminals alone."""
+    if output is Output.JSON:
+        console.out(json.dumps(as_json(findings), indent=2, ensure_ascii=False), highlight=False)
+        return
+    for style, line in (as_text if output is Output.TEXT else as_short)(findings):
+        console.print(Text(line, style=style), soft_wrap=True)

@@ -1,0 +1,106 @@
+"""What was seen of a cluster at one moment; the only input of the judges (pure).
+
+Instants are seconds since 1970 by this machine's calendar unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from protocol.kubernetes.objects import Json
+from scripts.autoscale.check.looks import Look, Unseen
+
+NOT_LOOKED: Unseen = Unseen("it was not looked at")
+Objects = Look[Sequence[Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The API server's answer. ``ahead`` is by how many seconds our calendar is ahead of its ``Date``, within
+    ``within`` seconds; None where it sends none.
+    """
+
+    version: str
+    ahead: float | None = None
+    within: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One thing that may be done. ``namespace`` is empty for all namespaces and for cluster-wide kinds."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.resource}.{self.group}" if self.group else self.resource
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {what}{name}" + (f" in {self.namespace}" if self.namespace else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metrics page."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a TLS port showed: its certificate (PEM), and whether each authority that should vouch for it does."""
+
+    certificate: bytes
+    distrusted: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """What our webhook did with a made-up review: the answer, or why there is none."""
+
+    name: str
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything. ``namespace`` is that of the installation, ``now`` the moment of the look, ``release`` this command's
+    version.
+
+    Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets`` and ``leases`` those of the namespace,
+    ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler. ``metrics`` and ``served`` are by pod.
+    ``admission`` has a refusal, or nothing, by the program whose pod was tried (as a dry run).
+    """
+
+    namespace: str
+    now: float
+    server: Look[Server] = NOT_LOOKED
+    release: str = ""
+    namespaces: Objects = NOT_LOOKED
+    nodes: Objects = NOT_LOOKED
+    node_leases: Objects = NOT_LOOKED
+    deployments: Objects = NOT_LOOKED
+    daemon_sets: Objects = NOT_LOOKED
+    pods: Objects = NOT_LOOKED
+    config_maps: Objects = NOT_LOOKED
+    secrets: Objects = NOT_LOOKED
+    leases: Objects = NOT_LOOKED
+    definitions: Objects = NOT_LOOKED
+    webhooks: Objects = NOT_LOOKED
+    vms: Objects = NOT_LOOKED
+    migrations: Objects = NOT_LOOKED
+    vm_pods: Objects = NOT_LOOKED
+    waiting_pods: Objects = NOT_LOOKED
+    own_rights: Look[Mapping[Right, bool]] = NOT_LOOKED
+    account_rights: Look[Mapping[str, Mapping[Right, bool]]] = NOT_LOOKED
+    admission: Mapping[str, Look[str]] = field(default_factory=dict)
+    metrics: Mapping[str, Look[Sequence[Sample]]] = field(default_factory=dict)
+    ledger: Look[Json] = NOT_LOOKED
+    agents: Look[Mapping[str, Json | None]] = NOT_LOOKED
+    served: Mapping[str, Look[Served]] = field(default_factory=dict)
+    answers: Mapping[str, Look[Webhook]] = field(default_factory=dict)

@@ -1,0 +1,116 @@
+"""What a check finds, and what is made of all that checks find (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Final
+
+from scripts.autoscale.check.facts import Facts
+
+
+class Level(IntEnum):
+    """How bad a finding is; the greatest of all is the outcome."""
+
+    OK = 0
+    SKIPPED = 1
+    WARNING = 2
+    FAILURE = 3
+
+    @property
+    def mark(self) -> str:
+        """The sign before a line.
+
+        >>> Level.WARNING.mark
+        '!'
+        """
+        return "\N{CHECK MARK}-!\N{MULTIPLICATION SIGN}"[self]
+
+
+EXIT_CODES: Final = {Level.OK: 0, Level.SKIPPED: 0, Level.WARNING: 1, Level.FAILURE: 2}
+
+
+class Section(StrEnum):
+    """The parts of the output, in their order."""
+
+    API = "Kubernetes API"
+    RIGHTS = "Permissions"
+    DEFINITIONS = "Custom resources"
+    NAMESPACE = "Namespace"
+    PARTS = "Programs"
+    SETTINGS = "Settings"
+    SCHEDULER = "kube-scheduler and extender"
+    LEASES = "Leases"
+    CERTIFICATES = "Certificates and webhooks"
+    CLOCKS = "Clocks"
+    NODES = "Nodes"
+    VMS = "Virtual machines"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. ``subject`` is the object's name, which the remedy may name; ``said`` is a sentence.
+
+    ``level`` and ``remedy`` stand in for those of the check.
+    """
+
+    subject: str
+    said: str
+    level: Level | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a judge returns: ``said`` is shown where there is no problem."""
+
+    said: str = ""
+    problems: Sequence[Problem] = ()
+
+
+class When(StrEnum):
+    """On which of the two occasions a check is made."""
+
+    BEFORE = "before installing"
+    AFTER = "after installing"
+    ALWAYS = "before and after"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line. ``meaning`` is for the page; ``remedy`` may name ``{namespace}`` (the installation's) and ``{subject}``
+    (what is wrong first). ``is_fatal``: where it fails, nothing after it is worth asking.
+    """
+
+    id: str
+    section: Section
+    title: str
+    judge: Callable[[Facts], Found]
+    meaning: str
+    remedy: str
+    when: When = When.AFTER
+    is_fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the output. ``remedy`` is a command or a sentence; ``problems`` are all sentences."""
+
+    check: str
+    section: Section
+    title: str
+    level: Level
+    said: str
+    problems: tuple[str, ...] = ()
+    remedy: str = ""
+    page: str = ""
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    """The outcome of a run.
+
+    >>> worst([])
+    <Level.OK: 0>
+    """
+    return max((each.level for each in findings), default=Level.OK)

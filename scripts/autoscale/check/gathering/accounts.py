@@ -1,0 +1,117 @@
+"""What programs and agents say of themselves, through the API server's proxy: metrics, the ledger, explanations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
+from scripts.autoscale.check.facts import Sample
+from scripts.autoscale.check.gathering.looking import looked
+from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
+from scripts.autoscale.check.looks import Look, Seen, Unseen
+
+MOST_AGENTS: Final = 100
+"""So many agents are asked at most; in a larger fleet these stand for all."""
+
+_AT_ONCE: Final = 16
+_AGENT_PORT: Final = 9101
+_METRICS: Final = {each.name: each.metrics for each in PROGRAMS if each.leases}
+"""Of the programs with several replicas: where their metrics are."""
+
+_PREFIX: Final = "autoscale_"
+
+
+async def pages(client: ApiClient, pods: Sequence[Json]) -> dict[str, Look[Sequence[Sample]]]:
+    """The metrics of each replica that runs, by pod."""
+    asked = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
+    looks = await asyncio.gather(*(_page(client, pod) for pod in asked))
+    return {name_of(pod).name: look for pod, look in zip(asked, looks, strict=True)}
+
+
+async def _page(client: ApiClient, pod: Json) -> Look[Sequence[Sample]]:
+    path = _proxied(pod, _METRICS[program_of(pod)], "/metrics")
+    page = await looked(client.raw_get(path), "get pods/proxy")
+    if isinstance(page, Unseen):
+        return page
+    try:
+        return Seen(samples(page.value.decode()))
+    except ValueError as error:
+        return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}")
+
+
+def samples(page: str) -> list[Sample]:
+    """Our own metrics of a page in Prometheus's text format (pure). Raises ``ValueError``.
+
+    >>> samples('autoscale_x_total{verb="filter"} 3')
+    [Sample(name='autoscale_x_total', labels={'verb': 'filter'}, value=3.0)]
+    """
+    lines = [each for each in page.splitlines() if each.startswith(_PREFIX)]
+    found = text_string_to_metric_families("\n".join(lines) + "\n")
+    return [Sample(each.name, dict(each.labels), each.value) for family in found for each in family.samples]
+
+
+async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
+    """Every node as the scheduler in ``pod`` has it."""
+    if pod is None:
+        return Unseen("no scheduler runs")
+    return await looked(_json(client, _proxied(pod, _METRICS[SCHEDULER], "/nodes")), "get pods/proxy")
+
+
+async def explanations(
+    client: ApiClient, vms: Iterable[Json], vm_pods: Iterable[Json], pods: Iterable[Json]
+) -> Look[Mapping[str, Json | None]]:
+    """What the agent of each VM says; None where it does not answer. VMs without an agent are left out."""
+    runners = {name_of(pod): pod for pod in vm_pods if agent_container(pod) is not None}
+    on_nodes = {node_of(pod): pod for pod in pods if program_of(pod) == AGENT and pod_phase(pod) == "Running"}
+    asked = dict[str, str]()
+    for vm in vms:
+        if labels_of(vm).get(LABEL_ENABLED) != "true" or text(vm, "status", "phase") != "Running":
+            continue
+        name = name_of(vm)
+        own = [pod for pod in runners.values() if labels_of(pod).get(LABEL_VM_NAME) == name.name]
+        beside = [pod for pod in own if name_of(pod).namespace == name.namespace]
+        current = [pod for pod in beside if name_of(pod).name == text(vm, "status", "podName")] or beside
+        if current:
+            asked[str(name)] = _proxied(current[0], _AGENT_PORT, "/explain")
+        elif (node := on_nodes.get(text(vm, "status", "node"))) is not None:
+            asked[str(name)] = _proxied(node, _AGENT_PORT, f"/explain/{name}")
+    chosen = dict(sorted(asked.items())[:MOST_AGENTS])
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def every() -> Mapping[str, Json | None]:
+        looks = await asyncio.gather(*(_account(client, path, limit) for path in chosen.values()))
+        return dict(zip(chosen, looks, strict=True))
+
+    return await looked(every(), "get pods/proxy")
+
+
+async def _account(client: ApiClient, path: str, limit: asyncio.Semaphore) -> Json | None:
+    async with limit:
+        try:
+            return await _json(client, path)
+        except ApiUnavailableError:
+            return None
+        except ApiError as error:
+            if error.kind is RefusalKind.FORBIDDEN:
+                raise
+            return None
+
+
+async def _json(client: ApiClient, path: str) -> Json:
+    try:
+        return msgspec.json.decode(await client.raw_get(path), type=Json)
+    except msgspec.MsgspecError as error:
+        raise ApiUnavailableError(f"GET {path}: {error}") from error
+
+
+def _proxied(pod: Json, port: int, path: str) -> str:
+    name = name_of(pod)
+    return f"/api/v1/namespaces/{name.namespace}/pods/{name.name}:{port}/proxy{path}"

@@ -1,0 +1,69 @@
+"""A way from this machine to ports of pods: ``kubectl port-forward``, for what the API server's proxy cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from protocol.units import Seconds
+
+PATIENCE: Final = Seconds(8.0)
+_FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
+
+
+class NoForwardError(Exception):
+    """The ports cannot be reached; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """kubectl for one context of a kubeconfig (empty: the current one)."""
+
+    kubeconfig: Path
+    context: str = ""
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line."""
+        context = ["--context", self.context] if self.context else []
+        return ["kubectl", "--kubeconfig", str(self.kubeconfig), *context, *arguments]
+
+    @asynccontextmanager
+    async def forward(self, namespace: str, target: str, ports: Sequence[int]) -> AsyncIterator[Mapping[int, int]]:
+        """Ports of this machine, in the order of ``ports``, that lead to those of ``target`` (``pod/NAME``).
+
+        Raises ``NoForwardError``.
+        """
+        wanted = [f":{each}" for each in ports]
+        arguments = ("--namespace", namespace, "port-forward", "--address", "127.0.0.1", target, *wanted)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            raise NoForwardError(f"kubectl cannot be run: {error.strerror}") from None
+        try:
+            yield await asyncio.wait_for(_ports(process, ports), PATIENCE)
+        except TimeoutError:
+            raise NoForwardError(f"kubectl port-forward {target} gave no port within {PATIENCE:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+
+async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> dict[int, int]:
+    """The line of each port comes in the order in which they were asked for."""
+    found = list[int]()
+    while len(found) < len(ports):
+        line = (await process.stdout.readline()).decode() if process.stdout else ""
+        if not line:
+            said = (await process.stderr.read()).decode().strip() if process.stderr else ""
+            raise NoForwardError(said.splitlines()[-1] if said else "kubectl port-forward ended")
+        if match := _FORWARDING.search(line):
+            found.append(int(match[1]))
+    return dict(zip(ports, found, strict=True))

@@ -1,0 +1,199 @@
+"""Looks at everything that the checks need, as much at once as there is no order in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import msgspec
+
+from deploy.kube.client import ApiClient, ApiError, ApiUnavailableError
+from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
+    LEASES,
+    MIGRATIONS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VIRTUAL_MACHINES,
+    Resource,
+)
+from protocol.names import LABEL_VM_NAME, SCHEDULER_NAME
+from protocol.runtime.clock import Clock
+from scripts.autoscale.check.facts import Facts, Objects, Right, Server
+from scripts.autoscale.check.gathering import accounts, ports, rights, trials
+from scripts.autoscale.check.gathering.forwarding import Kubectl
+from scripts.autoscale.check.gathering.looking import objects, why_not
+from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
+from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
+from scripts.autoscale.check.judges.certificate_ages import SECRETS as CERTIFICATES
+from scripts.autoscale.check.looks import Look, Seen, Unseen
+
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+NODE_LEASES: Final = "kube-node-lease"
+USUAL_NAMESPACE: Final = "kube-system"
+_VM_AGENT: Final = "vm-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """What looks: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found."""
+
+    client: ApiClient
+    kubectl: Kubectl
+    clock: Clock
+    namespace: str = ""
+    release: str = ""
+
+    async def facts(self, *, before: bool) -> Facts:
+        """Everything that can be seen now. Never raises for what cannot."""
+        server = await self._server()
+        if isinstance(server, Unseen):
+            return Facts(self.namespace or USUAL_NAMESPACE, self.clock.wall(), server, self.release)
+        deployments, daemon_sets = await asyncio.gather(self._all(DEPLOYMENTS), self._all(DAEMON_SETS))
+        namespace = self.namespace or namespace_of(deployments)
+        facts = Facts(namespace, self.clock.wall(), server, self.release)
+        facts = replace(facts, deployments=deployments, daemon_sets=daemon_sets)
+        facts = await self._listed(facts, before=before)
+        facts = await self._tried(facts, before=before)
+        return facts if before else await self._told(facts)
+
+    async def _server(self) -> Look[Server]:
+        """The API server's version, and our calendar against its own."""
+        began = self.clock.now(), self.clock.wall()
+        try:
+            body, headers = await self.client.raw_answer("/version")
+        except ApiError as error:
+            if error.kind is RefusalKind.UNAUTHORIZED:
+                return Unseen("it does not accept these credentials (401): have they expired?")
+            return Unseen(f"it refuses to say its version: {error}")
+        except ApiUnavailableError as error:
+            return Unseen(why_not(error))
+        took = self.clock.now() - began[0]
+        try:
+            version = text(msgspec.json.decode(body, type=Json), "gitVersion")
+        except msgspec.MsgspecError:
+            version = ""
+        if not version:
+            return Unseen("what answers there is no API server of Kubernetes")
+        at = _date(headers.get("date", ""))
+        # Its Date is cut to the second, and was written at some moment while we waited.
+        ahead = None if at is None else began[1] + took / 2 - (at + 0.5)
+        return Seen(Server(version, ahead, 0.5 + took / 2))
+
+    async def _all(self, kind: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Objects:
+        return await objects(self.client, kind, namespace, labels=labels, fields=fields)
+
+    async def _listed(self, facts: Facts, *, before: bool) -> Facts:
+        """What there is before an installation too, and what there is of it."""
+        namespaces, nodes, node_leases, definitions = await asyncio.gather(
+            self._all(NAMESPACES),
+            self._all(NODES),
+            self._all(LEASES, NODE_LEASES),
+            self._all(CUSTOM_RESOURCE_DEFINITIONS),
+        )
+        facts = replace(facts, namespaces=namespaces, nodes=nodes, node_leases=node_leases, definitions=definitions)
+        return facts if before else await self._vms(await self._installation(facts))
+
+    async def _installation(self, facts: Facts) -> Facts:
+        namespace = facts.namespace
+        pods, config_maps, secrets, leases, webhooks = await asyncio.gather(
+            self._all(PODS, namespace),
+            self._all(CONFIG_MAPS, namespace),
+            self._certificates(namespace),
+            self._all(LEASES, namespace),
+            self._all(WEBHOOKS),
+        )
+        return replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases, webhooks=webhooks)
+
+    async def _vms(self, facts: Facts) -> Facts:
+        vms, migrations, vm_pods, waiting_pods = await asyncio.gather(
+            self._all(VIRTUAL_MACHINES),
+            self._all(MIGRATIONS),
+            self._all(PODS, labels=LABEL_VM_NAME),
+            self._all(PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
+        )
+        return replace(facts, vms=vms, migrations=migrations, vm_pods=vm_pods, waiting_pods=waiting_pods)
+
+    async def _certificates(self, namespace: str) -> Objects:
+        """Our Secrets with certificates. All are listed, for names cannot be selected by how they begin."""
+        found = await self._all(SECRETS, namespace)
+        if isinstance(found, Unseen):
+            return found
+        return Seen([each for each in found.value if name_of(each).name.startswith(CERTIFICATES)])
+
+    async def _tried(self, facts: Facts, *, before: bool) -> Facts:
+        """Rights, and whether pods are admitted."""
+        namespace = facts.namespace
+        wanted = install_rights(namespace) if before else command_rights(namespace)
+        own = await rights.own_rights(self.client, wanted)
+        workloads = [each for each in shipped() if text(each, "kind") in ("Deployment", "DaemonSet")]
+        if not before:
+            known = not isinstance(facts.deployments, Unseen) and not isinstance(facts.daemon_sets, Unseen)
+            workloads = list(installed(facts).values()) if known else []
+        admission = await trials.admission(self.client, namespace, workloads, is_installed=not before)
+        return replace(facts, own_rights=own, admission=admission)
+
+    async def _told(self, facts: Facts) -> Facts:
+        """What programs say of themselves, and what their ports show."""
+        of_accounts = rights.account_rights(self.client, wanted_by_accounts(facts))
+        if isinstance(facts.pods, Unseen):
+            return replace(facts, account_rights=await of_accounts)
+        pods = facts.pods.value
+        has_vms = not isinstance(facts.vms, Unseen) and not isinstance(facts.vm_pods, Unseen)
+        found, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods))
+        facts = replace(facts, account_rights=found, metrics=pages)
+        ledger, (served, answers) = await asyncio.gather(
+            accounts.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)
+        )
+        agents: Look[Mapping[str, Json | None]] = Unseen("VMs and their pods could not be listed")
+        if has_vms:
+            agents = await accounts.explanations(self.client, facts.vms.value, facts.vm_pods.value, pods)
+        return replace(facts, ledger=ledger, agents=agents, served=served, answers=answers)
+
+
+def namespace_of(deployments: Objects) -> str:
+    """Where the scheduler is installed, if that is one namespace; else the usual one (pure)."""
+    found = [] if isinstance(deployments, Unseen) else deployments.value
+    where = {name_of(each).namespace for each in found if name_of(each).name == SCHEDULER}
+    return where.pop() if len(where) == 1 else USUAL_NAMESPACE
+
+
+def wanted_by_accounts(facts: Facts) -> dict[str, frozenset[Right]]:
+    """What the service accounts of the pods that there are must be allowed: programs, and VMs with a sidecar (pure)."""
+    shipped_rights = needed_rights(shipped(), facts.namespace)
+    pods = [] if isinstance(facts.pods, Unseen) else facts.pods.value
+    here = {f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}" for pod in pods}
+    found = {account: needed for account, needed in shipped_rights.items() if account in here}
+    of_agent = next(
+        (each for account, each in shipped_rights.items() if account.endswith(f":{_VM_AGENT}")), frozenset()
+    )
+    for pod in [] if isinstance(facts.vm_pods, Unseen) else facts.vm_pods.value:
+        if agent_container(pod) is not None:
+            namespace = name_of(pod).namespace
+            account = f"{namespace}:{text(pod, 'spec', 'serviceAccountName')}"
+            found[account] = frozenset(replace(right, namespace=namespace) for right in of_agent)
+    return found
+
+
+def _date(header: str) -> float | None:
+    try:
+        return parsedate_to_datetime(header).timestamp()
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,89 @@
+"""TLS ports of our programs and of our webhooks, each looked at through ``kubectl port-forward``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, name_of, text, whole
+from scripts.autoscale.check.facts import Facts, Served, Webhook
+from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
+from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
+from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
+from scripts.autoscale.check.judges.certificate_ages import our_webhooks
+from scripts.autoscale.check.looks import Look, Seen, Unseen, UnseenError
+
+_HTTPS: Final = 443
+
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A webhook of ours: where it listens, and by what authority it is trusted."""
+
+    name: str
+    namespace: str
+    service: str
+    port: int
+    path: str
+    bundle: bytes
+
+
+async def tls_ports(kubectl: Kubectl, facts: Facts) -> tuple[dict[str, Look[Served]], dict[str, Look[Webhook]]]:
+    """What each port shows, and what each webhook answers."""
+    served, answers = dict[str, Look[Served]](), dict[str, Look[Webhook]]()
+    chosen = [(each, pod) for each in PROGRAMS if each.tls and (pod := leading_pod(facts, each.name)) is not None]
+    hooks = _hooks(facts)
+    of_pods = [_of_pod(kubectl, program, pod, hooks) for program, pod in chosen]
+    of_hooks = [_of_hook(kubectl, each) for each in hooks]
+    for found in await asyncio.gather(*of_pods):
+        served |= found
+    for name, answer in zip((each.name for each in hooks), await asyncio.gather(*of_hooks), strict=True):
+        answers[name] = answer
+    return served, answers
+
+
+def _hooks(facts: Facts) -> list[_Hook]:
+    try:
+        found = our_webhooks(facts)
+    except UnseenError:
+        return []
+    return [_hook(webhook) for _, webhook in found if child(webhook, "clientConfig", "service")]
+
+
+def _hook(webhook: Json) -> _Hook:
+    config = child(webhook, "clientConfig")
+    service = child(config, "service")
+    try:
+        bundle = base64.b64decode(text(config, "caBundle"))
+    except binascii.Error:
+        bundle = b""
+    port = whole(service, "port") or _HTTPS
+    where = (text(service, "namespace"), text(service, "name"))
+    return _Hook(text(webhook, "name"), *where, port, text(service, "path"), bundle)
+
+
+async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence[_Hook]) -> dict[str, Look[Served]]:
+    name = name_of(pod)
+    titles = {port: f"{program.name}:{port}" for port in program.tls}
+    vouching = {
+        each.name: (each.bundle, f"{each.service}.{each.namespace}.svc")
+        for each in hooks
+        if each.service == program.name
+    }
+    try:
+        async with kubectl.forward(name.namespace, f"pod/{name.name}", program.tls) as ports:
+            return {titles[port]: await shown(here, vouching) for port, here in ports.items()}
+    except NoForwardError as error:
+        return {title: Unseen(str(error)) for title in titles.values()}
+
+
+async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
+    try:
+        async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
+            return Seen(await reviewed(ports[hook.port], hook.name, hook.path))
+    except NoForwardError as error:
+        return Seen(Webhook(hook.name, str(error)))

@@ -1,0 +1,105 @@
+"""What TLS ports show, and whether webhooks answer: asked through forwarded ports."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+import msgspec
+
+from protocol.kubernetes.objects import Json, child, text
+from scripts.autoscale.check.facts import Served, Webhook
+from scripts.autoscale.check.looks import Look, Seen, Unseen
+
+_PATIENCE: Final = 5.0
+_HOST: Final = "127.0.0.1"
+_UID: Final = "autoscale-check"
+
+REVIEW: Final[Json] = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {
+        "uid": _UID,
+        "operation": "CREATE",
+        "dryRun": True,
+        "namespace": "default",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+        "requestResource": {"group": "", "version": "v1", "resource": "pods"},
+        "userInfo": {"username": "autoscale-check"},
+        "options": {},
+        "object": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "autoscale-check", "namespace": "default"},
+            "spec": {"containers": [{"name": "none", "image": "none"}]},
+        },
+    },
+}
+"""Of a pod that runs no VM: it is admitted as it is."""
+
+
+def _trusting_all() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Served]:
+    """What the forwarded ``port`` shows. ``bundles`` are authorities (PEM) that should vouch for it, each with the
+    name that is asked for, by whose they are.
+    """
+    try:
+        certificate = await _handshake(port, _trusting_all(), "")
+    except (OSError, TimeoutError) as error:  # ssl's errors are OSErrors
+        return Unseen(f"no TLS there: {_told(error)}")
+    distrusted = dict[str, str]()
+    for name, (bundle, host) in bundles.items():
+        if why := await _distrust(port, bundle, host):
+            distrusted[name] = why
+    return Seen(Served(certificate, distrusted))
+
+
+async def _distrust(port: int, bundle: bytes, host: str) -> str:
+    """Why the authority does not vouch for what is shown; empty where it does."""
+    try:
+        context = ssl.create_default_context(cadata=bundle.decode())
+        await _handshake(port, context, host)
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, TimeoutError, ValueError) as error:
+        return _told(error)
+    return ""
+
+
+async def _handshake(port: int, context: ssl.SSLContext, host: str) -> bytes:
+    """The certificate that is shown, PEM."""
+    async with asyncio.timeout(_PATIENCE):
+        _, writer = await asyncio.open_connection(_HOST, port, ssl=context, server_hostname=host or None)
+    try:
+        shown_object = writer.get_extra_info("ssl_object")
+        return ssl.DER_cert_to_PEM_cert(shown_object.getpeercert(True)).encode()
+    finally:
+        writer.close()
+
+
+def _told(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason) if reason else str(error) or type(error).__name__
+
+
+async def reviewed(port: int, name: str, path: str) -> Webhook:
+    """Whether a webhook at the forwarded ``port`` answers a review of a made-up pod."""
+    url = f"https://{_HOST}:{port}{path or '/'}"
+    try:
+        async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:
+            response = await client.post(url, json=REVIEW)
+        answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        return Webhook(name, str(error) or type(error).__name__)
+    return Webhook(name, "" if text(answer, "uid") == _UID else "its answer is not one to the review that was sent")

@@ -1,0 +1,120 @@
+"""Which programs an installation may have, and how they are found in a cluster (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.looks import Seen, Unseen
+
+NAME_LABEL: Final = "app.kubernetes.io/name"
+VERSION_LABEL: Final = "app.kubernetes.io/version"
+SCHEDULER: Final = "autoscaling-scheduler"
+AGENT: Final = "autoscaling-agent"
+INJECTOR: Final = "autoscaling-injector"
+DEVICES: Final = "neonvm-devices"
+KUBE_SCHEDULER: Final = "kube-scheduler"
+LEADING: Final = "_leading"
+"""What the name of the metric ends with that is 1 in the replica that leads."""
+
+AGENT_CONTAINERS: Final = ("agent", "autoscaler-agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Deployment (or DaemonSet) of ours. ``leases`` are those that its replicas share, its own first; ``metrics`` is
+    the port of its metrics, ``tls`` are its ports with TLS.
+    """
+
+    name: str
+    is_daemon: bool = False
+    leases: tuple[str, ...] = ()
+    metrics: int = 0
+    tls: tuple[int, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Deployment or DaemonSet."""
+        return "DaemonSet" if self.is_daemon else "Deployment"
+
+
+PROGRAMS: Final = (
+    Program(
+        SCHEDULER, leases=("autoscaling-scheduler", "autoscaling-kube-scheduler"), metrics=10297, tls=(10299, 10298)
+    ),
+    Program(AGENT, is_daemon=True, metrics=9101),
+    Program("autoscaling-groups", leases=("autoscale-groups",), metrics=10294),
+    Program(INJECTOR, leases=("autoscaling-injector",), metrics=10292, tls=(10293,)),
+    Program("autoscaling-expander", metrics=10295, tls=(10296,)),
+    Program("neonvm-controller", leases=("neonvm-controller",), metrics=10293),
+    Program(DEVICES, is_daemon=True, metrics=10291),
+    Program("neonvm-network", is_daemon=True),
+)
+
+_TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
+
+
+def installed(facts: Facts) -> dict[str, Json]:
+    """The Deployment or DaemonSet of each program that is there. Raises ``UnseenError``."""
+    daemons = {name_of(each).name: each for each in facts.daemon_sets.value if _is_here(facts, each)}
+    others = {name_of(each).name: each for each in facts.deployments.value if _is_here(facts, each)}
+    found = {each.name: (daemons if each.is_daemon else others).get(each.name) for each in PROGRAMS}
+    return {name: workload for name, workload in found.items() if workload is not None}
+
+
+def _is_here(facts: Facts, workload: Json) -> bool:
+    return name_of(workload).namespace == facts.namespace
+
+
+def program_of(pod: Json) -> str:
+    """The program that a pod runs, by its label."""
+    return labels_of(pod).get(NAME_LABEL, "")
+
+
+def pods_of(facts: Facts, program: str) -> list[Json]:
+    """The pods of a program that are not about to end. Raises ``UnseenError``."""
+    return [each for each in facts.pods.value if program_of(each) == program and not is_leaving(each)]
+
+
+def leads(facts: Facts, pod: str) -> bool:
+    """Whether the pod's metrics say that it leads."""
+    look = facts.metrics.get(pod)
+    return isinstance(look, Seen) and any(each.name.endswith(LEADING) and each.value == 1.0 for each in look.value)
+
+
+def leading_pod(facts: Facts, program: str) -> Json | None:
+    """The running pod of a program that acts: the one that leads, else the first; None where there is none."""
+    if isinstance(facts.pods, Unseen):
+        return None
+    running = [each for each in pods_of(facts, program) if pod_phase(each) == "Running"]
+    return next((each for each in running if leads(facts, name_of(each).name)), running[0] if running else None)
+
+
+def running_pods(pods: Sequence[Json]) -> set[str]:
+    """The names of those that may still work."""
+    return {name_of(each).name for each in pods if not is_over(each)}
+
+
+def containers(pod: Json) -> Iterator[Json]:
+    """All containers of a pod's spec, native sidecars included."""
+    yield from items(pod, "spec", "initContainers")
+    yield from items(pod, "spec", "containers")
+
+
+def agent_container(pod: Json) -> Json | None:
+    """The container of a pod that is an agent."""
+    return next((each for each in containers(pod) if text(each, "name") in AGENT_CONTAINERS), None)
+
+
+def image_tag(image: str) -> str:
+    """The tag of an image; empty where it has none.
+
+    >>> image_tag("localhost:5001/autoscale-scheduler:v0.2.0"), image_tag("localhost:5001/x"), image_tag("a:b@sha256:c")
+    ('v0.2.0', '', 'b')
+    """
+    found = _TAG.search(image)
+    return found[1] if found and "/" not in found[1] else ""

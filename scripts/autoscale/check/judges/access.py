@@ -1,0 +1,144 @@
+"""Who may do what: the person who asks, and the service accounts of our programs (pure).
+
+What a program needs is what its ClusterRole and Role in the shipped manifests grant, which tests hold against every
+call that it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, items, name_of, text
+from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
+from scripts.autoscale.check.facts import Facts, Right
+from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.looks import UnseenError
+
+SHIPPED_NAMESPACE: Final = "kube-system"
+"""What the shipped manifests call the namespace of an installation."""
+
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ADMISSION: Final = "admissionregistration.k8s.io"
+
+BORROWED: Final = {
+    "system:kube-scheduler": (
+        Right("create", "", "pods/binding"),
+        Right("watch", "", "nodes"),
+        Right("list", "", "pods"),
+    ),
+    "system:volume-scheduler": (
+        Right("list", "", "persistentvolumes"),
+        Right("list", "storage.k8s.io", "storageclasses"),
+    ),
+    "extension-apiserver-authentication-reader": (
+        Right("get", "", "configmaps", SHIPPED_NAMESPACE, "extension-apiserver-authentication"),
+    ),
+}
+"""Of Kubernetes' own roles, which a cluster may have changed: what of each shows that it is bound."""
+
+
+def install_rights(namespace: str) -> list[Right]:
+    """What who installs must be allowed."""
+    inside = (
+        ("", "serviceaccounts"), ("", "configmaps"), ("", "secrets"), ("", "services"), ("apps", "deployments"),
+        ("apps", "daemonsets"), ("policy", "poddisruptionbudgets"), (_RBAC, "roles"), (_RBAC, "rolebindings"),
+    )  # fmt: skip
+    outside = (
+        ("apiextensions.k8s.io", "customresourcedefinitions"), (_RBAC, "clusterroles"), (_RBAC, "clusterrolebindings"),
+        (_ADMISSION, "mutatingwebhookconfigurations"),
+    )  # fmt: skip
+    found = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
+    found += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]
+    return [*found, Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
+
+
+def command_rights(namespace: str) -> list[Right]:
+    """What ``autoscale top``, ``explain`` and ``migrate`` need."""
+    return [
+        Right("list", VM_GROUP, VM_PLURAL),
+        Right("list", VM_GROUP, MIGRATION_PLURAL),
+        Right("create", VM_GROUP, MIGRATION_PLURAL),
+        Right("delete", VM_GROUP, MIGRATION_PLURAL),
+        Right("list", "", "pods"),
+        Right("list", "", "events"),
+        Right("get", "", "pods/proxy"),
+        Right("get", "", "services/proxy", namespace),
+    ]
+
+
+def may_install(facts: Facts) -> Found:
+    """Whether the person who asks may install."""
+    return _own(facts, install_rights(facts.namespace))
+
+
+def may_use_commands(facts: Facts) -> Found:
+    """Whether the person who asks may use the other commands."""
+    return _own(facts, command_rights(facts.namespace))
+
+
+def _own(facts: Facts, wanted: Iterable[Right]) -> Found:
+    known = facts.own_rights.value
+    missing = [each for each in wanted if not known.get(each, True)]
+    return Found("", [Problem(str(each), f"you may not {each}") for each in missing])
+
+
+def programs_may_act(facts: Facts) -> Found:
+    """Whether each program's service account may do all that the program does."""
+    known = facts.account_rights.value
+    if not known:
+        raise UnseenError("no program is installed")
+    problems = [
+        Problem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
+        for account, rights in sorted(known.items())
+        if (missing := sorted(right for right, is_allowed in rights.items() if not is_allowed))
+    ]
+    return Found(f"{len(known)} service accounts, {sum(map(len, known.values()))} rights", problems)
+
+
+def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozenset[Right]]:
+    """What each service account is granted by shipped manifests, for an installation in ``namespace``.
+
+    Accounts are ``namespace:name``.
+    """
+    every = list(documents)
+    roles = {(text(each, "kind"), name_of(each).name): each for each in every if "rules" in each}
+    found: dict[str, set[Right]] = {}
+    for binding in every:
+        if text(binding, "kind") in ("ClusterRoleBinding", "RoleBinding"):
+            for account in _accounts(binding, namespace):
+                found.setdefault(account, set()).update(_granted(binding, roles, namespace))
+    return {account: frozenset(rights) for account, rights in found.items()}
+
+
+def _accounts(binding: Json, namespace: str) -> list[str]:
+    subjects = items(binding, "subjects")
+    return [f"{_moved(text(each, 'namespace'), namespace)}:{text(each, 'name')}" for each in subjects]
+
+
+def _moved(shipped: str, namespace: str) -> str:
+    return namespace if shipped == SHIPPED_NAMESPACE else shipped
+
+
+def _granted(binding: Json, roles: Mapping[tuple[str, str], Json], namespace: str) -> list[Right]:
+    reference = child(binding, "roleRef")
+    where = "" if text(binding, "kind") == "ClusterRoleBinding" else name_of(binding).namespace
+    role = roles.get((text(reference, "kind"), text(reference, "name")))
+    if role is None:
+        return list(BORROWED.get(text(reference, "name"), ()))
+    return [right for rule in items(role, "rules") for right in _rights(rule, _moved(where, namespace))]
+
+
+def _rights(rule: Json, namespace: str) -> list[Right]:
+    return [
+        Right(verb, group, resource, namespace, name)
+        for group in _words(rule, "apiGroups")
+        for resource in _words(rule, "resources")
+        for verb in _words(rule, "verbs")
+        for name in (_words(rule, "resourceNames") or [""])
+    ]
+
+
+def _words(rule: Json, key: str) -> list[str]:
+    found = rule.get(key)
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

@@ -1,0 +1,61 @@
+"""What keeps pods of ours out of the namespace: Pod Security, quotas, limits, webhooks of others (pure).
+
+Each program's pod was sent to the API server as a dry run, so the words are the server's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from protocol.kubernetes.objects import name_of
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.looks import Seen, UnseenError
+
+_POD_SECURITY: Final = ("violates PodSecurity",)
+_QUOTA: Final = ("exceeded quota", "failed quota")
+_LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request ratio", "LimitRange")
+
+
+def exists(facts: Facts) -> Found:
+    """Whether the namespace is there and is not about to go."""
+    found = next((each for each in facts.namespaces.value if name_of(each).name == facts.namespace), None)
+    if found is None:
+        return Found(problems=[Problem(facts.namespace, f"there is no namespace {facts.namespace}")])
+    if found.get("metadata", {}).get("deletionTimestamp"):  # type: ignore[attr-defined]
+        return Found(problems=[Problem(facts.namespace, f"the namespace {facts.namespace} is being deleted")])
+    return Found(facts.namespace)
+
+
+def pod_security(facts: Facts) -> Found:
+    """Whether the namespace's Pod Security admits our pods."""
+    return _refused(facts, lambda said: _has(said, _POD_SECURITY))
+
+
+def quota(facts: Facts) -> Found:
+    """Whether quotas and limits of the namespace leave room for a pod of each program."""
+    return _refused(facts, lambda said: _has(said, (*_QUOTA, *_LIMITS)))
+
+
+def others(facts: Facts) -> Found:
+    """Whether anything else refuses our pods: a policy, a webhook."""
+    known = (*_POD_SECURITY, *_QUOTA, *_LIMITS)
+    return _refused(facts, lambda said: not _has(said, known))
+
+
+def _has(said: str, words: tuple[str, ...]) -> bool:
+    return any(word in said for word in words)
+
+
+def _refused(facts: Facts, is_meant: Callable[[str], bool]) -> Found:
+    if not facts.admission:
+        raise UnseenError("there is no pod to try")
+    if not any(isinstance(each, Seen) for each in facts.admission.values()):
+        next(iter(facts.admission.values())).value  # noqa: B018 - raises with the reason
+    problems = [
+        Problem(name, f"a pod of {name} is refused: {look.value}")
+        for name, look in facts.admission.items()
+        if isinstance(look, Seen) and look.value and is_meant(look.value)
+    ]
+    return Found(f"{len(facts.admission)} pods were tried", problems)

@@ -1,0 +1,99 @@
+"""The API server: whether it answers, and which Kubernetes it is (pure)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from deploy.local.kubernetes.programs.versions import SUPPORTED
+from protocol.kubernetes.objects import labels_of, name_of, text
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import (
+    KUBE_SCHEDULER,
+    SCHEDULER,
+    containers,
+    image_tag,
+    installed,
+    pods_of,
+)
+from scripts.autoscale.check.looks import Unseen, UnseenError
+
+LEAST: Final = (1, 31)
+"""Definitions with selectable fields, and tokens that name their node."""
+
+LEAST_FOR_CONTROLLER: Final = (1, 33)
+"""IPAddress objects, which our own controller for VMs gives addresses out of."""
+
+Minor = tuple[int, int]
+_NUMBERS: Final = re.compile(r"v?(\d+)\.(\d+)")
+
+
+def minor_of(version: str) -> Minor | None:
+    """The minor version that a text begins with.
+
+    >>> minor_of("v1.34.1-gke.100"), minor_of("latest")
+    ((1, 34), None)
+    """
+    found = _NUMBERS.match(version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _told(minor: Minor) -> str:
+    return f"{minor[0]}.{minor[1]}"
+
+
+def answers(facts: Facts) -> Found:
+    """Whether anything can be asked at all."""
+    if isinstance(facts.server, Unseen):
+        return Found(problems=[Problem("", facts.server.why)])
+    return Found(f"Kubernetes {facts.server.value.version}")
+
+
+def is_supported(facts: Facts) -> Found:
+    """Whether this Kubernetes is one that we work with, and one that is tested."""
+    version = facts.server.value.version
+    minor = minor_of(version)
+    newest = max(found for each in SUPPORTED if (found := minor_of(each)))
+    if minor is None:
+        raise UnseenError(f"the API server says its version as {version!r}")
+    if minor < LEAST:
+        return Found(problems=[Problem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")])
+    if minor < LEAST_FOR_CONTROLLER and _has_controller(facts):
+        said = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
+        return Found(problems=[Problem("", said)])
+    if minor > newest:
+        said = f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest that this release is tested with"
+        return Found(problems=[Problem("", said, Level.WARNING)])
+    return Found(_told(minor))
+
+
+def _has_controller(facts: Facts) -> bool:
+    return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
+
+
+def kube_scheduler_fits(facts: Facts) -> Found:
+    """Whether the kube-scheduler in our pod is as old as the API server, or one minor version older."""
+    server = minor_of(facts.server.value.version)
+    problems, seen = list[Problem](), dict[str, str]()
+    for pod in pods_of(facts, SCHEDULER):
+        for container in containers(pod):
+            if text(container, "name") == KUBE_SCHEDULER:
+                seen[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
+    if not seen:
+        raise UnseenError("no pod of ours has a kube-scheduler")
+    for pod_name, tag in seen.items():
+        minor = minor_of(tag)
+        if minor is None or server is None:
+            raise UnseenError(f"the image of kube-scheduler has the tag {tag!r}, which says no version")
+        problems += _skew(pod_name, minor, server)
+    return Found(f"kube-scheduler {', '.join(sorted(set(seen.values())))}", problems)
+
+
+def _skew(pod: str, ours: Minor, server: Minor) -> list[Problem]:
+    told = f"kube-scheduler of pod {pod} is {_told(ours)}, the API server is {_told(server)}"
+    if ours > server:
+        return [Problem(pod, f"{told}: a kube-scheduler must not be newer than the API server")]
+    if ours[1] < server[1] - 1:
+        return [Problem(pod, f"{told}: a kube-scheduler may be one minor version older, not more", Level.WARNING)]
+    return []

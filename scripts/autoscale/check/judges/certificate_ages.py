@@ -1,0 +1,238 @@
+"""Certificates: in the Secrets, on the ports, and what webhooks are trusted by (pure)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.looks import Seen, UnseenError
+
+SECRETS: Final = "autoscaling-certificates"
+"""What the names of our Secrets with certificates begin with; the one of that name has the authorities alone."""
+
+WEBHOOKS: Final = "autoscaling-"
+LATE: Final = 0.9
+"""The share of its life after which a certificate should have been replaced; it is when two thirds are over."""
+
+_DAY: Final = 86_400.0
+_SUFFIXES: Final = (".crt", ".pem")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a key of a Secret holds: a chain, its leaf first, or authorities in any order."""
+
+    secret: str
+    key: str
+    chain: tuple[x509.Certificate, ...]
+
+    @property
+    def is_authority(self) -> bool:
+        """Whether these sign, and are not shown."""
+        return self.secret == SECRETS or self.key.startswith("ca")
+
+    @property
+    def decisive(self) -> x509.Certificate:
+        """The one whose age counts: the leaf, or the newest authority."""
+        return max(self.chain, key=lambda each: each.not_valid_after_utc) if self.is_authority else self.chain[0]
+
+    def __str__(self) -> str:
+        return f"{self.key} of the Secret {self.secret}"
+
+
+def kept_certificates(facts: Facts) -> list[Kept]:
+    """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
+    return [
+        Kept(name_of(secret).name, key, tuple(certificates(_decoded(value))))
+        for secret in _secrets(facts)
+        for key, value in texts(secret, "data").items()
+        if key.endswith(_SUFFIXES)
+    ]
+
+
+def _secrets(facts: Facts) -> list[Json]:
+    return [each for each in facts.secrets.value if name_of(each).name.startswith(SECRETS)]
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def certificates(pem: bytes) -> list[x509.Certificate]:
+    """Those in a PEM text; none where it holds none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
+
+
+def _named(certificate: x509.Certificate) -> str:
+    return certificate.subject.rfc4514_string() or f"serial {certificate.serial_number:x}"
+
+
+def _moment(facts: Facts) -> datetime:
+    """Now, by the API server's calendar where it is known."""
+    server = facts.server.value
+    return datetime.fromtimestamp(facts.now - (server.ahead or 0.0), UTC)
+
+
+def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: datetime) -> Problem | None:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now >= ends:
+        return Problem(subject, f"{what} expired {_span((now - ends).total_seconds())} ago")
+    if now < begins:
+        return Problem(subject, f"{what} is valid only in {_span((begins - now).total_seconds())}")
+    if now >= begins + (ends - begins) * LATE:
+        said = f"{what} expires in {_span((ends - now).total_seconds())} and was not replaced in time"
+        return Problem(subject, said, Level.WARNING)
+    return None
+
+
+def _span(seconds: float) -> str:
+    """A span for people.
+
+    >>> _span(100), _span(7200.0), _span(400_000.0)
+    ('2 minutes', '2 hours', '5 days')
+    """
+    for unit, name in ((_DAY, "day"), (3600.0, "hour"), (60.0, "minute")):
+        if seconds >= unit * 1.5 or unit == 60.0:
+            return f"{seconds / unit:.0f} {name}s"
+    return ""
+
+
+def are_current(facts: Facts) -> Found:
+    """Whether no certificate in our Secrets is missing, expired, not yet valid, or about to expire."""
+    now, kept = _moment(facts), kept_certificates(facts)
+    if not _secrets(facts):
+        raise UnseenError(f"there is no Secret {SECRETS}")
+    filled = {each.secret for each in kept}
+    empty = sorted(name_of(each).name for each in _secrets(facts) if name_of(each).name not in filled)
+    problems = [Problem(name, f"the Secret {name} has no certificate yet") for name in empty]
+    problems += [Problem(each.secret, f"{each} holds no certificate") for each in kept if not each.chain]
+    whole = _decisive(kept)
+    told = ((each, f"{each} ({_named(each.decisive)})") for each in whole)
+    aged = (_age_problem(what, each.secret, each.decisive, now) for each, what in told)
+    problems += [each for each in aged if each is not None]
+    ends = [each.decisive.not_valid_after_utc for each in whole]
+    soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
+    return Found(soonest, problems)
+
+
+def _decisive(kept: list[Kept]) -> list[Kept]:
+    """All that are not empty; of the authorities in one Secret only the newest, for older ones are only trusted."""
+    found = [each for each in kept if each.chain and each.secret != SECRETS]
+    signing = [each for each in kept if each.chain and each.secret == SECRETS]
+    return [*found, *([max(signing, key=lambda each: each.decisive.not_valid_after_utc)] if signing else [])]
+
+
+def are_signed(facts: Facts) -> Found:
+    """Whether an authority in our Secrets has signed each certificate in them."""
+    kept = kept_certificates(facts)
+    authorities = [ca for each in kept if each.is_authority for ca in each.chain]
+    leafs = [each for each in kept if each.chain and not each.is_authority]
+    if not authorities or not leafs:
+        raise UnseenError(f"there is no Secret {SECRETS}… with an authority (ca.crt) and certificates")
+    problems = [
+        Problem(each.secret, f"{each} is not signed by any authority in ca.crt")
+        for each in leafs
+        if not any(_signed(each.decisive, ca) for ca in authorities)
+    ]
+    return Found(f"{len(leafs)} certificates", problems)
+
+
+def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def are_served(facts: Facts) -> Found:
+    """Whether each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
+    now, problems, shown = _moment(facts), list[Problem](), 0
+    kept = {leaf for each in _kept(facts) for leaf in each.chain}
+    for port, look in sorted(facts.served.items()):
+        if not isinstance(look, Seen):
+            continue
+        shown += 1
+        (leaf,) = certificates(look.value.certificate)[:1] or (None,)
+        if leaf is None:
+            problems.append(Problem(port, f"{port} shows no certificate"))
+        elif problem := _age_problem(f"the certificate that {port} shows", port, leaf, now):
+            problems.append(problem)
+        elif kept and leaf not in kept:
+            said = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
+            problems.append(Problem(port, said, Level.WARNING))
+    if not shown:
+        raise UnseenError(
+            next((each.why for each in facts.served.values() if not isinstance(each, Seen)), "no TLS port")
+        )
+    return Found(f"{shown} ports", problems)
+
+
+def _kept(facts: Facts) -> list[Kept]:
+    return kept_certificates(facts) if isinstance(facts.secrets, Seen) else []
+
+
+def our_webhooks(facts: Facts) -> list[tuple[str, Json]]:
+    """Each webhook of ours, with its configuration's name. Raises ``UnseenError`` where there is none."""
+    found = [
+        (name_of(each).name, webhook)
+        for each in facts.webhooks.value
+        if name_of(each).name.startswith(WEBHOOKS)
+        for webhook in items(each, "webhooks")
+    ]
+    if not found:
+        raise UnseenError("no webhook of ours is installed")
+    return found
+
+
+def bundles_are_current(facts: Facts) -> Found:
+    """Whether each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
+    authorities = {ca for each in _kept(facts) if each.is_authority for ca in each.chain}
+    problems = [
+        Problem(configuration, why)
+        for configuration, webhook in our_webhooks(facts)
+        for why in _bundle(f"the caBundle of {configuration}", webhook, authorities, facts)
+    ]
+    return Found("", problems)
+
+
+def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: Facts) -> Iterator[str]:
+    bundle = set(certificates(_decoded(text(child(webhook, "clientConfig"), "caBundle"))))
+    if not bundle:
+        yield f"{told} is empty: the API server trusts nothing that the webhook shows"
+        return
+    if authorities and not authorities & bundle:
+        yield f"{told} has another authority than the Secrets: the API server does not trust the webhook"
+        return
+    for port, look in facts.served.items():
+        if isinstance(look, Seen) and (why := look.value.distrusted.get(text(webhook, "name"))):
+            yield f"{told} does not vouch for what {port} shows: {why}"
+
+
+def webhooks_answer(facts: Facts) -> Found:
+    """Whether each webhook answers a made-up review."""
+    names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
+    looks = {name: facts.answers[name] for name in names if name in facts.answers}
+    seen = {name: look.value for name, look in looks.items() if isinstance(look, Seen)}
+    if not seen:
+        raise UnseenError(next((each.why for each in looks.values() if not isinstance(each, Seen)), "it was not asked"))
+    said = [
+        Problem(name, f"the webhook {name} does not answer: {got.refused}") for name, got in seen.items() if got.refused
+    ]
+    return Found(f"{len(seen)} webhooks", said)

@@ -1,0 +1,130 @@
+"""The definitions of our kinds: installed, served, and with the fields that we read and write (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
+from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import installed
+
+
+@dataclass(frozen=True, slots=True)
+class NeededKind:
+    """``fields`` are those without which we do not work, as dotted paths."""
+
+    resource: Resource
+    fields: tuple[str, ...]
+    program: str = ""
+
+    @property
+    def name(self) -> str:
+        """The definition's name.
+
+        >>> NeededKind(VIRTUAL_MACHINES, ()).name
+        'virtualmachines.vm.neon.tech'
+        """
+        return f"{self.resource.plural}.{self.resource.group}"
+
+
+_GUEST: Final = "spec.guest"
+NEEDED: Final = (
+    NeededKind(
+        VIRTUAL_MACHINES,
+        (
+            *(f"{_GUEST}.cpus.{each}" for each in ("min", "max", "use")),
+            *(f"{_GUEST}.memorySlots.{each}" for each in ("min", "max", "use")),
+            *(f"{_GUEST}.memorySlotSize", f"{_GUEST}.rootDisk.image", f"{_GUEST}.ports"),
+            *("spec.schedulerName", "spec.nodeSelector", "spec.extraNetwork.enable"),
+            *(f"status.{each}" for each in ("phase", "podName", "podIP", "node", "cpus", "memorySize", "conditions")),
+        ),
+    ),
+    NeededKind(
+        MIGRATIONS,
+        (
+            *(f"spec.{each}" for each in ("vmName", "completionTimeout", "maxBandwidth", "nodeAffinity")),
+            *(f"status.{each}" for each in ("phase", "sourcePodName", "targetPodName", "sourceNode", "targetNode")),
+        ),
+    ),
+    NeededKind(HVPAS, ("spec", "status"), "autoscaling-groups"),
+    NeededKind(TORTOISES, ("spec", "status"), "autoscaling-groups"),
+    NeededKind(VM_GROUPS, ("spec", "status"), "autoscaling-groups"),
+)
+
+
+def are_installed(facts: Facts) -> Found:
+    """Whether each kind that the installed programs need is defined, established, and served in our version."""
+    found, here = _by_name(facts), installed(facts)
+    wanted = [each for each in NEEDED if not each.program or each.program in here]
+    problems = [problem for each in wanted if (problem := _not_served(each, found.get(each.name)))]
+    return Found(f"{len(wanted)} kinds are defined and served", problems)
+
+
+def fields_are_there(facts: Facts) -> Found:
+    """Whether the definitions that are there have every field that we need."""
+    found = _by_name(facts)
+    problems = [
+        Problem(each.name, f"the definition {each.name} lacks {', '.join(missing)}")
+        for each in NEEDED
+        if each.name in found and (missing := list(_missing(each, found[each.name])))
+    ]
+    return Found("", problems)
+
+
+def nothing_in_the_way(facts: Facts) -> Found:
+    """Before an installation: whether definitions that are there already are ones that we work with."""
+    found = _by_name(facts)
+    there = [each for each in NEEDED if each.name in found]
+    problems = [
+        Problem(
+            each.name,
+            f"the definition {each.name} is there already and lacks {', '.join(missing)}: installing replaces it",
+            Level.WARNING,
+        )
+        for each in there
+        if (missing := list(_missing(each, found[each.name])))
+    ]
+    return Found(f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems)
+
+
+def _by_name(facts: Facts) -> Mapping[str, Json]:
+    return {name_of(each).name: each for each in facts.definitions.value}
+
+
+def _version(needed: NeededKind, definition: Json) -> Json | None:
+    versions = items(definition, "spec", "versions")
+    return next((each for each in versions if text(each, "name") == needed.resource.version), None)
+
+
+def _not_served(needed: NeededKind, definition: Json | None) -> Problem | None:
+    if definition is None:
+        return Problem(needed.name, f"the definition {needed.name} is not installed")
+    version = _version(needed, definition)
+    if version is None or not flag(version, "served"):
+        return Problem(needed.name, f"the definition {needed.name} does not serve {needed.resource.version}")
+    for condition in items(definition, "status", "conditions"):
+        if text(condition, "type") in ("Established", "NamesAccepted") and text(condition, "status") != "True":
+            why = text(condition, "message") or text(condition, "reason")
+            return Problem(needed.name, f"the definition {needed.name} is not {text(condition, 'type')}: {why}")
+    return None
+
+
+def _missing(needed: NeededKind, definition: Json) -> Iterator[str]:
+    version = _version(needed, definition)
+    if version is None:
+        return
+    schema = child(version, "schema", "openAPIV3Schema")
+    yield from (path for path in needed.fields if not _has(schema, path.split(".")))
+    if "status" not in child(version, "subresources"):
+        yield "the subresource status"
+
+
+def _has(schema: Json, path: list[str]) -> bool:
+    if not path or flag(schema, "x-kubernetes-preserve-unknown-fields"):
+        return True
+    properties = child(schema, "properties")
+    return path[0] in properties and _has(child(properties, path[0]), path[1:])

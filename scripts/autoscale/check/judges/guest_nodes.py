@@ -1,0 +1,102 @@
+"""The nodes: ready, and able to boot guests (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import DEVICES, installed
+from scripts.autoscale.check.looks import UnseenError
+
+RESOURCES: Final = ("autoscaling.neon.tech/guest-devices", "neonvm/kvm")
+"""What a device plugin offers: ours on every node, the original's where there is KVM."""
+
+_OS: Final = "kubernetes.io/os"
+
+
+def are_ready(facts: Facts) -> Found:
+    """Whether the nodes are ready."""
+    nodes = facts.nodes.value
+    problems = [
+        Problem(name_of(node).name, f"node {name_of(node).name} is not ready: {why}", Level.WARNING)
+        for node in nodes
+        if (why := _not_ready(node))
+    ]
+    if not nodes:
+        return Found(problems=[Problem("", "the cluster has no node")])
+    if len(problems) == len(nodes):
+        problems = [Problem(each.subject, each.said, Level.FAILURE) for each in problems]
+    return Found(f"{len(nodes)} nodes", problems)
+
+
+def _not_ready(node: Json) -> str:
+    for condition in items(node, "status", "conditions"):
+        if text(condition, "type") == "Ready":
+            return (
+                "" if text(condition, "status") == "True" else text(condition, "message") or "no word from its kubelet"
+            )
+    return "its kubelet has said nothing yet"
+
+
+def _for_guests(facts: Facts) -> list[Json]:
+    """Nodes that pods of VMs may go to."""
+    return [
+        node
+        for node in facts.nodes.value
+        if labels_of(node).get(_OS, "linux") == "linux"
+        and not flag(node, "spec", "unschedulable")
+        and not _not_ready(node)
+        and not any(text(each, "effect") != "PreferNoSchedule" for each in items(node, "spec", "taints"))
+    ]
+
+
+def offer_devices(facts: Facts) -> Found:
+    """Whether each node offers what the pods of VMs ask for."""
+    offered = {name_of(node).name: _offers(node) for node in _for_guests(facts)}
+    if DEVICES not in installed(facts) and not any(offered.values()):
+        raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
+    problems = [
+        Problem(node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM")
+        for node, has in offered.items()
+        if not has
+    ]
+    return Found(f"{len(offered)} nodes", problems)
+
+
+def _offers(node: Json) -> bool:
+    amounts = child(node, "status", "allocatable")
+    return any(str(amounts.get(each, "0")) not in ("0", "") for each in RESOURCES)
+
+
+def accelerate(facts: Facts) -> Found:
+    """Whether guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
+    said: dict[str, tuple[bool, str]] = {}
+    for vm in facts.vms.value:
+        condition = next((c for c in items(vm, "status", "conditions") if text(c, "type") == "Accelerated"), None)
+        if condition is None or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
+            continue
+        said[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
+    if not said:
+        raise UnseenError("no VM has said yet how its guest runs")
+    problems = [
+        Problem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
+        for node, (is_fast, why) in sorted(said.items())
+        if not is_fast
+    ]
+    return Found(f"on {len(said)} nodes", problems)
+
+
+def has_pods_network(facts: Facts) -> Found:
+    """Whether VMs with an address of their own have the network for it."""
+    wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
+    if not wants:
+        raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
+    lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
+    said = [Problem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
+    return Found(f"{len(wants)} VMs have one", said)
+
+
+def _address(vm: Json) -> str:
+    return text(vm, "status", "extraNetIP")

@@ -1,0 +1,88 @@
+"""Who leads: each program with a Lease has one holder that lives and renews (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import Json, items, name_of, text, whole
+from protocol.kubernetes.timestamps import parse_timestamp
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.installed_programs import (
+    LEADING,
+    PROGRAMS,
+    Program,
+    installed,
+    leads,
+    pods_of,
+    running_pods,
+)
+from scripts.autoscale.check.looks import Seen, UnseenError
+
+Objects = dict[str, Json]
+
+SPARE: Final = 6.0
+"""Seconds beyond its duration for which a renewal may be late before that is told."""
+
+
+def are_held(facts: Facts) -> Found:
+    """Whether each Lease has a holder that is a running pod and renews it."""
+    leases, here = {name_of(each).name: each for each in facts.leases.value}, installed(facts)
+    wanted = [(each, name) for each in PROGRAMS for name in each.leases if _is_sought(facts, each, name, here, leases)]
+    if not wanted:
+        raise UnseenError("no program that is installed has a Lease")
+    problems = [why for each, name in wanted if (why := _wrong(facts, each, name, leases.get(name))) is not None]
+    led = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
+    return Found("; ".join(led), problems)
+
+
+def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
+    """Whether the program's replicas share the Lease: it is there, or a replica says whether it leads."""
+    pages = [facts.metrics.get(name_of(pod).name) for pod in pods_of(facts, program.name)]
+    says = any(isinstance(look, Seen) and any(each.name.endswith(LEADING) for each in look.value) for look in pages)
+    return program.name in here and (lease in leases or (says and lease == program.leases[0]))
+
+
+def _holder(lease: Json) -> str:
+    return text(lease, "spec", "holderIdentity")
+
+
+def _wrong(facts: Facts, program: Program, name: str, lease: Json | None) -> Problem | None:
+    if lease is None:
+        return Problem(name, f"there is no Lease {name}: no replica of {program.name} leads")
+    holder, told = _holder(lease), f"the Lease {name}"
+    if not holder:
+        return Problem(name, f"{told} has no holder: no replica of {program.name} leads")
+    running = running_pods(pods_of(facts, program.name))
+    if not any(holder == pod or holder.startswith((f"{pod}-", f"{pod}_")) for pod in running):
+        return Problem(name, f"{told} is held by {holder}, which is no running pod of {program.name}")
+    age = _age(facts, lease)
+    limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
+    if age is not None and age > limit:
+        return Problem(name, f"{told} was last renewed {age:.0f} s ago by {holder}: it hangs, or is cut off")
+    return None
+
+
+def _age(facts: Facts, lease: Json) -> float | None:
+    """Since when nothing was written, by the API server's calendar: the holder's own may be wrong."""
+    stamps = (parse_timestamp(text(each, "time")) for each in items(lease, "metadata", "managedFields"))
+    written = [each for each in stamps if each is not None]
+    at = max(written) if written else parse_timestamp(text(lease, "spec", "renewTime"))
+    ahead = facts.server.value.ahead or 0.0
+    return None if at is None else facts.now - ahead - at
+
+
+def one_leads(facts: Facts) -> Found:
+    """Whether of a program's replicas at most one says that it leads."""
+    here, problems, led = installed(facts), list[Problem](), list[str]()
+    for program in PROGRAMS:
+        if not program.leases or program.name not in here:
+            continue
+        leaders = sorted(name for pod in pods_of(facts, program.name) if leads(facts, name := name_of(pod).name))
+        led += leaders
+        if len(leaders) > 1:
+            said = f"{' and '.join(leaders)} of {program.name} both say that they lead"
+            problems.append(Problem(leaders[0], said))
+    if not led:
+        raise UnseenError("no replica says whether it leads")
+    return Found(", ".join(sorted(led)), problems)

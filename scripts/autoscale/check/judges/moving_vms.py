@@ -1,0 +1,157 @@
+"""VMs: their agents are answered, their permits hold, their moves end (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of, text, whole
+from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import AGENT, agent_container, pods_of
+from scripts.autoscale.check.looks import Seen, UnseenError
+
+LATELY: Final = 60.0
+"""Seconds: an agent asks once in 15."""
+
+_STUCK: Final = 60.0
+"""Seconds beyond its time-out after which a migration hangs."""
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def _enabled(facts: Facts) -> list[Json]:
+    """Running VMs whose size agents decide. Raises ``UnseenError`` where there is none."""
+    found = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
+    if not found:
+        raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
+    return found
+
+
+def _runs(vm: Json) -> bool:
+    return text(vm, "status", "phase") == "Running"
+
+
+def have_agents(facts: Facts) -> Found:
+    """Whether each VM that should be sized has exactly one agent: a sidecar, or its node's."""
+    sidecars = {
+        (name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
+        for pod in facts.vm_pods.value
+        if agent_container(pod) is not None
+    }
+    nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
+    problems = list[Problem]()
+    for vm in _enabled(facts):
+        name, has_node_agent = name_of(vm), text(vm, "status", "node") in nodes
+        if (name.namespace, name.name) in sidecars and has_node_agent:
+            said = f"VM {name} has two agents, a sidecar and its node's: each undoes the other's economy"
+            problems.append(Problem(str(name), said, Level.WARNING))
+        elif (name.namespace, name.name) not in sidecars and not has_node_agent:
+            problems.append(Problem(str(name), f"VM {name} has no agent: no sidecar in its pod, and none on its node"))
+    return Found(f"{len(_enabled(facts))} VMs have one", problems)
+
+
+def are_answered(facts: Facts) -> Found:
+    """Whether agents have had an answer of the scheduler lately, as they say themselves."""
+    accounts, problems, heard = facts.agents.value, list[Problem](), 0
+    if not accounts:
+        raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
+    for vm, account in sorted(accounts.items()):
+        age = None if account is None else account.get("scheduler_answered_seconds")
+        if account is None:
+            problems.append(Problem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
+        elif not isinstance(age, (int, float)) or age > LATELY:
+            since = "never" if not isinstance(age, (int, float)) else f"{age:.0f} s ago"
+            problems.append(
+                Problem(vm, f"the agent of VM {vm} was last answered by the scheduler {since}{_why(account)}")
+            )
+        else:
+            heard += 1
+    return Found(f"{heard} agents were answered within {LATELY:.0f} s", problems)
+
+
+def _why(account: Json) -> str:
+    said = [text(each, "reason") for each in items(account, "troubles") if text(each, "with_") == "scheduler"]
+    return f": {said[-1]}" if said else ""
+
+
+def permits_hold(facts: Facts) -> Found:
+    """Whether each VM can be read, and has no more than its stored permit."""
+    problems, read = list[Problem](), 0
+    for each in facts.vms.value:
+        try:
+            vm = parse_virtual_machine(each)
+        except InvalidObjectError as error:
+            problems.append(Problem(str(name_of(each)), f"VM {name_of(each)} cannot be read: {error}"))
+            continue
+        read += 1
+        problems += [
+            Problem(str(vm.name), f"VM {vm.name}: {why}", Level.WARNING) for why in (*vm.problems, *_beyond(vm))
+        ]
+    if not read and not problems:
+        raise UnseenError("there is no VM")
+    return Found(f"{read} VMs are within theirs", problems)
+
+
+def _beyond(vm: VirtualMachine) -> list[str]:
+    if vm.permit is None or not vm.enabled or vm.use.within(vm.permit):
+        return []
+    return [f"it was given {vm.use}, more than its permit of {vm.permit}: another client has resized it"]
+
+
+def moves_end(facts: Facts) -> Found:
+    """Whether no migration hangs, and none of a node's VMs should leave and cannot."""
+    now = facts.now - (facts.server.value.ahead or 0.0)
+    active = [each for each in facts.migrations.value if text(each, "status", "phase") not in _ENDED]
+    problems = [
+        Problem(f"-n {name_of(each).namespace} {name_of(each).name}", why)
+        for each in active
+        if (why := _hangs(each, now))
+    ]
+    if isinstance(facts.ledger, Seen):
+        problems += [
+            Problem(text(node, "name"), f"VMs should leave node {text(node, 'name')} and cannot: {why}", Level.WARNING)
+            for node in items(facts.ledger.value, "nodes")
+            if (why := text(node, "stuck"))
+        ]
+    return Found(f"{len(active)} under way", problems)
+
+
+def _hangs(migration: Json, now: float) -> str:
+    made = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
+    leaving = parse_timestamp(text(migration, "metadata", "deletionTimestamp"))
+    longest = float(whole(migration, "spec", "completionTimeout") or 3600)
+    if leaving is not None and now - leaving > _STUCK:
+        return f"migration {name_of(migration)} has been leaving for {now - leaving:.0f} s: nothing ends it"
+    if made is not None and now - made > longest + _STUCK:
+        phase = text(migration, "status", "phase") or "not begun"
+        return f"migration {name_of(migration)} is {phase} after {now - made:.0f} s, its time-out is {longest:.0f} s"
+    return ""
+
+
+def are_placed(facts: Facts) -> Found:
+    """Whether pods that ask for our scheduler have found a node."""
+    problems = [
+        Problem(
+            f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
+        )
+        for pod in facts.waiting_pods.value
+        for condition in items(pod, "status", "conditions")
+        if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False"
+        if (why := text(condition, "message") or text(condition, "reason"))
+    ]
+    return Found("", problems)
+
+
+def objects_are_read(facts: Facts) -> Found:
+    """Whether the scheduler can read every object; what it cannot read counts as the most that it may be."""
+    unread = items(facts.ledger.value, "unreadable")
+    said = [
+        Problem(
+            text(each, "object"), f"{text(each, 'kind')} {text(each, 'object')}: {text(each, 'reason')}", Level.WARNING
+        )
+        for each in unread
+    ]
+    return Found("", said)

@@ -1,0 +1,211 @@
+"""Our programs: whether they run, which versions they are, and who else does their work (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from packaging.version import InvalidVersion, Version
+
+from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, text, whole
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import (
+    AGENT,
+    AGENT_CONTAINERS,
+    KUBE_SCHEDULER,
+    PROGRAMS,
+    SCHEDULER,
+    VERSION_LABEL,
+    agent_container,
+    containers,
+    image_tag,
+    installed,
+    pods_of,
+    program_of,
+)
+from scripts.autoscale.check.looks import Unseen, UnseenError
+
+_PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
+_NOT_YET: Final = frozenset({"ContainerCreating", "PodInitializing"})
+ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autoscaler-agent"))
+"""The programs of the original project, which serve the same pods and size the same VMs."""
+
+
+def has_scheduler(facts: Facts) -> Found:
+    """Whether anything is installed in the namespace."""
+    here = installed(facts)
+    if SCHEDULER not in here:
+        return Found(problems=[Problem("", f"there is no Deployment {SCHEDULER} in namespace {facts.namespace}")])
+    return Found(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
+
+
+def images_are_there(facts: Facts) -> Found:
+    """Whether every container of ours has its image."""
+    problems = [
+        Problem(name_of(pod).name, f"container {text(each, 'name')} of pod {name_of(pod).name} has no image {image}")
+        for pod in _ours(facts)
+        for each in _states(pod)
+        if text(each, "state", "waiting", "reason") in _PULLS
+        for image in [f"{text(each, 'image')}: {_waiting(each)}"]
+    ]
+    return Found("", problems)
+
+
+def programs_run(facts: Facts) -> Found:
+    """Whether every program has as many ready pods as it should, and why not; a missing image is told elsewhere."""
+    problems, told = list[Problem](), set[str]()
+    for pod in _ours(facts):
+        program, reasons = program_of(pod), list(_troubles(pod))
+        if reasons or _lacks_image(pod):
+            told.add(program)
+        problems += [Problem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
+    for name, workload in installed(facts).items():
+        if name not in told:
+            problems += _unfinished(name, workload)
+    return Found("", problems)
+
+
+def _ours(facts: Facts) -> list[Json]:
+    known = {each.name for each in PROGRAMS}
+    return [each for each in facts.pods.value if program_of(each) in known and not is_leaving(each)]
+
+
+def _states(pod: Json) -> Iterator[Json]:
+    yield from items(pod, "status", "initContainerStatuses")
+    yield from items(pod, "status", "containerStatuses")
+
+
+def _lacks_image(pod: Json) -> bool:
+    return any(text(each, "state", "waiting", "reason") in _PULLS for each in _states(pod))
+
+
+def _waiting(state: Json) -> str:
+    waiting = child(state, "state", "waiting")
+    return text(waiting, "message") or text(waiting, "reason")
+
+
+def _troubles(pod: Json) -> Iterator[str]:
+    """Why the pod does not work, one line for each cause."""
+    for state in _states(pod):
+        reason = text(state, "state", "waiting", "reason")
+        if reason == "CrashLoopBackOff":
+            yield f"container {text(state, 'name')} has ended {whole(state, 'restartCount')} times: {_end(state)}"
+        elif reason and reason not in _PULLS | _NOT_YET:
+            yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
+    for condition in items(pod, "status", "conditions"):
+        if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
+            yield f"it has no node: {text(condition, 'message') or text(condition, 'reason')}"
+    if text(pod, "status", "phase") == "Failed":
+        yield f"it has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
+
+
+def _end(state: Json) -> str:
+    ended = child(state, "lastState", "terminated")
+    said = text(ended, "message").strip().splitlines()
+    return said[-1] if said else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
+
+
+def _unfinished(name: str, workload: Json) -> list[Problem]:
+    status = child(workload, "status")
+    if "desiredNumberScheduled" in status:
+        wanted, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
+    else:
+        wanted, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
+        if not wanted:
+            return [Problem(name, f"{name} is scaled to 0 replicas")]
+    why = [text(each, "message") for each in items(status, "conditions") if text(each, "type") == "ReplicaFailure"]
+    if ready < wanted or why:
+        return [Problem(name, f"{name} has {ready} of {wanted} pods ready" + "".join(f": {each}" for each in why))]
+    return []
+
+
+def versions_fit(facts: Facts) -> Found:
+    """Whether agents are as old as the scheduler or one minor release behind it, and never ahead."""
+    scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
+    for pod in (*pods_of(facts, AGENT), *_sidecar_pods(facts)):
+        if (found := _version(pod, AGENT_CONTAINERS)) is not None:
+            agents[str(name_of(pod))] = found
+    problems = [
+        Problem(pod, f"the agent of pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
+        for pod, agent in agents.items()
+        if (why := _mismatch(agent, scheduler))
+    ]
+    own = _read_version(facts.release)
+    if own is not None and (why := _far(own, scheduler)):
+        problems.append(Problem("autoscale", f"this command is {own}, the scheduler {scheduler}: {why}", Level.WARNING))
+    return Found(f"scheduler {scheduler}" + (f", {len(agents)} agents fit" if agents else ""), problems)
+
+
+def _sidecar_pods(facts: Facts) -> list[Json]:
+    return [] if isinstance(facts.vm_pods, Unseen) else [each for each in facts.vm_pods.value if agent_container(each)]
+
+
+def _newest(facts: Facts, program: str) -> Version:
+    pods = pods_of(facts, program)
+    found = [version for pod in pods if (version := _version(pod, ("service",))) is not None]
+    if not found:
+        tags = sorted({image_tag(text(each, "image")) for pod in pods for each in containers(pod) if _is_ours(each)})
+        raise UnseenError(f"the images of {program} have the tag {', '.join(tags) or '(none)'}, which says no version")
+    return max(found)
+
+
+def _is_ours(container: Json) -> bool:
+    return text(container, "name") != KUBE_SCHEDULER
+
+
+def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
+    """What the label says where the pod is ours alone, else the tag of the image."""
+    tags = [image_tag(text(each, "image")) for each in containers(pod) if text(each, "name") in names]
+    labelled = labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {each.name for each in PROGRAMS} else ""
+    return next((found for each in (labelled, *tags) if (found := _read_version(each)) is not None), None)
+
+
+def _read_version(given: str) -> Version | None:
+    try:
+        return Version(given)
+    except InvalidVersion:
+        return None
+
+
+def _mismatch(agent: Version, scheduler: Version) -> str:
+    if agent.release[:2] > scheduler.release[:2]:
+        return "the scheduler is upgraded first"
+    return _far(agent, scheduler)
+
+
+def _far(one: Version, other: Version) -> str:
+    same = one.major == other.major
+    return "" if same and abs(one.minor - other.minor) <= 1 else "at most one minor release may lie between them"
+
+
+def alone(facts: Facts) -> Found:
+    """Whether no other program places the same pods, sizes the same VMs or runs them."""
+    others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
+    controllers = [
+        name_of(each).namespace
+        for each in facts.deployments.value
+        if name_of(each).name == "neonvm-controller" and whole(each, "spec", "replicas")
+    ]
+    if len(controllers) > 1:
+        said = f"a neonvm-controller runs in each of the namespaces {', '.join(sorted(controllers))}: both run every VM"
+        foreign = next(each for each in sorted(controllers) if each != facts.namespace)
+        others.append(Problem(f"-n {foreign} deployment neonvm-controller", said))
+    return Found("", others)
+
+
+def _others(facts: Facts, kind: str) -> list[Problem]:
+    names = {name for each, name in ORIGINALS if each == kind}
+    what = {"Deployment": "places the same pods", "DaemonSet": "sizes the same VMs"}[kind]
+    found = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
+    return [
+        Problem(
+            f"-n {name_of(each).namespace} {kind.lower()} {name_of(each).name}",
+            f"{kind} {name_of(each)} of the original project {what}",
+            remedy=""
+            if kind == "Deployment"
+            else f"kubectl -n {name_of(each).namespace} delete daemonset {name_of(each).name}",
+        )
+        for each in found
+        if name_of(each).name in names and (kind == "DaemonSet" or whole(each, "spec", "replicas"))
+    ]

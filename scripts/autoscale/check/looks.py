@@ -1,0 +1,42 @@
+"""One look at the cluster: what was seen, or why nothing could be (pure).
+
+A judge reads ``value``. Where nothing was seen, that raises ``UnseenError``, and the check is skipped with its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class UnseenError(Exception):
+    """A check cannot be made; the message says what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen(Generic[T_co]):
+    """What was seen.
+
+    >>> Seen(3).value
+    3
+    """
+
+    value: T_co
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Nothing was seen; ``why`` is one line for people. ``is_absent``: because there is no such thing."""
+
+    why: str
+    is_absent: bool = False
+
+    @property
+    def value(self) -> NoReturn:
+        """Raises ``UnseenError``."""
+        raise UnseenError(self.why)
+
+
+Look = Seen[T_co] | Unseen

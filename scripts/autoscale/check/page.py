@@ -1,0 +1,77 @@
+"""``python -m scripts.autoscale.check.page``: writes docs/check.md from the table of checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from scripts.autoscale.check.finding import Check, When
+from scripts.autoscale.check.table import CHECKS, PAGE
+
+_PATH: Final = Path(__file__).parents[3] / PAGE
+
+_COMMANDS: Final = ("kubectl ", "autoscale ", "timedatectl ")
+
+_HEAD: Final = """\
+# What `autoscale check` says, line by line
+
+This page is made of the command's own table: `python -m scripts.autoscale.check.page` writes it.
+
+```sh
+autoscale check --pre --context NAME      # before installing
+autoscale check --context NAME            # after; kubectl autoscale check does the same
+autoscale check -o short --wait 5m        # what is wrong alone; looks again for so long while a check fails
+autoscale check -o json                   # everything, for programs
+```
+
+| Mark | Level | Means |
+|---|---|---|
+| ✓ | `ok` | in order |
+| - | `skipped` | not installed, or you may not look: the line says which right is missing |
+| ! | `warning` | works, and should be looked at |
+| × | `failure` | does not work, or will not when something is started anew |
+
+Exit code 0: nothing to do; 1: warnings; 2: failures. Below each ! and × stand what was found, after → what to do, and
+the line's place on this page.
+
+It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics and
+explanations come through the API server's proxy, and TLS ports through `kubectl port-forward`. What you may not look
+at is skipped. The installation is found by itself where there is one in the cluster; `--namespace` names it.
+`--context` and `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up
+--kubernetes`), else that of `$KUBECONFIG`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join((_HEAD, *_lines())) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    for section, checks in groupby(CHECKS, key=lambda each: each.section):
+        yield f"## {section}\n"
+        for check in checks:
+            yield from _entry(check)
+
+
+def _entry(check: Check) -> Iterator[str]:
+    occasion = "" if check.when is When.AFTER else f" ({check.when})"
+    yield f"### {check.id}\n"
+    yield f"*{check.title}*{occasion}. {check.meaning}\n"
+    yield f"**Do:** {_command(check.remedy)}\n"
+
+
+def _command(remedy: str) -> str:
+    said = remedy.replace("{namespace}", "NAMESPACE").replace("{subject}", "NAME")
+    return "; ".join(f"`{part}`" if part.startswith(_COMMANDS) else part for part in said.split("; "))
+
+
+def main() -> None:
+    """Writes the page."""
+    _PATH.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

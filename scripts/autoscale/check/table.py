@@ -1,0 +1,50 @@
+"""The table of all checks, and how facts become findings by it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from scripts.autoscale.check.facts import Facts
+from scripts.autoscale.check.finding import Check, Finding, Level, Problem, When
+from scripts.autoscale.check.looks import UnseenError
+from scripts.autoscale.check.tables import cluster_checks, guest_checks, program_checks, trust_checks
+
+PAGE: Final = "docs/check.md"
+
+CHECKS: Final = (*cluster_checks.CHECKS, *program_checks.CHECKS, *trust_checks.CHECKS, *guest_checks.CHECKS)
+"""In the order of the output. docs/check.md is made of it."""
+
+
+def judged(facts: Facts, *, before: bool) -> Iterator[Finding]:
+    """Every line of one occasion, in the table's order; it ends at a fatal one that fails."""
+    for check in CHECKS:
+        if check.when is (When.AFTER if before else When.BEFORE):
+            continue
+        finding = _finding(check, facts)
+        yield finding
+        if check.is_fatal and finding.level is Level.FAILURE:
+            return
+
+
+def _finding(check: Check, facts: Facts) -> Finding:
+    try:
+        found = check.judge(facts)
+    except UnseenError as unseen:
+        return Finding(check.id, check.section, check.title, Level.SKIPPED, str(unseen), page=page(check))
+    if not found.problems:
+        return Finding(check.id, check.section, check.title, Level.OK, found.said, page=page(check))
+    problems = sorted(found.problems, key=lambda each: -_level(each))
+    said = tuple(each.said for each in problems)
+    remedy = problems[0].remedy or check.remedy
+    told = remedy.replace("{namespace}", facts.namespace).replace("{subject}", problems[0].subject)
+    return Finding(check.id, check.section, check.title, _level(problems[0]), said[0], said, told, page(check))
+
+
+def _level(problem: Problem) -> Level:
+    return Level.FAILURE if problem.level is None else problem.level
+
+
+def page(check: Check) -> str:
+    """Where people read on."""
+    return f"{PAGE}#{check.id}"

@@ -1,0 +1,98 @@
+"""Nodes, and the VMs on them: lines of ``autoscale check`` (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.judges import guest_nodes, moving_vms
+
+CHECKS: Final = (
+    Check(
+        "nodes-ready",
+        Section.NODES,
+        "nodes are ready",
+        guest_nodes.are_ready,
+        "VMs on a node that is not ready run on, and are neither resized nor moved.",
+        "kubectl describe node {subject}",
+        When.ALWAYS,
+    ),
+    Check(
+        "nodes-devices",
+        Section.NODES,
+        "nodes offer devices for guests",
+        guest_nodes.offer_devices,
+        "Pods of VMs ask for `autoscaling.neon.tech/guest-devices`; a node without it is given none. The device"
+        " plugin does not run there, or the kubelet's folder is elsewhere.",
+        "kubectl -n {namespace} get pods -l app.kubernetes.io/name=neonvm-devices --field-selector"
+        " spec.nodeName={subject}",
+    ),
+    Check(
+        "nodes-accelerate",
+        Section.NODES,
+        "guests run on KVM",
+        guest_nodes.accelerate,
+        "VMs on this node say in their condition `Accelerated` that they are emulated, and why.",
+        "docs/vms-on-kubernetes.md has each message; to keep VMs off such nodes give them a nodeSelector",
+    ),
+    Check(
+        "vms-network",
+        Section.VMS,
+        "VMs have their own addresses",
+        guest_nodes.has_pods_network,
+        "A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: it cannot move with its connections.",
+        "kubectl -n {namespace} logs daemonset/neonvm-network",
+    ),
+    Check(
+        "vms-agents",
+        Section.VMS,
+        "VMs have one agent each",
+        moving_vms.have_agents,
+        'A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod, or by the'
+        " agent of its node; with none it never grows.",
+        "autoscale explain {subject}",
+    ),
+    Check(
+        "agents-answered",
+        Section.VMS,
+        "agents are answered by the scheduler",
+        moving_vms.are_answered,
+        "Each agent says in `/explain` when the scheduler answered it last; it asks once in 15 s. After a minute"
+        " without an answer VMs do not grow. The agent's own reason is shown (401: token; 403: `agents.nodeAgents`;"
+        " 503: the API).",
+        "autoscale explain {subject}",
+    ),
+    Check(
+        "vms-permits",
+        Section.VMS,
+        "VMs keep to their permits",
+        moving_vms.permits_hold,
+        "A VM cannot be read, or was given more than the scheduler had permitted: by hand, or by another autoscaler.",
+        "autoscale explain {subject}",
+    ),
+    Check(
+        "vms-readable",
+        Section.VMS,
+        "the scheduler reads every object",
+        moving_vms.objects_are_read,
+        "Objects that the scheduler cannot read count as the most that they may be, so nodes seem fuller than they"
+        " are.",
+        "kubectl get events -A --field-selector reason=Unreadable",
+    ),
+    Check(
+        "vms-placed",
+        Section.VMS,
+        "pods find a node",
+        moving_vms.are_placed,
+        "kube-scheduler has looked at a pod and found no node for it.",
+        "kubectl describe pod {subject}; autoscale top",
+    ),
+    Check(
+        "migrations-end",
+        Section.VMS,
+        "migrations end",
+        moving_vms.moves_end,
+        "A migration is over its time-out or does not go away, or VMs should leave a node and none can.",
+        "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
+    ),
+)

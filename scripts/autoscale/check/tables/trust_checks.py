@@ -1,0 +1,102 @@
+"""Who leads, who trusts whom, and what time it is: lines of ``autoscale check`` (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scripts.autoscale.check.finding import Check, Section, When
+from scripts.autoscale.check.judges import certificate_ages, clock_skew, lease_holders
+
+CHECKS: Final = (
+    Check(
+        "leases-held",
+        Section.LEASES,
+        "each Lease is held and renewed",
+        lease_holders.are_held,
+        "A program with several replicas acts only in the one that holds its Lease. Where the holder is gone and the"
+        " Lease does not end, or the holder hangs, nothing acts.",
+        "kubectl -n {namespace} get lease {subject} -o yaml; once its holder is gone for good; kubectl -n {namespace}"
+        " delete lease {subject}",
+    ),
+    Check(
+        "leases-one-leader",
+        Section.LEASES,
+        "one replica leads",
+        lease_holders.one_leads,
+        "Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so"
+        " nothing is lost, but one of them should end.",
+        "kubectl -n {namespace} delete pod {subject}",
+    ),
+    Check(
+        "certificates-current",
+        Section.CERTIFICATES,
+        "certificates are valid",
+        certificate_ages.are_current,
+        "A certificate in the Secrets `autoscaling-certificates…` has expired, is not valid yet, or is in the last"
+        " tenth of its life and was not replaced: whoever replaces them does not work.",
+        "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep -i certificate; kubectl -n"
+        " {namespace} describe secret {subject}",
+    ),
+    Check(
+        "certificates-signed",
+        Section.CERTIFICATES,
+        "they are signed by our authority",
+        certificate_ages.are_signed,
+        "The authority was replaced without the certificates beside it, or the other way round: clients trust neither.",
+        "kubectl -n {namespace} describe secret {subject}",
+    ),
+    Check(
+        "certificates-served",
+        Section.CERTIFICATES,
+        "the ports show them",
+        certificate_ages.are_served,
+        "Looked at through `kubectl port-forward`. A program shows a certificate that has expired, or one that has"
+        " been replaced since: it does not follow its files.",
+        "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
+    ),
+    Check(
+        "webhooks-trusted",
+        Section.CERTIFICATES,
+        "webhooks are trusted by the API server",
+        certificate_ages.bundles_are_current,
+        "The `caBundle` of a webhook does not vouch for what it shows. With `failurePolicy: Ignore` pods are made"
+        " without their agent, and nobody says so.",
+        "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
+    ),
+    Check(
+        "webhooks-answer",
+        Section.CERTIFICATES,
+        "webhooks answer",
+        certificate_ages.webhooks_answer,
+        "A made-up review was sent to the webhook through `kubectl port-forward`.",
+        "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
+    ),
+    Check(
+        "clock-here",
+        Section.CLOCKS,
+        "this machine's clock is the API server's",
+        clock_skew.ours,
+        "Compared with the `Date` of an answer. Ages in the output of this and other commands are wrong by as much,"
+        " and certificates and tokens seem expired or not valid yet.",
+        "timedatectl status; synchronize this machine's clock",
+        When.ALWAYS,
+    ),
+    Check(
+        "clock-nodes",
+        Section.CLOCKS,
+        "the nodes' clocks are",
+        clock_skew.of_nodes,
+        "A kubelet renews its Lease by its own clock, and the API server notes by its own when that came. Tokens and"
+        " certificates are refused on such a node.",
+        "synchronize the clock of node {subject} (chrony, systemd-timesyncd)",
+        When.ALWAYS,
+    ),
+    Check(
+        "clock-programs",
+        Section.CLOCKS,
+        "the clocks of our programs are",
+        clock_skew.of_programs,
+        "The same for whoever renews our Leases. Nothing of ours is decided by calendars, but certificates are.",
+        "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
+    ),
+)

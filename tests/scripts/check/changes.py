@@ -1,0 +1,256 @@
+"""What makes a single fault of a cluster in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scripts.autoscale.check.facts import Facts, Right, Served, Server
+from scripts.autoscale.check.finding import Level
+from scripts.autoscale.check.looks import Seen, Unseen
+from tests.scripts.check.good_state import (
+    HOOK,
+    Authority,
+    Obj,
+    authority,
+    encoded,
+    lease,
+    named,
+    page,
+    pem,
+    secret,
+    stamp,
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``change`` makes a fault; ``check`` must name it with the words of ``said``."""
+
+    check: str
+    said: str
+    change: Callable[[Facts], Facts]
+    level: Level = Level.FAILURE
+    before: bool = False
+    name: str = field(default="")
+
+    def __str__(self) -> str:
+        return self.name or f"{self.check}: {self.said}"
+
+
+def both(first: Callable[[Facts], Facts], second: Callable[[Facts], Facts]) -> Callable[[Facts], Facts]:
+    return lambda facts: second(first(facts))
+
+
+def changed(**looks: Any) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, **looks)
+
+
+def put(facts: Facts, **looks: Any) -> Facts:
+    """The facts with other looks in some places."""
+    return replace(facts, **looks)
+
+
+def in_list(kind: str, name: str, change: Callable[[Obj], object]) -> Callable[[Facts], Facts]:
+    """Changes one object of a list."""
+
+    def change_list(facts: Facts) -> Facts:
+        change(named(getattr(facts, kind).value, name))
+        return facts
+
+    return change_list
+
+
+def without(kind: str, *names: str) -> Callable[[Facts], Facts]:
+    def change_list(facts: Facts) -> Facts:
+        kept = [each for each in getattr(facts, kind).value if each["metadata"]["name"] not in names]
+        return put(facts, **{kind: Seen(kept)})
+
+    return change_list
+
+
+def added(kind: str, *objects: Obj) -> Callable[[Facts], Facts]:
+    return lambda facts: put(facts, **{kind: Seen([*getattr(facts, kind).value, *objects])})
+
+
+def server(version: str = "v1.36.2", ahead: float = 0.1) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, now=facts.now + ahead, server=Seen(Server(version, ahead, 0.6)))
+
+
+def settings(name: str, key: str, text: str) -> Callable[[Facts], Facts]:
+    return in_list("config_maps", name, lambda each: each["data"].update({key: text}))
+
+
+def edited(name: str, key: str, old: str, new: str) -> Callable[[Facts], Facts]:
+    def edit(each: Obj) -> None:
+        assert old in each["data"][key]
+        each["data"][key] = each["data"][key].replace(old, new)
+
+    return in_list("config_maps", name, edit)
+
+
+def kube_scheduler(tag: str) -> Callable[[Facts], Facts]:
+    def change(pod: Obj) -> None:
+        (found,) = (each for each in pod["spec"]["containers"] if each["name"] == "kube-scheduler")
+        found["image"] = f"registry.k8s.io/kube-scheduler:{tag}"
+
+    return in_list("pods", "autoscaling-scheduler-0", change)
+
+
+def state(pod: str, **status: object) -> Callable[[Facts], Facts]:
+    return in_list("pods", pod, lambda each: each["status"]["containerStatuses"][0].update(status))
+
+
+def agents_image(tag: str) -> Callable[[Facts], Facts]:
+    def change(pod: Obj) -> None:
+        pod["spec"]["containers"][0]["image"] = f"r/autoscaler-agent:{tag}"
+
+    return in_list("pods", "autoscaling-agent-0", change)
+
+
+def workload(kind: str, namespace: str, name: str) -> Obj:
+    return {"kind": kind, "metadata": {"namespace": namespace, "name": name}, "spec": {"replicas": 1}}
+
+
+def refused(program: str, said: str) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, admission={**facts.admission, program: Seen(said)})
+
+
+def own(right: Right) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, own_rights=Seen({**facts.own_rights.value, right: False}))
+
+
+def of_account(account: str, right: Right) -> Callable[[Facts], Facts]:
+    def change_list(facts: Facts) -> Facts:
+        known = facts.account_rights.value
+        assert right in known[account]
+        return replace(facts, account_rights=Seen({**known, account: {**known[account], right: False}}))
+
+    return change_list
+
+
+def metrics(**pods: Seen) -> Callable[[Facts], Facts]:  # type: ignore[type-arg]  # of samples
+    """Pods are spelt with underscores for hyphens."""
+    return lambda facts: replace(facts, metrics={name.replace("_", "-"): look for name, look in pods.items()})
+
+
+def certificates(*secrets: Obj) -> Callable[[Facts], Facts]:
+    return lambda facts: replace(facts, secrets=Seen(list(secrets)))
+
+
+def leafs(days: tuple[float, float], signer: Authority | None = None) -> Callable[[Facts], Facts]:
+    def change_list(facts: Facts) -> Facts:
+        ca, made = encoded(authority().certificate), (signer or authority()).leaf(days)
+        found = certificates(secret("autoscaling-certificates-scheduler", tls_crt=encoded(made), ca_crt=ca))(facts)
+        return replace(found, served={"autoscaling-scheduler:10299": Seen(Served(pem(made)))})
+
+    return change_list
+
+
+def shown(certificate: bytes, why: str = "") -> Callable[[Facts], Facts]:
+    served = Served(certificate, {HOOK: why} if why else {})
+    return lambda facts: replace(facts, served={"autoscaling-injector:10293": Seen(served)})
+
+
+def bundle(text: str) -> Callable[[Facts], Facts]:
+    return in_list(
+        "webhooks", "autoscaling-injector", lambda each: each["webhooks"][0]["clientConfig"].update(caBundle=text)
+    )
+
+
+def of_vm(**status: object) -> Callable[[Facts], Facts]:
+    return in_list("vms", "db", lambda each: each["status"].update(status))
+
+
+def migration(**more: object) -> Obj:
+    return {
+        "metadata": {"namespace": "default", "name": "away", "creationTimestamp": stamp(500.0), **more},
+        "spec": {"vmName": "db", "completionTimeout": 300},
+        "status": {"phase": "Running"},
+    }
+
+
+def waiting(*conditions: Obj) -> Obj:
+    meta = {"namespace": "default", "name": "p", "creationTimestamp": stamp(100.0)}
+    return {"metadata": meta, "status": {"conditions": list(conditions)}}
+
+
+def no_answer(facts: Facts) -> Facts:
+    return replace(facts, server=Unseen("it cannot be reached (connection refused)"))
+
+
+def not_ready(each: Obj) -> None:
+    each["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no network"}]
+
+
+def drop_slot_size(each: Obj) -> None:
+    del guest_schema(each)["memorySlotSize"]
+
+
+def guest_schema(definition: Obj) -> Obj:
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    found: Obj = schema["properties"]["spec"]["properties"]["guest"]["properties"]
+    return found
+
+
+EMULATED = [{"type": "Accelerated", "status": "False", "message": "software emulation: there is no /dev/kvm"}]
+SIDECAR: Obj = {
+    "metadata": {"namespace": "default", "name": "db-x", "labels": {"vm.neon.tech/name": "db"}},
+    "spec": {"nodeName": "node-1", "initContainers": [{"name": "autoscaler-agent", "image": "r/agent:0.2.0"}]},
+}
+
+
+def nothing(facts: Facts) -> Facts:
+    """What a cluster has in which nothing was installed yet."""
+    none = Seen(list[Obj]())
+    kinds = ("deployments", "daemon_sets", "pods", "config_maps", "secrets", "leases", "webhooks", "vms", "vm_pods")
+    bare = put(facts, **dict.fromkeys(kinds, none), admission={}, metrics={}, served={}, answers={})
+    return replace(bare, account_rights=Seen({}), agents=Seen({}))
+
+
+def errors(facts: Facts) -> Facts:
+    (look,) = facts.metrics.values()
+    found = [replace(each, value=91.0) if each.labels.get("outcome") == "error" else each for each in look.value]
+    return replace(facts, metrics={"autoscaling-scheduler-0": Seen(found)})
+
+
+def led_by(holder: str, ago: float = 1.0, ahead: float = 0.0) -> Callable[[Facts], Facts]:
+    now = lease("neonvm-controller", holder, ago=ago, ahead=ahead)
+    return both(without("leases", "neonvm-controller"), added("leases", now))
+
+
+def two_lead(facts: Facts) -> Facts:
+    other = {**named(facts.pods.value, "autoscaling-scheduler-0")}
+    other["metadata"] = {**other["metadata"], "name": "autoscaling-scheduler-9"}
+    return replace(added("pods", other)(facts), metrics={**facts.metrics, "autoscaling-scheduler-9": page()})
+
+
+def not_served(change: Callable[[Facts], Facts]) -> Callable[[Facts], Facts]:
+    """The change without what is shown, which would be told as well."""
+    return both(change, changed(served={}, webhooks=Seen([])))
+
+
+def node_lease(ahead: float) -> Callable[[Facts], Facts]:
+    return changed(node_leases=Seen([lease("node-1", "node-1", ahead=ahead)]))
+
+
+def heard(account: Obj | None) -> Callable[[Facts], Facts]:
+    return changed(agents=Seen({"default/db": account}))
+
+
+def permit(text: str) -> Callable[[Facts], Facts]:
+    permits = {"autoscaling.neon.tech/permit": text}
+    return in_list("vms", "db", lambda vm: vm["metadata"]["annotations"].update(permits))
+
+
+def placed(**condition: str) -> Callable[[Facts], Facts]:
+    return added("waiting_pods", waiting({"type": "PodScheduled", "status": "False", **condition}))
+
+
+def leaves_two_unready(facts: Facts) -> Facts:
+    return both(in_list("nodes", "node-1", not_ready), in_list("nodes", "node-2", not_ready))(facts)
+
+
+def no_devices(each: Obj) -> None:
+    each["status"]["allocatable"]["autoscaling.neon.tech/guest-devices"] = "0"

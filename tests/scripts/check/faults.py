@@ -1,0 +1,391 @@
+"""A fault for each line of ``autoscale check``, and the words by which that line names it."""
+
+from __future__ import annotations
+
+from scripts.autoscale.check.facts import Right, Webhook
+from scripts.autoscale.check.finding import Level
+from scripts.autoscale.check.looks import Seen
+from tests.scripts.check.changes import (
+    EMULATED,
+    SIDECAR,
+    Fault,
+    added,
+    agents_image,
+    both,
+    bundle,
+    certificates,
+    changed,
+    drop_slot_size,
+    edited,
+    errors,
+    heard,
+    in_list,
+    kube_scheduler,
+    leafs,
+    leaves_two_unready,
+    led_by,
+    metrics,
+    migration,
+    no_answer,
+    no_devices,
+    node_lease,
+    not_ready,
+    not_served,
+    nothing,
+    of_account,
+    of_vm,
+    own,
+    permit,
+    placed,
+    refused,
+    server,
+    settings,
+    shown,
+    state,
+    two_lead,
+    waiting,
+    without,
+    workload,
+)
+from tests.scripts.check.good_state import (
+    HOOK,
+    NAMESPACE,
+    Authority,
+    authority,
+    encoded,
+    leaf,
+    page,
+    pem,
+    secret,
+    stamp,
+)
+
+KUBE_CONFIG = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
+CONFIG = ("autoscaling-scheduler-config", "config.yaml")
+SCHEDULER = f"{NAMESPACE}:autoscaling-scheduler"
+WARNING = Level.WARNING
+
+FAULTS = (
+    Fault("api-answers", "cannot be reached", no_answer),
+    Fault("api-version", "1.30 is too old: 1.31", both(kube_scheduler("v1.30.0"), server("v1.30.9"))),
+    Fault("api-version", "neonvm-controller needs Kubernetes 1.33", both(kube_scheduler("v1.32.0"), server("v1.32.9"))),
+    Fault("api-version", "1.99 is newer than", both(kube_scheduler("v1.99.0"), server("v1.99.0+k3s1")), WARNING),
+    Fault(
+        "kube-scheduler-version", "1.37, the API server is 1.36: a kube-scheduler must not", kube_scheduler("v1.37.0")
+    ),
+    Fault("kube-scheduler-version", "one minor version older, not more", kube_scheduler("v1.34.1"), WARNING),
+    Fault(
+        "rights-install",
+        "you may not create customresourcedefinitions.apiextensions.k8s.io",
+        own(Right("create", "apiextensions.k8s.io", "customresourcedefinitions")),
+        before=True,
+    ),
+    Fault("rights-commands", "you may not get pods/proxy", own(Right("get", "", "pods/proxy"))),
+    Fault(
+        "rights-programs",
+        f"the service account {SCHEDULER} may not patch virtualmachines.vm.neon.tech",
+        of_account(SCHEDULER, Right("patch", "vm.neon.tech", "virtualmachines")),
+    ),
+    Fault(
+        "definitions-in-the-way",
+        "virtualmachines.vm.neon.tech is there already and lacks spec.guest.memorySlotSize",
+        in_list("definitions", "virtualmachines.vm.neon.tech", drop_slot_size),
+        WARNING,
+        before=True,
+    ),
+    Fault(
+        "definitions-served",
+        "virtualmachinemigrations.vm.neon.tech is not installed",
+        without("definitions", "virtualmachinemigrations.vm.neon.tech"),
+    ),
+    Fault(
+        "definitions-served",
+        "does not serve v1",
+        in_list("definitions", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].update(served=False)),
+    ),
+    Fault(
+        "definitions-served",
+        "is not Established: conflict",
+        in_list(
+            "definitions",
+            "hvpas.autoscaling.k8s.io",
+            lambda d: d.update(
+                status={"conditions": [{"type": "Established", "status": "False", "message": "conflict"}]}
+            ),
+        ),
+    ),
+    Fault(
+        "definitions-fields",
+        "virtualmachines.vm.neon.tech lacks spec.guest.memorySlotSize",
+        in_list("definitions", "virtualmachines.vm.neon.tech", drop_slot_size),
+    ),
+    Fault(
+        "definitions-fields",
+        "lacks the subresource status",
+        in_list("definitions", "virtualmachines.vm.neon.tech", lambda d: d["spec"]["versions"][0].pop("subresources")),
+    ),
+    Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
+    Fault(
+        "namespace-exists",
+        "is being deleted",
+        in_list("namespaces", NAMESPACE, lambda each: each["metadata"].update(deletionTimestamp=stamp(1.0))),
+    ),
+    Fault(
+        "namespace-pod-security",
+        'neonvm-network is refused: violates PodSecurity "restricted:latest"',
+        refused("neonvm-network", 'violates PodSecurity "restricted:latest": host namespaces'),
+    ),
+    Fault(
+        "namespace-quota", "exceeded quota: few", refused("autoscaling-scheduler", "exceeded quota: few, used: pods=1")
+    ),
+    Fault(
+        "namespace-quota",
+        "maximum memory usage per Container",
+        refused("autoscaling-agent", "maximum memory usage per Container is 64Mi, but limit is 192Mi"),
+        before=True,
+    ),
+    Fault(
+        "namespace-admission",
+        'admission webhook "guard"',
+        refused("autoscaling-agent", 'admission webhook "guard" denied'),
+    ),
+    Fault("programs-installed", f"no Deployment autoscaling-scheduler in namespace {NAMESPACE}", nothing),
+    Fault(
+        "programs-images",
+        "container service of pod autoscaling-scheduler-0 has no image r/x:1: not found",
+        state(
+            "autoscaling-scheduler-0",
+            image="r/x:1",
+            state={"waiting": {"reason": "ErrImagePull", "message": "not found"}},
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "container service has ended 7 times: no settings",
+        state(
+            "autoscaling-scheduler-0",
+            restartCount=7,
+            state={"waiting": {"reason": "CrashLoopBackOff"}},
+            lastState={"terminated": {"message": "begin\nno settings"}},
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "ended 3 times: OOMKilled, exit code 137",
+        state(
+            "autoscaling-agent-1",
+            restartCount=3,
+            state={"waiting": {"reason": "CrashLoopBackOff"}},
+            lastState={"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "container agent cannot start: no configmap",
+        state(
+            "autoscaling-agent-0",
+            state={"waiting": {"reason": "CreateContainerConfigError", "message": "no configmap"}},
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "it has no node: 0/2 nodes",
+        in_list(
+            "pods",
+            "neonvm-controller-0",
+            lambda pod: pod["status"].update(
+                conditions=[{"type": "PodScheduled", "status": "False", "message": "0/2 nodes"}]
+            ),
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "it has failed: Evicted",
+        in_list("pods", "neonvm-devices-0", lambda pod: pod["status"].update(phase="Failed", reason="Evicted")),
+    ),
+    Fault(
+        "programs-run",
+        "neonvm-controller has 1 of 2 pods ready: too many",
+        in_list(
+            "deployments",
+            "neonvm-controller",
+            lambda each: each["status"].update(
+                readyReplicas=1, conditions=[{"type": "ReplicaFailure", "message": "too many"}]
+            ),
+        ),
+    ),
+    Fault(
+        "programs-run",
+        "neonvm-network has 1 of 2 pods ready",
+        in_list("daemon_sets", "neonvm-network", lambda each: each["status"].update(numberReady=1)),
+    ),
+    Fault(
+        "programs-run",
+        "scaled to 0 replicas",
+        in_list("deployments", "autoscaling-expander", lambda each: each["spec"].update(replicas=0)),
+    ),
+    Fault(
+        "programs-versions",
+        "0.3.0, the scheduler 0.2.0: the scheduler is upgraded first",
+        agents_image("0.3.0"),
+        WARNING,
+    ),
+    Fault("programs-versions", "at most one minor release", agents_image("0.0.9"), WARNING),
+    Fault("programs-versions", "this command is 1.0.0", changed(release="1.0.0"), WARNING),
+    Fault(
+        "programs-alone",
+        "Deployment kube-system/autoscale-scheduler of the original project places the same pods",
+        added("deployments", workload("Deployment", "kube-system", "autoscale-scheduler")),
+    ),
+    Fault(
+        "programs-alone",
+        "DaemonSet kube-system/autoscaler-agent of the original project sizes the same VMs",
+        added("daemon_sets", workload("DaemonSet", "kube-system", "autoscaler-agent")),
+        before=True,
+    ),
+    Fault(
+        "programs-alone",
+        f"each of the namespaces {NAMESPACE}, neonvm-system",
+        added("deployments", workload("Deployment", "neonvm-system", "neonvm-controller")),
+    ),
+    Fault(
+        "settings-valid",
+        "config.yaml of the ConfigMap autoscaling-scheduler-config is refused: nodeDefaults.cpu.watermark",
+        edited(*CONFIG, "cpu:    {watermark: 0.9", "cpu:    {watermark: 9"),
+    ),
+    Fault("settings-valid", "policy.yaml of", settings("autoscaling-agent", "policy.yaml", "cpu: {target: 7}")),
+    Fault("settings-valid", "is missing", without("config_maps", "autoscaling-agent")),
+    Fault("settings-valid", "has no config.yaml", in_list("config_maps", CONFIG[0], lambda each: each["data"].clear())),
+    Fault("settings-valid", "still refuses", metrics(autoscaling_scheduler_0=page(settings_refused=1.0))),
+    Fault("extender-configured", "no extender leads to port 10298", edited(*KUBE_CONFIG, "10298", "9999")),
+    Fault(
+        "extender-configured", "no profile is named", edited(*KUBE_CONFIG, "schedulerName: autoscale-scheduler", "a: b")
+    ),
+    Fault("extender-configured", "the extender has no bindVerb", edited(*KUBE_CONFIG, "bindVerb: bind", "a: b")),
+    Fault("extender-configured", "ignorable", edited(*KUBE_CONFIG, "ignorable: false", "ignorable: true")),
+    Fault("extender-configured", "not nodeCacheCapable", edited(*KUBE_CONFIG, "nodeCacheCapable: true", "a: b")),
+    Fault("extender-configured", "is no YAML", settings(*KUBE_CONFIG, "{")),
+    Fault("extender-configured", "no scheduler.yaml in a ConfigMap", without("config_maps", KUBE_CONFIG[0])),
+    Fault(
+        "extender-in-force",
+        "was started before its configuration was changed",
+        in_list("config_maps", KUBE_CONFIG[0], lambda c: c["metadata"].update(managedFields=[{"time": stamp(5.0)}])),
+        WARNING,
+    ),
+    Fault("scheduler-ready", "has read the cluster yet", metrics(autoscaling_scheduler_0=page(ready=0.0))),
+    Fault("extender-asked", "pod default/p waits for autoscale-scheduler", added("waiting_pods", waiting())),
+    Fault(
+        "extender-errors",
+        "91 of 143 calls",
+        errors,
+        WARNING,
+    ),
+    Fault(
+        "one-permit-writer",
+        "has seen 3 permits",
+        metrics(autoscaling_scheduler_0=page(rival_permit_writes_total=3.0)),
+        WARNING,
+    ),
+    Fault("leases-held", "is held by gone-1, which is no running pod", led_by("gone-1")),
+    Fault("leases-held", "has no holder", led_by("")),
+    Fault("leases-held", "last renewed 60 s ago by neonvm-controller-1-ab", led_by("neonvm-controller-1-ab", 60.0)),
+    Fault("leases-held", "there is no Lease autoscaling-scheduler", without("leases", "autoscaling-scheduler")),
+    Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
+    Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
+    Fault("certificates-current", "is valid only in 2 days", not_served(leafs((2.0, 30.0)))),
+    Fault("certificates-current", "expires in 24 hours and was not replaced", not_served(leafs((-29.0, 1.0))), WARNING),
+    Fault(
+        "certificates-current",
+        "holds no certificate",
+        not_served(certificates(secret("autoscaling-certificates-x", tls_crt="AAAA"))),
+    ),
+    Fault("certificates-current", "has no certificate yet", added("secrets", secret("autoscaling-certificates-new"))),
+    Fault(
+        "certificates-signed",
+        "tls.crt of the Secret autoscaling-certificates-scheduler is not signed",
+        leafs((-1.0, 29.0), Authority.make("other")),
+    ),
+    Fault(
+        "certificates-served",
+        "shows a certificate that is in no Secret",
+        shown(pem(authority().leaf(name="old"))),
+        WARNING,
+    ),
+    Fault("certificates-served", "10293 shows expired 24 hours ago", shown(pem(authority().leaf((-9.0, -1.0))))),
+    Fault("certificates-served", "shows no certificate", shown(b"")),
+    Fault("webhooks-trusted", "has another authority", bundle(encoded(Authority.make().certificate))),
+    Fault("webhooks-trusted", "is empty", bundle("")),
+    Fault(
+        "webhooks-trusted",
+        "does not vouch for what autoscaling-injector:10293 shows: self-signed",
+        shown(pem(leaf()), why="self-signed"),
+    ),
+    Fault("webhooks-answer", "does not answer: 500", changed(answers={HOOK: Seen(Webhook(HOOK, "500"))})),
+    Fault("clock-here", "this machine's clock is 600 s ahead of", server(ahead=600.0)),
+    Fault("clock-here", "20 s behind", server(ahead=-20.0), WARNING),
+    Fault("clock-nodes", "the clock of node node-1 is 90 s ahead of", node_lease(90.0)),
+    Fault("clock-nodes", "10 s behind", node_lease(-10.0), WARNING),
+    Fault(
+        "clock-programs",
+        "what holds the Lease neonvm-controller is 30 s ahead of",
+        led_by("neonvm-controller-0-a", ahead=30.0),
+        WARNING,
+    ),
+    Fault("nodes-ready", "node node-2 is not ready: no network", in_list("nodes", "node-2", not_ready), WARNING),
+    Fault("nodes-ready", "node node-1 is not ready", leaves_two_unready),
+    Fault("nodes-ready", "has no node", changed(nodes=Seen([])), before=True),
+    Fault(
+        "nodes-devices",
+        "node node-2 offers no autoscaling.neon.tech/guest-devices",
+        in_list("nodes", "node-2", no_devices),
+    ),
+    Fault(
+        "nodes-accelerate",
+        "guests on node node-1 are emulated, which is many times slower: software emulation",
+        of_vm(conditions=EMULATED),
+        WARNING,
+    ),
+    Fault("vms-network", "VM default/db runs without the address", of_vm(extraNetIP="")),
+    Fault("vms-agents", "VM default/db has no agent", without("pods", "autoscaling-agent-0", "autoscaling-agent-1")),
+    Fault("vms-agents", "has two agents", added("vm_pods", SIDECAR), WARNING),
+    Fault(
+        "agents-answered",
+        "last answered by the scheduler 90 s ago: 403: not its agent",
+        heard(
+            {"scheduler_answered_seconds": 90.0, "troubles": [{"with_": "scheduler", "reason": "403: not its agent"}]}
+        ),
+    ),
+    Fault("agents-answered", "last answered by the scheduler never", heard({})),
+    Fault("agents-answered", "does not answer /explain", heard(None), WARNING),
+    Fault(
+        "vms-permits",
+        "VM default/db: it was given 1 cpu, 2Gi, more than its permit of 500m cpu, 2Gi",
+        permit('{"vCPUs":"500m","mem":"2Gi"}'),
+        WARNING,
+    ),
+    Fault("vms-permits", "metadata.annotations[autoscaling.neon.tech/permit]", permit("{"), WARNING),
+    Fault(
+        "vms-permits",
+        "cannot be read: spec.guest.memorySlots",
+        in_list("vms", "db", lambda vm: vm["spec"]["guest"]["memorySlots"].update(use=99)),
+    ),
+    Fault(
+        "vms-readable",
+        "Pod default/x: spec: too deep",
+        changed(ledger=Seen({"unreadable": [{"kind": "Pod", "object": "default/x", "reason": "spec: too deep"}]})),
+        WARNING,
+    ),
+    Fault("vms-placed", "pod default/p has no node: 0/2 nodes", placed(message="0/2 nodes"), WARNING),
+    Fault("migrations-end", "migration default/away is Running after 500 s", added("migrations", migration())),
+    Fault(
+        "migrations-end",
+        "has been leaving for 70 s",
+        added("migrations", migration(creationTimestamp=stamp(90.0), deletionTimestamp=stamp(70.0))),
+    ),
+    Fault(
+        "migrations-end",
+        "should leave node node-1 and cannot: no room",
+        changed(ledger=Seen({"nodes": [{"name": "node-1", "stuck": "no room"}]})),
+        WARNING,
+    ),
+)

@@ -1,0 +1,294 @@
+"""A cluster in which everything is in order, from the manifests that we ship, as facts."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from protocol.kubernetes.timestamps import micro_timestamp, timestamp
+from scripts.autoscale.check.facts import Facts, Sample, Served, Server, Webhook
+from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.installed_programs import PROGRAMS
+from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
+from scripts.autoscale.check.looks import Seen
+from tests import plain_yaml
+from tests.deploy.manifests import ROOT
+
+NOW: Final = 1_800_000_000.0
+NAMESPACE: Final = "autoscale-system"
+RELEASE: Final = "0.2.0"
+NODES: Final = ("node-1", "node-2")
+HOOK: Final = "autoscaling-injector.neon.tech"
+
+Obj = dict[str, Any]
+
+
+def stamp(seconds_ago: float) -> str:
+    return timestamp(NOW - seconds_ago)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Signs certificates of a test."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @classmethod
+    def make(cls, name: str = "authority") -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        return cls(key, _signed(name, key, name, key, (-1.0, 364.0)))
+
+    def leaf(self, days: tuple[float, float] = (-1.0, 29.0), name: str = "scheduler") -> x509.Certificate:
+        """Valid from and to, in days from now."""
+        return _signed(name, ec.generate_private_key(ec.SECP256R1()), self.name, self.key, days)
+
+    @property
+    def name(self) -> str:
+        return str(self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _signed(
+    subject: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    signer: ec.EllipticCurvePrivateKey,
+    days: tuple[float, float],
+) -> x509.Certificate:
+    now = datetime.fromtimestamp(NOW, UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def pem(*certificates: x509.Certificate) -> bytes:
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+
+
+def encoded(*certificates: x509.Certificate) -> str:
+    return base64.b64encode(pem(*certificates)).decode()
+
+
+@cache
+def authority() -> Authority:
+    return Authority.make()
+
+
+@cache
+def leaf() -> x509.Certificate:
+    return authority().leaf()
+
+
+def secret(name: str, **data: str) -> Obj:
+    """Keys are spelt with underscores for dots."""
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": name},
+        "data": {key.replace("_", "."): value for key, value in data.items()},
+    }
+
+
+def lease(name: str, holder: str, *, ago: float = 1.0, ahead: float = 0.0) -> Obj:
+    fields: Obj = {"f:spec": {"f:renewTime": {}}}
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": name, "managedFields": [{"time": stamp(ago), "fieldsV1": fields}]},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 9, "renewTime": micro_timestamp(NOW - ago + ahead)},
+    }
+
+
+def workloads() -> list[Obj]:
+    """What we ship that makes pods, all of it ready."""
+    found = copied(_shipped("Deployment", "DaemonSet"))
+    for each in found:
+        each["metadata"]["namespace"] = NAMESPACE
+        count = each["spec"].get("replicas", len(NODES))
+        each["status"] = (
+            {"replicas": count, "readyReplicas": count}
+            if each["kind"] == "Deployment"
+            else {"desiredNumberScheduled": count, "numberReady": count}
+        )
+    return found
+
+
+def pods() -> list[Obj]:
+    """Those of the workloads."""
+    return [pod_of(each, number) for each in workloads() for number in range(each["spec"].get("replicas", len(NODES)))]
+
+
+def pod_of(workload: Obj, number: int = 0) -> Obj:
+    (template,) = copied(msgspec.json.encode([workload["spec"]["template"]]))
+    name = workload["metadata"]["name"]
+    for container in template["spec"]["containers"]:
+        if container["name"] != "kube-scheduler":
+            container["image"] = container["image"].rpartition(":")[0] + ":0.2.0"
+    states = [
+        {"name": each["name"], "ready": True, "state": {"running": {"startedAt": stamp(60.0)}}}
+        for each in template["spec"]["containers"]
+    ]
+    return {
+        "metadata": {**template["metadata"], "namespace": NAMESPACE, "name": f"{name}-{number}"},
+        "spec": {**template["spec"], "nodeName": NODES[number % 2]},
+        "status": {"phase": "Running", "containerStatuses": states},
+    }
+
+
+def config_maps() -> list[Obj]:
+    found = copied(_shipped("ConfigMap"))
+    for each in found:
+        each["metadata"] |= {"namespace": NAMESPACE, "managedFields": [{"time": stamp(120.0)}]}
+    return found
+
+
+def definitions() -> list[Obj]:
+    return [_established(each) for each in copied(_shipped_definitions())]
+
+
+@cache
+def _shipped_definitions() -> bytes:
+    files = sorted((ROOT / "deploy" / "kubernetes" / "crds").glob("*.yaml"))
+    return msgspec.json.encode([plain_yaml.load(path.read_text()) for path in files])
+
+
+@cache
+def _shipped(*kinds: str) -> bytes:
+    return msgspec.json.encode([each for each in shipped() if each["kind"] in kinds])
+
+
+def copied(encoded_objects: bytes) -> list[Obj]:
+    """Objects that a test may change."""
+    found: list[Obj] = msgspec.json.decode(encoded_objects)
+    return found
+
+
+def _established(definition: Obj) -> Obj:
+    definition["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+    return definition
+
+
+def node(name: str) -> Obj:
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "status": {
+            "allocatable": {"cpu": "8", "autoscaling.neon.tech/guest-devices": "1k"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def vm(name: str = "db") -> Obj:
+    guest = {
+        "cpus": {"min": "500m", "max": 4, "use": 1},
+        "memorySlots": {"min": 1, "max": 8, "use": 2},
+        "memorySlotSize": "1Gi",
+    }
+    return {
+        "metadata": {
+            "namespace": "default",
+            "name": name,
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+            "annotations": {"autoscaling.neon.tech/permit": '{"vCPUs":"1","mem":"2Gi"}'},
+        },
+        "spec": {"guest": guest, "extraNetwork": {"enable": True}},
+        "status": {
+            "phase": "Running",
+            "podName": f"{name}-x",
+            "node": "node-1",
+            "cpus": 1,
+            "memorySize": "2Gi",
+            "extraNetIP": "10.111.0.1",
+            "conditions": [{"type": "Accelerated", "status": "True", "message": "KVM: a guest boots on /dev/kvm"}],
+        },
+    }
+
+
+def webhook() -> Obj:
+    client = {
+        "service": {"namespace": NAMESPACE, "name": "autoscaling-injector"},
+        "caBundle": encoded(authority().certificate),
+    }
+    return {"metadata": {"name": "autoscaling-injector"}, "webhooks": [{"name": HOOK, "clientConfig": client}]}
+
+
+def page(*, leads: bool = True, **more: float) -> Seen[Sequence[Sample]]:
+    """The metrics of a scheduler; ``more`` are further values by the end of their names."""
+    calls = [
+        Sample("autoscale_scheduler_extender_calls_total", {"verb": verb, "outcome": outcome}, count)
+        for verb, outcome, count in (("filter", "done", 40.0), ("filter", "error", 1.0), ("bind", "done", 12.0))
+    ]
+    found = {"ready": 1.0, "leading": float(leads), "settings_refused": 0.0, "rival_permit_writes_total": 0.0, **more}
+    return Seen([*calls, *(Sample(f"autoscale_scheduler_{name}", {}, value) for name, value in found.items())])
+
+
+def leases() -> list[Obj]:
+    known = {each["metadata"]["name"] for each in workloads()}
+    return [lease(name, f"{each.name}-0-1a2b3c4d") for each in PROGRAMS for name in each.leases if each.name in known]
+
+
+def accounts() -> Mapping[str, Any]:
+    return {
+        account: dict.fromkeys(rights, True)
+        for account, rights in needed_rights(shipped(), NAMESPACE).items()
+        if account.startswith(NAMESPACE)
+    }
+
+
+def good() -> Facts:
+    """Everything in order; made anew, so that a test may change what it is given."""
+    every = workloads()
+    own = [*install_rights(NAMESPACE), *command_rights(NAMESPACE)]
+    ca = authority().certificate
+    return Facts(
+        NAMESPACE,
+        NOW,
+        Seen(Server("v1.36.2", 0.1, 0.6)),
+        RELEASE,
+        namespaces=Seen([{"metadata": {"name": NAMESPACE}}]),
+        nodes=Seen([node(name) for name in NODES]),
+        node_leases=Seen([lease(name, name, ago=4.0) for name in NODES]),
+        deployments=Seen([each for each in every if each["kind"] == "Deployment"]),
+        daemon_sets=Seen([each for each in every if each["kind"] == "DaemonSet"]),
+        pods=Seen(pods()),
+        config_maps=Seen(config_maps()),
+        secrets=Seen(
+            [
+                secret("autoscaling-certificates", **{"1_crt": encoded(ca)}),
+                secret("autoscaling-certificates-scheduler", tls_crt=encoded(leaf()), tls_key="", ca_crt=encoded(ca)),
+            ]
+        ),
+        leases=Seen(leases()),
+        definitions=Seen(definitions()),
+        webhooks=Seen([webhook()]),
+        vms=Seen([vm()]),
+        migrations=Seen([]),
+        vm_pods=Seen([]),
+        waiting_pods=Seen([]),
+        own_rights=Seen(dict.fromkeys(own, True)),
+        account_rights=Seen(accounts()),
+        admission={each["metadata"]["name"]: Seen("") for each in every},
+        metrics={"autoscaling-scheduler-0": page()},
+        ledger=Seen({"ready": True, "nodes": [], "unreadable": []}),
+        agents=Seen({"default/db": {"scheduler_answered_seconds": 3.0}}),
+        served={"autoscaling-scheduler:10299": Seen(Served(pem(leaf())))},
+        answers={HOOK: Seen(Webhook(HOOK))},
+    )
+
+
+def named(objects: Sequence[Obj], name: str) -> Obj:
+    """The object of that name."""
+    return next(each for each in objects if each["metadata"]["name"] == name)

@@ -1,0 +1,197 @@
+"""What looks at the cluster: every refusal becomes a reason, and nothing that the API says makes it end."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.objects import name_of, text
+from protocol.units import Seconds
+from scripts.autoscale.check.command import look
+from scripts.autoscale.check.facts import Right
+from scripts.autoscale.check.finding import Finding, Level
+from scripts.autoscale.check.gathering import trials
+from scripts.autoscale.check.gathering.accounts import samples
+from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
+from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, wanted_by_accounts
+from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.looks import Look, Seen, Unseen
+from scripts.autoscale.check.table import judged
+from tests.fake_clock import FakeClock, SleepingClock
+from tests.scripts.check.changes import SIDECAR
+from tests.scripts.check.good_state import NAMESPACE, Obj, good, workloads
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def client(answer: Answer) -> ApiClient:
+    return ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+
+
+def gathering(answer: Answer) -> Gathering:
+    return Gathering(client(answer), Kubectl(Path("none")), FakeClock(), release="0.2.0")
+
+
+async def findings(answer: Answer, *, before: bool = False) -> list[Finding]:
+    return list(judged(await gathering(answer).facts(before=before), before=before))
+
+
+def status(code: int, reason: str, message: str = "") -> httpx.Response:
+    return httpx.Response(code, json={"kind": "Status", "reason": reason, "message": message})
+
+
+def untrusted(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("all failed") from ssl.SSLCertVerificationError(
+        1, "CERTIFICATE_VERIFY_FAILED: self-signed"
+    )
+
+
+def refused(_: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("connection refused")
+
+
+def silent(_: httpx.Request) -> httpx.Response:
+    raise httpx.ReadTimeout("")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (untrusted, "its certificate is not trusted by the kubeconfig (CERTIFICATE_VERIFY_FAILED: self-signed)"),
+        (refused, "it cannot be reached (connection refused)"),
+        (silent, "it does not answer in time"),
+        (lambda _: status(401, "Unauthorized"), "it does not accept these credentials (401): have they expired?"),
+        (lambda _: status(403, "Forbidden", "no"), "it refuses to say its version: no (403)"),
+        (lambda _: httpx.Response(200, text="<html>"), "what answers there is no API server of Kubernetes"),
+        (lambda _: httpx.Response(200, json={}), "what answers there is no API server of Kubernetes"),
+        (lambda _: httpx.Response(502, text="bad gateway"), "502: bad gateway"),
+    ],
+)
+async def test_an_api_server_that_does_not_answer_is_said_in_words(answer: Answer, said: str) -> None:
+    (only,) = await findings(answer)
+    assert (only.check, only.level, only.said) == ("api-answers", Level.FAILURE, said)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda: status(403, "Forbidden"), lambda: status(500, "InternalError"), lambda: httpx.Response(200, text="{")],
+)
+@pytest.mark.parametrize("before", [False, True])
+async def test_what_may_not_be_looked_at_is_skipped_line_by_line(
+    answer: Callable[[], httpx.Response], before: bool
+) -> None:
+    def version_alone(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if request.url.path == "/version" else answer()
+
+    found = await findings(version_alone, before=before)
+    assert [each.check for each in found if each.level > Level.SKIPPED] == []
+    assert len(found) > 10
+
+
+async def test_who_may_not_look_reads_which_right_is_missing() -> None:
+    def forbidden(request: httpx.Request) -> httpx.Response:
+        version = request.url.path == "/version"
+        return httpx.Response(200, json={"gitVersion": "v1.36.0"}) if version else status(403, "Forbidden", "no")
+
+    said = {each.check: each.said for each in await findings(forbidden)}
+    assert said["nodes-ready"] == "you may not list nodes"
+    assert said["certificates-current"] == "you may not list secrets in kube-system"
+    assert said["rights-programs"] == "no program is installed"
+
+
+async def test_our_calendar_is_compared_with_the_date_of_an_answer() -> None:
+    clock = FakeClock()
+    date = "Thu, 01 Jan 2026 00:00:00 GMT"
+    answer = httpx.Response(200, json={"gitVersion": "v1.36.0"}, headers={"Date": date})
+    facts = await replace(gathering(lambda _: answer), clock=clock).facts(before=True)
+    assert facts.server.value.ahead == pytest.approx(clock.wall() - 1767225600.5)
+    assert facts.server.value.within == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (status(403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity'), Seen("violates PodSecurity")),
+        (status(403, "Forbidden", 'pods is forbidden: User "u" cannot create resource "pods"'), None),
+        (status(404, "NotFound"), None),
+        (status(400, "BadRequest", 'webhook "w" does not support dry run'), None),
+        (status(422, "Invalid", "spec: no"), Seen("spec: no")),
+        (httpx.Response(503, text="busy"), None),
+        (httpx.Response(201, json={}), Seen("")),
+    ],
+)
+async def test_a_pod_is_tried_as_a_dry_run(answer: httpx.Response, expected: Look[str] | None) -> None:
+    asked = list[httpx.Request]()
+
+    def note(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return answer
+
+    looks = await trials.admission(client(note), NAMESPACE, workloads()[:1], is_installed=True)
+    (found,) = looks.values()
+    assert found == expected or (expected is None and isinstance(found, Unseen))
+    assert {each.url.query for each in asked} == {b"dryRun=All"}
+
+
+def test_before_an_installation_a_pod_is_tried_without_its_account() -> None:
+    (workload, *_) = workloads()
+    assert text(trials.pod_of(workload, is_installed=False), "spec", "serviceAccountName") == "default"
+    kept = trials.pod_of(workload, is_installed=True)
+    assert kept["spec"] == workload["spec"]["template"]["spec"]
+
+
+def test_the_installation_is_found_where_there_is_one() -> None:
+    def at(*namespaces: str) -> Look[list[Obj]]:
+        return Seen([{"metadata": {"namespace": each, "name": "autoscaling-scheduler"}} for each in namespaces])
+
+    found = [namespace_of(look) for look in (at("a"), at("a", "b"), at(), Unseen("no"))]
+    assert found == ["a", "kube-system", "kube-system", "kube-system"]
+
+
+def test_the_accounts_of_pods_that_are_there_are_asked_about() -> None:
+    sidecar = {**SIDECAR, "spec": {**SIDECAR["spec"], "serviceAccountName": "vm-agent"}}
+    found = wanted_by_accounts(replace(good(), vm_pods=Seen([sidecar])))
+    patch = Right("patch", "vm.neon.tech", "virtualmachines")
+    assert found["default:vm-agent"] == {
+        replace(patch, verb=verb, namespace="default") for verb in ("get", "watch", "patch")
+    }
+    assert patch in found[f"{NAMESPACE}:autoscaling-scheduler"]
+    assert Right("create", "", "pods/binding") in found[f"{NAMESPACE}:autoscaling-scheduler"]
+    accounts = {each["spec"]["template"]["spec"].get("serviceAccountName") for each in workloads()}
+    silent_ones = {name_of(each).name for each in shipped() if each.get("automountServiceAccountToken") is False}
+    assert {name.partition(":")[2] for name in found} == (accounts - silent_ones) | {"vm-agent"}
+
+
+def test_foreign_lines_of_a_metrics_page_are_passed_over() -> None:
+    page = '# HELP python_info x\npython_info 1\nautoscale_scheduler_ready 1.0\nautoscale_x{a="b"} 2\n'
+    assert [(each.name, each.value) for each in samples(page)] == [("autoscale_scheduler_ready", 1), ("autoscale_x", 2)]
+
+
+async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(NoForwardError, match="kubectl cannot be run: No such file or directory"):
+        async with Kubectl(Path("none")).forward("ns", "pod/x", [1]):
+            """Nothing is opened."""
+
+
+async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_asked() -> None:
+    looks = list[float]()
+    clock = SleepingClock()
+
+    def failing(request: httpx.Request) -> httpx.Response:
+        looks.append(clock.now())
+        return status(401, "Unauthorized")
+
+    async def run(wait: float) -> list[Finding]:
+        made = replace(gathering(failing), clock=clock)
+        return await look(made, clock, before=True, wait=Seconds(wait))
+
+    began = clock.now()
+    assert [each.level for each in await run(5.0)] == [Level.FAILURE]
+    assert [at - began for at in looks] == [0.0, 2.0, 4.0, 5.0]

@@ -1,0 +1,100 @@
+"""How findings are printed: for people with what to do, in short, and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from scripts.autoscale.check.command import Output, show
+from scripts.autoscale.check.finding import EXIT_CODES, Finding, Level, Section, worst
+
+FINDINGS = [
+    Finding(
+        "api-answers", Section.API, "the API server answers", Level.OK, "Kubernetes v1.36.2", page="docs/check.md#a"
+    ),
+    Finding("rights", Section.RIGHTS, "you may", Level.SKIPPED, "you may not look", page="docs/check.md#b"),
+    Finding(
+        *("nodes-ready", Section.NODES, "nodes are ready", Level.WARNING, "node n1 is not ready"),
+        problems=tuple(f"node n{number} is not ready" for number in range(1, 8)),
+        remedy="kubectl describe node n1",
+        page="docs/check.md#nodes-ready",
+    ),
+    Finding("x", Section.NODES, "[red]x", Level.FAILURE, "bad", ("bad",), "mend it", "docs/check.md#x"),
+]
+
+TEXT = """\
+Kubernetes API
+  ✓ the API server answers: Kubernetes v1.36.2
+
+Permissions
+  - you may: skipped, you may not look
+
+Nodes
+  ! nodes are ready
+      node n1 is not ready
+      node n2 is not ready
+      node n3 is not ready
+      node n4 is not ready
+      node n5 is not ready
+      and 2 more (-o json has all)
+      → kubectl describe node n1
+      docs/check.md#nodes-ready
+  × [red]x
+      bad
+      → mend it
+      docs/check.md#x
+
+4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
+"""
+
+SHORT = """\
+! nodes-ready: node n1 is not ready (and 6 more)
+× x: bad
+4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
+"""
+
+
+def printed(output: Output, *, is_terminal: bool = False) -> str:
+    screen = io.StringIO()
+    console = Console(file=screen, width=40, force_terminal=is_terminal, color_system="auto")
+    show(console, FINDINGS, output)
+    return screen.getvalue()
+
+
+def test_people_read_what_is_wrong_and_what_to_do() -> None:
+    assert printed(Output.TEXT) == TEXT
+
+
+def test_what_is_wrong_alone_is_one_line_each() -> None:
+    assert printed(Output.SHORT) == SHORT
+
+
+def test_programs_read_everything() -> None:
+    found = json.loads(printed(Output.JSON))
+    assert (found["outcome"], found["exitCode"], len(found["checks"])) == ("failure", 2, 4)
+    assert found["checks"][3] == {
+        "check": "x",
+        "section": "Nodes",
+        "title": "[red]x",
+        "level": "failure",
+        "said": "bad",
+        "problems": ["bad"],
+        "do": "mend it",
+        "page": "docs/check.md#x",
+    }
+    assert len(found["checks"][2]["problems"]) == 7
+
+
+def test_colours_are_on_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in printed(Output.TEXT, is_terminal=True)
+    assert "\x1b[" not in printed(Output.TEXT)
+
+
+def test_the_worst_line_decides_the_exit_code() -> None:
+    codes = [EXIT_CODES[worst(FINDINGS[:count])] for count in range(5)]
+    assert codes == [0, 0, 0, 1, 2]
