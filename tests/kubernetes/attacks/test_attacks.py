@@ -5,27 +5,16 @@ Each shows a real token. What a policy or a role refuses is the table of ``attem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.kubernetes.attacks.attacked import Attacked, attacked
 from tests.kubernetes.attacks.attempts import ATTEMPTS
 from tests.kubernetes.attacks.table import rows
 from tests.kubernetes.attacks.world import NODE_AGENT
-from tests.kubernetes.failing.bare_control_plane import BareControlPlane, control_plane
+from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.fleet import until
 
 pytestmark = pytest.mark.kubernetes
-
-
-@pytest.fixture(scope="module")
-def plane(clusters_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareControlPlane]:
-    """etcd and kube-apiserver of its own: what passes stays."""
-    assert clusters_home.is_dir()
-    with control_plane(tmp_path_factory.mktemp("attacked")) as made:
-        yield made
 
 
 async def test_each_attempt_ends_as_the_table_says(plane: BareControlPlane, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,11 @@ _MANIFESTS: Final = (
     "kubernetes/neonvm-controller.yaml",
     "kubernetes/agent-sidecar.yaml",
 )
-_IDENTITIES: Final = frozenset({"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"})
+_POLICIES: Final = "kubernetes/policies"
+_IDENTITIES: Final = frozenset({
+    *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+})  # fmt: skip
 _DEFAULT_ACCOUNT: Final = {
     "apiVersion": "v1",
     "kind": "ServiceAccount",
@@ -108,10 +112,11 @@ class BareControlPlane:
         self._run(*self._kubectl, "apply", "--server-side", "--filename=-", typed=text)
 
     def prepare(self) -> None:
-        """Defines our kinds, and gives our programs the rights that they have anywhere."""
+        """Defines our kinds, and gives our programs the rights and the fences that they have anywhere."""
         self._run(*self._kubectl, "apply", "--server-side", f"--filename={CRD_FOLDERS[0]}")
-        texts = [(ROOT / "deploy" / name).read_text() for name in _MANIFESTS]
-        identities = [each for text in texts for each in yaml.safe_load_all(text) if each["kind"] in _IDENTITIES]
+        files = [ROOT / "deploy" / name for name in _MANIFESTS] + sorted((ROOT / "deploy" / _POLICIES).iterdir())
+        found = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+        identities = [each for each in found if each["kind"] in _IDENTITIES]
         self.apply([_DEFAULT_ACCOUNT, *identities])
 
     def save(self) -> Path:

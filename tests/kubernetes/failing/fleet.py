@@ -87,6 +87,10 @@ class Fleet:
         token = await self.token("default", "vm-agent", TOKEN_AUDIENCE, pod)
         return Vm(name, node, made["metadata"]["uid"], token)
 
+    async def pod(self, vm: Vm) -> Obj:
+        """The pod of a VM."""
+        return _body(await self.http.get(f"{PODS}/{vm.name}-pod"))
+
     async def bare_vm(self) -> str:
         """A VM without a pod; its name."""
         name = f"db-{next(_numbers)}"

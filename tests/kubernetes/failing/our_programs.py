@@ -29,6 +29,7 @@ nodeDefaults:
   cpu: {watermark: 1.0, system: 0}
   memory: {watermark: 1.0, system: 0}
 migration: {enabled: false}
+agents: {nodeAgents: ["kube-system:autoscaling-agent"]}
 """
 """Nothing kept back, and no VM moves: what is reserved is what the objects say."""
 
@@ -97,9 +98,10 @@ def process(log: Path, *command: str, **environment: str) -> Iterator[subprocess
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """Our scheduler, and where its listeners are."""
+    """Our scheduler, and where its listeners are: two URLs, and of the extender host and port."""
 
     agents: str
+    extender: str
     probes: str
     http: httpx.AsyncClient
     log: Path
@@ -140,16 +142,17 @@ def _amount(found: Any) -> Resources:
 
 
 @asynccontextmanager
-async def scheduler(known: Identity, ahead: float = 0.0) -> AsyncIterator[Scheduler]:
-    """One that has read the cluster, and whose calendar is so many seconds ``ahead``."""
+async def scheduler(known: Identity, ahead: float = 0.0, *flags: str) -> AsyncIterator[Scheduler]:
+    """One that has read the cluster, and whose calendar is so many seconds ``ahead``; ``flags`` are more of its own."""
     (known.folder / "config.yaml").write_text(SETTINGS)
     ports = dict(zip(("agents", "extender", "metrics"), free_ports(3), strict=True))
     listens = [f"--listen-{name}=127.0.0.1:{port}" for name, port in ports.items()]
     files = [f"--config={known.folder / 'config.yaml'}", f"--kubeconfig={known.kubeconfig}"]
     log = known.folder / "log"
-    with process(log, *python("scheduler_plugin", ahead), *files, *listens):
+    with process(log, *python("scheduler_plugin", ahead), *files, *listens, *flags):
         async with plain_client() as http:
-            found = Scheduler(f"http://127.0.0.1:{ports['agents']}/", f"http://127.0.0.1:{ports['metrics']}", http, log)
+            urls = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+            found = Scheduler(f"http://{urls['agents']}/", urls["extender"], f"http://{urls['metrics']}", http, log)
             await until(found.is_ready, "the scheduler is ready")
             yield found
 

@@ -14,7 +14,7 @@ import httpx
 from protocol.units import Resources
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import FaultyProxy, faulty_proxy
-from tests.kubernetes.failing.fleet import Fleet, Vm
+from tests.kubernetes.failing.fleet import Fleet, Obj, Vm
 from tests.kubernetes.failing.obedient_guest import Guest, guest
 from tests.kubernetes.failing.our_programs import (
     Controller,
@@ -54,7 +54,7 @@ class Stage:
     async def agent(self, way: FaultyProxy, ours: Scheduler, vm: Vm, size: Resources = SMALL) -> Guest:
         """The agent of a VM, and its guest."""
         made = await self.stack.enter_async_context(guest(self.fleet, vm, size))
-        known = await self._identity(way, "default/vm-agent")
+        known = await self._identity(way, "default/vm-agent", await self.fleet.pod(vm))
         self.stack.enter_context(agent(known, vm, made, way, ours))
         return made
 
@@ -72,9 +72,9 @@ class Stage:
         """One that asks for the permits of a VM."""
         return Asker(vm, ours.agents, ours.http, SMALL)
 
-    async def _identity(self, way: FaultyProxy, account: str) -> Identity:
+    async def _identity(self, way: FaultyProxy, account: str, pod: Obj | None = None) -> Identity:
         namespace, _, name = account.partition("/")
-        token = await self.fleet.token(namespace, name)
+        token = await self.fleet.token(namespace, name, pod=pod)
         return identity(self.folder / f"{next(self.numbers)}-{name}", self.plane, way, token)
 
 

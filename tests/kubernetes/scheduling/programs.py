@@ -30,6 +30,7 @@ from tests.deploy.manifests import ROOT, Document, container, documents, one
 from tests.kubernetes.real_kubernetes import PATIENCE, RealKubernetes, eventually, kubectl_program
 
 MANIFEST: Final = "deploy/scheduler-deploy.yaml"
+POLICIES: Final = tuple(f"deploy/kubernetes/policies/{name}.yaml" for name in ("agents", "leases", "scheduler"))
 ACCOUNT: Final = "autoscaling-scheduler"
 AGENTS: Final = 10299
 METRICS: Final = 10297
@@ -39,10 +40,9 @@ _ANSWER: Final = 5.0
 
 
 def rights_and_settings() -> list[Document]:
-    """All of the manifest but the pod itself and what only leads to it."""
-    return [
-        each for each in documents(MANIFEST) if each["kind"] not in {"Deployment", "Service", "PodDisruptionBudget"}
-    ]
+    """All of the manifest but the pod itself and what only leads to it, and what fences its writes."""
+    beside = {"Deployment", "Service", "PodDisruptionBudget"}
+    return [each for each in documents(MANIFEST, *POLICIES) if each["kind"] not in beside]
 
 
 @dataclass(slots=True)
