@@ -7,7 +7,6 @@ import pytest
 from deploy.local.apiserver.patch.merge import merge_patch
 from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import Write, is_judged, refusal
-from tests.deploy.test_rights import Right
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
 from tests.kubernetes.attacks.attempts import ATTEMPTS
 from tests.kubernetes.attacks.world import OBJECTS, Obj
@@ -50,30 +49,32 @@ def test_a_policy_refuses_what_the_table_says(tried: Attempt) -> None:
     assert f"policy {said.partition(':')[0]}" == tried.refused_by if tried.refused_by else said == ""
 
 
-def may(account: str) -> set[Right]:
-    """What the roles of our manifests let a service account do, wherever."""
-    bindings = [each for each in documents() if each["kind"].endswith("RoleBinding")]
+def rules_of(account: str, namespace: str) -> list[Document]:
+    """The rules of our manifests' roles for a service account in a namespace."""
     named = {
         (each["roleRef"]["kind"], each["roleRef"]["name"])
-        for each in bindings
-        if f"{each['subjects'][0]['namespace']}:{each['subjects'][0]['name']}" == account
+        for each in documents()
+        if each["kind"].endswith("RoleBinding")
+        and f"{each['subjects'][0]['namespace']}:{each['subjects'][0]['name']}" == account
+        and each["metadata"].get("namespace", namespace) == namespace
     }
-    return {
-        (group, resource, verb)
-        for role in documents()
-        if (role["kind"], role["metadata"]["name"]) in named
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
+    roles = [each for each in documents() if (each["kind"], each["metadata"]["name"]) in named]
+    return [rule for role in roles for rule in role["rules"]]
+
+
+def allows(rule: Document, tried: Attempt) -> bool:
+    resource = f"{tried.kind.plural}/{tried.subresource}" if tried.subresource else tried.kind.plural
+    return (
+        tried.kind.group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and tried.verb in rule["verbs"]
+        and tried.name in rule.get("resourceNames", [tried.name])
+    )
 
 
 @pytest.mark.parametrize("tried", [each for each in ATTEMPTS if each.refused_by == RBAC], ids=str)
 def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
-    resource = f"{tried.kind.plural}/{tried.subresource}" if tried.subresource else tried.kind.plural
-    is_elsewhere = not tried.who.account.startswith((f"{tried.namespace}:", "kube-system:"))
-    assert (tried.kind.group, resource, tried.verb) not in may(tried.who.account) or is_elsewhere
+    assert [rule for rule in rules_of(tried.who.account, tried.namespace) if allows(rule, tried)] == []
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])

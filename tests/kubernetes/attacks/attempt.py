@@ -10,7 +10,6 @@ from protocol.kubernetes.resources import Resource
 from tests.kubernetes.attacks.world import HOME, Obj, Who
 
 RBAC: Final = "RBAC"
-SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 BINDINGS: Final = Resource("", "v1", "bindings", "Binding")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, noted, patches, use
-from tests.kubernetes.attacks.world import ELSEWHERE, LEFT_BEHIND, NODE_AGENT, SIDECAR, UNBOUND_AGENT, move
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, noted, patches, use
+from tests.kubernetes.attacks.world import ELSEWHERE, LEFT_BEHIND, NODE_AGENT, SECRETS, SIDECAR, UNBOUND_AGENT, move
 
 _AGENTS: Final = "policy autoscaling-agents"
 _PERMITS: Final = "policy autoscaling-permits"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.resources import IP_ADDRESSES, NODES, PODS, VIRTUAL_MACHINES
-from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, changed, noted, patches, use
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, use
 from tests.kubernetes.attacks.world import (
     CONTROLLER,
     EXPANDER,
     MINE,
     NETWORK,
+    SECRETS,
     SYSTEM,
     VM_ADDRESS,
     Obj,

@@ -13,8 +13,8 @@ from protocol.kubernetes.resources import (
     VIRTUAL_MACHINES,
     VM_GROUPS,
 )
-from tests.kubernetes.attacks.attempt import RBAC, SECRETS, Attempt, changed, noted, patches, use
-from tests.kubernetes.attacks.world import GROUPS, Obj, deployment, named, owner, vm
+from tests.kubernetes.attacks.attempt import RBAC, Attempt, changed, noted, patches, use
+from tests.kubernetes.attacks.world import GROUPS, SECRETS, Obj, deployment, named, owner, vm
 
 _GROUP_VMS: Final = "policy autoscaling-groups-vms"
 _ENDPOINTS: Final = "policy autoscaling-groups-endpoints"

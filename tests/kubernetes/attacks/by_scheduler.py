@@ -16,7 +16,6 @@ from protocol.kubernetes.resources import (
 from tests.kubernetes.attacks.attempt import (
     BINDINGS,
     RBAC,
-    SECRETS,
     Attempt,
     binding_of,
     changed,
@@ -25,7 +24,7 @@ from tests.kubernetes.attacks.attempt import (
     patches,
     use,
 )
-from tests.kubernetes.attacks.world import SCHEDULER, SYSTEM, move, named, owner, pod
+from tests.kubernetes.attacks.world import SCHEDULER, SECRETS, SYSTEM, move, named, owner, pod
 
 _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"

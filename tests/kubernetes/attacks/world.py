@@ -31,7 +31,14 @@ Obj = dict[str, Any]
 HOME: Final = "default"
 ELSEWHERE: Final = "other"
 SYSTEM: Final = "kube-system"
-OWNED_BY: Final = "autoscaling.neon.tech"
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ GROUPS: Final = Who("groups", f"{SYSTEM}:autoscaling-groups")
 CONTROLLER: Final = Who("NeonVM controller", f"{SYSTEM}:neonvm-controller")
 NETWORK: Final = Who("network program", f"{SYSTEM}:neonvm-network")
 EXPANDER: Final = Who("expander", f"{SYSTEM}:autoscaling-expander")
+INJECTOR: Final = Who("injector", f"{SYSTEM}:autoscaling-injector")
 OPERATOR: Final = Who("an operator of others", f"{ELSEWHERE}:operator")
 ADMIN: Final = Who("administrator")
 
@@ -202,6 +210,8 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     (ENDPOINT_SLICES, named(ENDPOINT_SLICES, "bank", addressType="IPv4", endpoints=[])),
     (PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "data", spec=CLAIM)),
     (LEASES, named(LEASES, "kube-scheduler", SYSTEM, {"holderIdentity": "it"})),
+    *((SECRETS, named(SECRETS, name, SYSTEM)) for name in ("autoscaling-certificates-scheduler", "bank")),
+    (WEBHOOKS, named(WEBHOOKS, "theirs")),
     (IP_ADDRESSES, VM_ADDRESS),
     (IP_ADDRESSES, SERVICE_ADDRESS),
 )  # fmt: skip
