@@ -17,7 +17,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,17 +27,17 @@ demo: env ## A real postgres VM follows its load, on this machine
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
-	$(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes" $(TEST_ARGS)
+	$(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes and not monitoring" $(TEST_ARGS)
 
 coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
-	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes" \
+	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes and not monitoring" \
 		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 explore: env ## The property tests of the quick suite with new random examples
-	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and not vm and not root and not kubernetes" \
+	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and not vm and not root and not kubernetes and not monitoring" \
 		$(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
@@ -51,6 +51,10 @@ test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: 
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
 	$(BIN)/pytest -m kubernetes -rs $(TEST_ARGS)
 
+test-monitoring: env ## Alerts, rules and dashboards against Debian's Prometheus
+	@scripts/install-packages.sh monitoring
+	$(BIN)/pytest -m monitoring $(TEST_ARGS)
+
 lint: env ## Format, lint, types and the layers between packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -62,8 +66,9 @@ format: env ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-manifests: env ## Write the plain manifests from the chart
+manifests: env ## Write the plain manifests from the chart, and the operator's form of the rules
 	scripts/render-neonvm.sh
+	scripts/render-rules.sh
 	$(BIN)/python -m scripts.manifests
 
 bench: env ## Speed and memory, side by side in one run

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.core.explain import explain
@@ -23,10 +23,11 @@ from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
+from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
-from protocol.units import Resources
+from protocol.units import Instant, Resources
 
 VM_LABELS = ("namespace", "vm")
 
@@ -34,8 +35,9 @@ VM_LABELS = ("namespace", "vm")
 class AgentCollector(Collector):
     """The state of every runner as metrics."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, clock: Clock) -> None:
         self._supervisor = supervisor
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         """Everything, as it is now."""
@@ -48,6 +50,8 @@ class AgentCollector(Collector):
         yield _gauge("autoscale_agent_unreadable_pods", "Pods of this node that cannot be read.", unreadable)
         yield from _sizes(runners)
         yield from _counts(runners)
+        yield _growths(self._supervisor)
+        yield from _waits(runners, self._clock.now())
 
 
 def routes(
@@ -56,9 +60,7 @@ def routes(
     """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name. ``tls``:
     what is trusted.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(AgentCollector(supervisor))
-    ProcessCollector(registry=registry)
+    registry = registry_of(supervisor, clock)
     watch_tls(registry, tls)
     return {
         "/metrics": lambda _: Answer(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
@@ -67,6 +69,14 @@ def routes(
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
         "/database": lambda rest: _database(supervisor, rest, alone=alone),
     }
+
+
+def registry_of(supervisor: Supervisor, clock: Clock) -> CollectorRegistry:
+    """All metrics of the process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(AgentCollector(supervisor, clock))
+    describe_process(registry, "autoscaler-agent")
+    return registry
 
 
 def _ready(supervisor: Supervisor) -> Answer:
@@ -157,6 +167,39 @@ def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
             events.add_metric((*name, kind), count)
         rejected.add_metric(name, runner.state.scheduler.rejected)
     yield from (events, rejected)
+
+
+def _growths(supervisor: Supervisor) -> Metric:
+    family = HistogramMetricFamily(
+        "autoscale_agent_growth_seconds", "From a VM's need to its permit, and to its size.", labels=("stage",)
+    )
+    for stage, buckets, total in supervisor.growths().histograms():
+        family.add_metric((stage,), buckets, total)
+    return family
+
+
+def _waits(runners: Iterable[Runner], now: Instant) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(
+        "autoscale_agent_growth_waiting_seconds",
+        "Since a VM needs more than it has, 0 if it does not.",
+        labels=VM_LABELS,
+    )
+    trouble = GaugeMetricFamily(
+        "autoscale_agent_trouble", "1 while something is wrong, by what it is about.", labels=(*VM_LABELS, "about")
+    )
+    for runner in runners:
+        name, state = _name(runner.assignment.vm), runner.state
+        waiting.add_metric(name, now - runner.wishes[0].since if runner.wishes else 0.0)
+        about = {
+            "scheduler": state.scheduler.failure,
+            "resizing": state.vm.failure,
+            "object": state.vm.lost,
+            "guest": state.guest.failure,
+            "settings": state.settings_failure,
+        }
+        for what, failure in about.items():
+            trouble.add_metric((*name, what), float(failure is not None))
+    yield from (waiting, trouble)
 
 
 def _name(vm: ObjectName) -> tuple[str, str]:

@@ -34,10 +34,12 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
+from agent.core.growth import Wish, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
+from agent.growth_times import GrowthTimes
 from agent.ports import (
     ConflictError,
     DatabaseSource,
@@ -83,6 +85,8 @@ class Runner:
     def __init__(self, assignment: Assignment, ports: Ports, policy: Policy, sequence: int, log: Log) -> None:
         self.assignment = assignment
         self.tally: Counter[str] = Counter()
+        self.growths = GrowthTimes()
+        self.wishes: tuple[Wish, ...] = ()
         self._ports = ports
         self._log = log
         self._base = policy
@@ -115,7 +119,10 @@ class Runner:
 
     def _take(self, event: Event) -> None:
         note(self._log, self.tally, self.assignment.vm, self.state, event)
-        advance(self.state, event, self._ports.clock.now(), self._ports.clock.jitter())
+        now = self._ports.clock.now()
+        advance(self.state, event, now, self._ports.clock.jitter())
+        self.wishes, ended = follow(self.state, self.wishes, now)
+        self.growths.add(ended)
         self._changed.set()
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:

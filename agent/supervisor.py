@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from agent.assignments import Assignment, AssignmentSource
 from agent.core.policy import Policy
+from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.telemetry import Level, Log
@@ -52,6 +53,7 @@ class Supervisor:
     def __init__(self, source: AssignmentSource, make: Make, policy: Policy, dependencies: Dependencies) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
+        self._ended = GrowthTimes()
         self.is_listed = False
         self.source = source
         self._make = make
@@ -76,6 +78,13 @@ class Supervisor:
                         retries.succeeded()
                         continue
                 await self._pause(retries, Seconds(now() - began))
+
+    def growths(self) -> GrowthTimes:
+        """How long growths took, of all VMs that this process has looked after."""
+        every = GrowthTimes()
+        for each in (self._ended, *(runner.growths for runner in self.runners.values())):
+            every.take(each)
+        return every
 
     def accept(self, policy: Policy, generation: int) -> None:
         """Puts another policy in force for all VMs, present and future; ``generation`` counts them from 1."""
@@ -103,6 +112,7 @@ class Supervisor:
         retries, now = Retries(BACKOFF, HEALTHY), self._dependencies.clock.now
         try:
             while True:
+                self._retire(assignment)
                 self.runners[assignment] = self._make(assignment, self._policy)
                 began = now()
                 try:
@@ -113,7 +123,12 @@ class Supervisor:
                     self._dependencies.log.line(Level.ERROR, "an agent ended by a bug and begins anew", fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
-            self.runners.pop(assignment, None)
+            self._retire(assignment)
+
+    def _retire(self, assignment: Assignment) -> None:
+        gone = self.runners.pop(assignment, None)
+        if gone is not None:
+            self._ended.take(gone.growths)
 
     async def _pause(self, retries: Retries, ran: Seconds) -> None:
         clock = self._dependencies.clock

@@ -6,3 +6,8 @@ Rules that hold in this package:
 - It imports neither service; ``units``, ``smoothing`` and ``ranking`` never see ``messages``.
 - CPU, memory, time and compute units cross function boundaries only as the types of ``units``.
 """
+
+from typing import Final
+
+VERSION: Final = "0.2.0"
+"""Of every program, image and chart of a commit, by Semantic Versioning; the wire has ``versions`` of its own."""

@@ -9,12 +9,15 @@ from logging import Logger
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from protocol.runtime.build_info import describe_process
+
 
 class ProgramTelemetry:
     """Metrics with a program's ``prefix``, and lines in its ``log``. ``unreadable``: how such objects are taken."""
 
     def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
         self.registry = CollectorRegistry()
+        describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
         self.ready = self._gauge("ready", "1 once the cluster has been read")

@@ -51,6 +51,17 @@ class Telemetry(ProgramTelemetry):
             buckets=SECONDS,
         )
         self.migrations = MigrationMetrics(self.registry)
+        for counter, known in (
+            (self.permits, ("whole", "partly", "migrate")),
+            (self.refusals, ("400", "401", "403", "404", "413", "503")),
+            (self.writes, ("stored", "lost", "refused", "unknown")),
+            (self.wakes, ("done", "refused", "unknown")),
+            (self.migrations.orders, ("created", "refused", "unknown")),
+            (self.migrations.ended, ("succeeded", "failed", "cancelled")),
+        ):
+            for word in known:  # what has not happened yet is 0, not absent: its first time counts as an increase
+                counter.labels(word)
+        self.leading = self._gauge("leading", "1 while this process answers agents and kube-scheduler")
         self._sums = _Sums()
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
@@ -91,6 +102,7 @@ class Telemetry(ProgramTelemetry):
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
+        self.leading.set(1)
         LOG.info("ready", extra={"nodes": nodes, "claims": claims})
 
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
@@ -149,7 +161,7 @@ def _amounts(book: NodeAccount) -> tuple[Resources, ...]:
 
 
 _AMOUNTS: Final = {
-    "total": "What pods may reserve: allocatable less what is kept for the system",
+    "reservable": "What pods may reserve: allocatable less what is kept for the system",
     "reserved": "What pods have reserved",
     "watermark": "The level above which reservations are pressure",
     "pressure_logical": "Reserved above the watermark",

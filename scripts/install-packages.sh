@@ -11,6 +11,7 @@ Makes sure that the Debian packages of each GROUP are there:
   guests      QEMU and what builds and runs the guest image
   pgbench     pgbench, to put load on postgres
   kubernetes  what the nodes of a real Kubernetes need beside what is built: runc, CNI plugins, nftables
+  monitoring  Prometheus and promtool, which test rules and dashboards
 
 As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
   --check  only say what is missing; install nothing
@@ -23,6 +24,7 @@ declare -A GROUPS_OF=(
   [guests]="qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils mmdebstrap:mmdebstrap busybox:busybox-static ip:iproute2 mke2fs:e2fsprogs"
   [pgbench]="pgbench:postgresql-15"
   [kubernetes]="runc:runc ptp:containernetworking-plugins nft:nftables ip:iproute2 busybox:busybox-static"
+  [monitoring]="promtool:prometheus"
 )
 
 present() {
@@ -43,6 +45,12 @@ keep_postgres_quiet() {
   [ -e /etc/postgresql-common/createcluster.conf ] && return
   mkdir -p /etc/postgresql-common
   echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
+}
+
+# Its server would begin to collect, on a port that others may want; only the programs are wanted here.
+keep_prometheus_quiet() {
+  [ -d /run/systemd/system ] || return 0
+  systemctl mask prometheus.service
 }
 
 main() {
@@ -70,6 +78,7 @@ main() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q
   [[ " ${missing[*]} " != *" postgresql-15 "* ]] || keep_postgres_quiet
+  [[ " ${missing[*]} " != *" prometheus "* ]] || keep_prometheus_quiet
   apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "${missing[@]}"
 }
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from protocol.runtime.build_info import describe_process
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Verdict
@@ -25,6 +26,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        describe_process(self.registry, "autoscale-expander")
         self._answers = Counter(
             "autoscale_expander_answers",
             "Questions of the Cluster Autoscaler, by what was answered: chosen, all (nothing could be told apart or we"
@@ -32,6 +34,8 @@ class Telemetry:
             ("outcome",),
             registry=self.registry,
         )
+        for outcome in ("chosen", "all", "malformed"):
+            self._answers.labels(outcome)
         self._failures = Counter(
             "autoscale_expander_failed_choices", "Answers whose nodes never came", registry=self.registry
         )
@@ -45,6 +49,11 @@ class Telemetry:
         )
         self._reloads = Counter(
             "autoscale_expander_settings_reloads", "New settings, by outcome", ("outcome",), registry=self.registry
+        )
+        self._refused = Gauge(
+            "autoscale_expander_settings_refused",
+            "1 while the settings' file holds something that was refused",
+            registry=self.registry,
         )
 
     def page(self) -> bytes:
@@ -91,9 +100,11 @@ class Telemetry:
     def settings_accepted(self) -> None:
         """New settings are in force."""
         self._reloads.labels("accepted").inc()
+        self._refused.set(0)
         LOG.info("settings accepted")
 
     def settings_refused(self, problem: str) -> None:
         """New settings were refused; the old ones stay."""
         self._reloads.labels("refused").inc()
+        self._refused.set(1)
         LOG.error("settings refused, the old ones stay", extra={"reason": problem})

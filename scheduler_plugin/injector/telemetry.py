@@ -10,6 +10,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from protocol.runtime.build_info import describe_process
+
 LOG: Final = logging.getLogger("autoscale.injector")
 
 
@@ -18,6 +20,7 @@ class InjectorTelemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        describe_process(self.registry, "autoscale-injector")
         self._reviews = self._counter("injector_reviews", "New pods that it was asked about, by outcome", "outcome")
         self._renewals = self._counter("certificate_renewals", "Certificates written, by outcome", "outcome")
         self._turns = self._counter("injector_turns", "Looks at all certificates, by outcome", "outcome")
@@ -26,6 +29,13 @@ class InjectorTelemetry:
             "autoscale_injector_leading", "1 while this process makes certificates", registry=self.registry
         )
         self._ready = Gauge("autoscale_injector_ready", "1 while pods can get an agent", registry=self.registry)
+        self._refused = Gauge(
+            "autoscale_injector_settings_refused",
+            "1 while the settings' file holds something that was refused",
+            registry=self.registry,
+        )
+        for outcome in ("done", "failed"):  # the first failure is an increase
+            self._renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
 
@@ -69,9 +79,11 @@ class InjectorTelemetry:
     def settings_accepted(self, generation: int) -> None:
         """New settings are in force."""
         self._reloads.labels("accepted").inc()
+        self._refused.set(0)
         LOG.info("settings accepted", extra={"generation": generation})
 
     def settings_refused(self, reason: str) -> None:
         """A new content was refused, the old settings stay."""
         self._reloads.labels("refused").inc()
+        self._refused.set(1)
         LOG.error("settings refused, the old ones stay", extra={"reason": reason})

@@ -15,7 +15,7 @@ from agent.assignments import OwnVm
 from agent.core.events import Fault
 from agent.exporter import routes
 from agent.http_server import LARGEST_HEAD, Answer, listening
-from agent.ports import DatabaseView, PortError
+from agent.ports import DatabaseView, PortError, SchedulerError
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from tests.agent.core.story import POLICY
@@ -73,6 +73,24 @@ async def test_metrics_are_what_the_runners_know(served: Served) -> None:
     assert found["autoscale_agent_events_total", "scrape_ok"] == 3
     assert found["autoscale_agent_denied", ""] == 0
     assert "process_resident_memory_bytes" in text
+
+
+async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
+    fixture, supervisor, http = served
+    supervisor.runners[ASSIGNMENT] = fixture.runner
+    async with fixture:
+        await fixture.clock.advance(2.0)
+        fixture.guest.cores = 0.25
+        fixture.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")]
+        await fixture.clock.advance(1.5)
+        waits = (await http.get("/metrics")).text
+        await fixture.clock.advance(4.0)
+        grown = (await http.get("/metrics")).text
+    assert 'autoscale_agent_trouble{about="scheduler",namespace="default",vm="vm-1"} 1.0' in waits
+    assert 'autoscale_agent_growth_seconds_count{stage="size"} 0.0' in waits
+    assert 'autoscale_agent_trouble{about="scheduler",namespace="default",vm="vm-1"} 0.0' in grown
+    assert 'autoscale_agent_growth_seconds_bucket{le="5.0",stage="size"} 1.0' in grown
+    assert 'autoscale_agent_growth_waiting_seconds{namespace="default",vm="vm-1"} 0.0' in grown
 
 
 async def test_metrics_of_an_agent_that_knows_nothing_yet(served: Served) -> None:

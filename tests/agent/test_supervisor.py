@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
+from agent.core.growth import Stage, Wait
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
+from protocol.units import Seconds
 from tests.agent.core.story import POLICY, holding
 from tests.agent.fake_ports import ASSIGNMENT, FakeDatabase, FakeGuest, FakeScheduler, FakeVmApi, Lines
 from tests.fake_clock import FakeClock, settle
@@ -94,6 +96,18 @@ async def test_a_runner_that_ends_by_a_bug_is_begun_anew_and_the_others_go_on() 
         assert agents.supervisor.runners[ASSIGNMENT] is not broken
         assert agents.supervisor.runners[ASSIGNMENT].state.vm.seen is not None
         assert agents.supervisor.runners[OTHER] is healthy
+
+
+async def test_the_growths_of_a_vm_that_is_gone_stay_counted() -> None:
+    async with running() as agents:
+        await agents.node.has(ASSIGNMENT, OTHER)
+        for assignment, took in ((ASSIGNMENT, 0.5), (OTHER, 7.0)):
+            agents.supervisor.runners[assignment].growths.add([Wait(Stage.SIZE, Seconds(took))])
+        before = list(agents.supervisor.growths().histograms())
+        await agents.node.has(OTHER)
+        assert list(agents.supervisor.growths().histograms()) == before
+        _, buckets, total = before[1]
+        assert (dict(buckets)["0.5"], dict(buckets)["5.0"], dict(buckets)["+Inf"], total) == (1, 1, 2, 7.5)
 
 
 async def test_a_list_that_ends_or_fails_is_asked_for_again_and_the_runners_go_on() -> None:

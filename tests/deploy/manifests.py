@@ -40,11 +40,13 @@ NOT_APPLIED: Final = (
     "deploy/kubernetes/crds/*.yaml",
     "deploy/kubernetes/chart/*.yaml",
     "deploy/kustomization.yaml",
+    "deploy/kubernetes/monitoring/*.yaml",
     "deploy/local/crds/*.yaml",
     "deploy/local/kubernetes/add_ons/*.yaml",
     "deploy/local/kubernetes/manifests/*.yaml",
 )
-"""kind's own file, the parts of ``deploy/neonvm.yaml``, what is not rendered yet, and what only local clusters get."""
+"""kind's own file, the parts of ``deploy/neonvm.yaml``, what is not rendered yet, what only the Prometheus operator
+knows, and what only local clusters get."""
 
 SIDECAR: Final = ("autoscaling-agent-sidecar", "pod.yaml", "default")
 """The ConfigMap and key that hold the sidecar's part of a pod, and the namespace in which such pods run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from deploy.images.rules.lock import Lock, read_lock
 from vm_image.host import BuildError
 
 HERE: Final = Path(__file__).parents[3]
+_VERSION: Final = re.compile(r'^VERSION: Final = "([^"]+)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class Checkout:
 
     @property
     def version(self) -> str:
-        """The project's version."""
-        return str(self._project["project"]["version"])
+        """The project's version. Raises ``BuildError`` where it cannot be found."""
+        found = _VERSION.search(self._read("protocol/__init__.py"))
+        if found is None:
+            raise BuildError("protocol/__init__.py has no version")
+        return found[1]
 
     @property
     def requirements(self) -> list[str]:

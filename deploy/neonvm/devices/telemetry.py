@@ -7,12 +7,15 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from protocol.runtime.build_info import describe_process
+
 
 class Telemetry:
     """The metrics of one node's plugin."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        describe_process(self.registry, "neonvm-devices")
         self._present = Gauge(
             "autoscale_devices_present",
             "1 for a device that pods get on this node",

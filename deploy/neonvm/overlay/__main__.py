@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-from prometheus_client import generate_latest
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.pod_form import FLAT_FOLDER
 from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependencies, place_of
+from deploy.neonvm.overlay.telemetry import Telemetry
 from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
@@ -38,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
     found.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
     found.add_argument("--folder", type=Path, default=Path(FLAT_FOLDER), help="of its pods (default: %(default)s)")
-    found.add_argument("--listen", default="127.0.0.1:10292", help="/healthz /readyz (default: %(default)s)")
+    where = "where /metrics /healthz /readyz are (default: %(default)s)"
+    found.add_argument("--listen", default="127.0.0.1:10292", help=where)
     add_kubeconfig(found)
     add_log_level(found)
     return found
@@ -66,8 +67,9 @@ async def _run(options: argparse.Namespace) -> None:
         place = await place_of(options.node, options.address)
         network = NodeNetwork(place, NodeNetworkDependencies(client, nodes, clock, options.folder))
         async with asyncio.TaskGroup() as tasks:
+            telemetry = Telemetry(lambda: network.is_up)
             background = [tasks.create_task(nodes.run()), tasks.create_task(network.run())]
-            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network), generate_latest)
+            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network), telemetry.page)
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
             for task in background:
                 task.cancel()

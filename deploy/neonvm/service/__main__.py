@@ -12,7 +12,6 @@ from typing import Final
 
 import httpx
 import yaml
-from prometheus_client import generate_latest
 
 from deploy.kube.client import ApiClient, BearerAuth
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -21,7 +20,9 @@ from deploy.neonvm.remote.pod_guests import connect_to_pod
 from deploy.neonvm.service.app import LeadershipLostError, Service, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.options import DESCRIPTION, parser
+from deploy.neonvm.service.telemetry import Telemetry
 from protocol.kubernetes.objects import child
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
@@ -89,7 +90,7 @@ def _listener(options: argparse.Namespace, service: Service) -> Listener:
         "neonvm-controller",
         DESCRIPTION,
         lambda: standing(service.missing, service.deps.leadership.leads),
-        generate_latest,
+        Telemetry(service.caches[VIRTUAL_MACHINES], lambda: service.deps.leadership.leads).page,
     )
     return Listener("metrics", app, options.listen, limits=LIMITS)
 

@@ -92,7 +92,7 @@ async def test_metrics_follow_the_ledger_and_forget_nodes_that_are_gone() -> Non
         page = (await scheduler.probe("metrics")).text.splitlines()
         for line in (
             'autoscale_scheduler_node_reserved{node="n1",resource="cpu"} 2.0',
-            'autoscale_scheduler_node_total{node="n1",resource="cpu"} 10.0',
+            'autoscale_scheduler_node_reservable{node="n1",resource="cpu"} 10.0',
             'autoscale_scheduler_node_watermark{node="n1",resource="cpu"} 9.0',
             'autoscale_scheduler_node_claims{node="n1"} 1.0',
             'autoscale_scheduler_permits_total{outcome="whole"} 2.0',

@@ -1,0 +1,39 @@
+"""How long growths took, counted as a histogram. Those of VMs that are gone stay, so that counts only rise."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Final
+
+from agent.core.growth import Stage, Wait
+
+BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds. 5 is the objective."""
+
+
+class GrowthTimes:
+    """Counts of ended waits, by what they ended with."""
+
+    def __init__(self) -> None:
+        self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in Stage}
+        self._sums = dict.fromkeys(Stage, 0.0)
+
+    def add(self, waits: Iterable[Wait]) -> None:
+        """Counts what has ended."""
+        for wait in waits:
+            self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
+            self._sums[wait.stage] += wait.took
+
+    def take(self, other: GrowthTimes) -> None:
+        """Counts all that ``other`` has counted as well."""
+        for stage in Stage:
+            self._counts[stage] = [a + b for a, b in zip(self._counts[stage], other._counts[stage], strict=True)]
+            self._sums[stage] += other._sums[stage]
+
+    def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
+        """Each stage with its buckets as Prometheus counts them, each with all below it, and the sum of its seconds."""
+        names = [*map(str, BOUNDS), "+Inf"]
+        for stage in Stage:
+            yield stage.value, list(zip(names, accumulate(self._counts[stage]), strict=True)), self._sums[stage]

@@ -1,0 +1,135 @@
+"""How long guests wait for what they need: counted from the need, whatever happens in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.core.goal import Goal
+from agent.core.growth import MOST_OPEN, Stage, Wait, Wish, follow
+from protocol.units import Instant, Seconds
+from tests.agent.core.story import Story, cu, settled, vm
+
+
+@dataclass
+class Waiting:
+    """A story, and the waits that its events ended."""
+
+    story: Story
+    wishes: tuple[Wish, ...] = ()
+
+    def needs(self, size: float) -> list[Wait]:
+        """The guest needs so many compute units."""
+        need = cu(size)
+        self.story.state.guest.goal = Goal(need.cpu, need.mem, ())
+        return self.follows()
+
+    def permits(self, size: float) -> list[Wait]:
+        """The scheduler has granted so much."""
+        self.story.state.scheduler.ceiling = cu(size)
+        return self.follows()
+
+    def has(self, size: float) -> list[Wait]:
+        """The VM was seen with so much."""
+        seen = self.story.state.vm.seen
+        assert seen is not None
+        self.story.state.vm.seen = replace(seen, use=cu(size), actual=cu(size))
+        return self.follows()
+
+    def follows(self) -> list[Wait]:
+        """What has ended by now."""
+        self.wishes, ended = follow(self.story.state, self.wishes, self.story.instant)
+        return list(ended)
+
+    def at(self, now: float) -> Waiting:
+        """Moves on to ``now``."""
+        self.story.at(now)
+        return self
+
+
+def waits(stage: Stage, *took: float) -> list[Wait]:
+    return [Wait(stage, Seconds(each)) for each in took]
+
+
+def test_a_growth_is_counted_from_the_need_to_the_permit_and_to_the_size() -> None:
+    waiting = Waiting(settled(1))
+    assert waiting.at(2.0).needs(3) == []
+    assert waiting.at(2.5).permits(4) == waits(Stage.PERMIT, 0.5)
+    assert waiting.at(3.0).has(2) == []
+    assert waiting.at(4.0).has(4) == waits(Stage.SIZE, 2.0)
+    assert waiting.wishes == ()
+
+
+def test_a_growth_within_the_permit_waits_for_no_permit() -> None:
+    waiting = Waiting(settled(1))
+    waiting.permits(4)
+    assert waiting.at(2.0).needs(3) == waits(Stage.PERMIT, 0.0)
+
+
+def test_a_size_that_comes_without_a_permit_ends_both_waits() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(3)
+    assert waiting.at(3.0).has(3) == [*waits(Stage.PERMIT, 1.0), *waits(Stage.SIZE, 1.0)]
+
+
+def test_a_need_that_rises_meanwhile_is_a_wait_of_its_own() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(2)
+    waiting.at(5.0).needs(4)
+    assert waiting.at(6.0).permits(4) == [*waits(Stage.PERMIT, 4.0), *waits(Stage.PERMIT, 1.0)]
+    assert waiting.at(7.0).has(2) == waits(Stage.SIZE, 5.0)
+    assert waiting.at(8.0).has(4) == waits(Stage.SIZE, 3.0)
+
+
+def test_a_need_that_falls_shortens_the_wish_and_not_the_wait() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(4)
+    waiting.at(3.0).needs(2)
+    assert waiting.wishes == (Wish(cu(2), Instant(2.0)),)
+    waiting.at(4.0).needs(4)
+    assert waiting.at(5.0).has(2) == [*waits(Stage.PERMIT, 3.0), *waits(Stage.SIZE, 3.0)]
+
+
+def test_a_need_that_is_gone_is_forgotten() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(4)
+    assert (waiting.at(3.0).needs(1), waiting.wishes) == ([], ())
+
+
+def test_nothing_waits_for_more_than_the_vms_maximum() -> None:
+    waiting = Waiting(settled(8))
+    assert (waiting.at(2.0).needs(20), waiting.wishes) == ([], ())
+
+
+def test_a_vm_that_is_not_ours_to_resize_waits_for_nothing() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(4)
+    seen = waiting.story.state.vm.seen
+    assert seen is not None
+    for other in (replace(seen, ours=False), replace(seen, enabled=False)):
+        waiting.story.state.vm.seen = other
+        assert follow(waiting.story.state, waiting.wishes, waiting.story.instant) == ((), ())
+    waiting.story.state.vm.seen = None
+    assert follow(waiting.story.state, waiting.wishes, waiting.story.instant) == ((), ())
+
+
+def test_a_guest_that_says_nothing_asks_for_nothing() -> None:
+    waiting = Waiting(settled(1))
+    waiting.at(2.0).needs(4)
+    waiting.story.state.guest.goal = Goal(None, None, ())
+    assert (waiting.follows(), waiting.wishes) == ([], ())
+
+
+@given(st.lists(st.tuples(st.sampled_from(["needs", "has", "permits"]), st.integers(1, 40)), max_size=60))
+def test_waits_are_few_ordered_and_beyond_what_the_vm_has(steps: list[tuple[str, int]]) -> None:
+    waiting = Waiting(Story().sees(vm(cu(1), high=40)))
+    for second, (what, size) in enumerate(steps):
+        for wait in getattr(waiting.at(float(second)), what)(size):
+            assert 0.0 <= wait.took <= second
+        seen = waiting.story.state.vm.seen
+        assert seen is not None
+        assert len(waiting.wishes) <= MOST_OPEN
+        assert [wish.since for wish in waiting.wishes] == sorted(wish.since for wish in waiting.wishes)
+        assert not any(wish.size.within(seen.actual) for wish in waiting.wishes)

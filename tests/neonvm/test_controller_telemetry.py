@@ -1,0 +1,55 @@
+"""What ``neonvm-controller`` counts: phases as they are, and ends of guests as the leader sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploy.kube.informer import Informer
+from deploy.neonvm.service.telemetry import Telemetry
+from protocol.kubernetes.objects import Json
+from protocol.kubernetes.pages import WatchEvent
+from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from tests.fake_clock import FakeClock
+
+
+class Fleet:
+    """VMs that change their phases under a controller that ``leads``."""
+
+    def __init__(self, *, leads: bool = True) -> None:
+        self.leads = leads
+        nothing: Any = None
+        self._vms = Informer(nothing, VIRTUAL_MACHINES, FakeClock())
+        self.registry = Telemetry(self._vms, lambda: self.leads).registry
+
+    def shows(self, name: str, *phases: str) -> None:
+        """The watch says that a VM went through these phases."""
+        for phase in phases:
+            vm: Json = {"metadata": {"name": name, "namespace": "db"}, "status": {"phase": phase}}
+            self._vms._take(WatchEvent("MODIFIED", vm))
+
+    def ended(self, phase: str) -> float | None:
+        return self.registry.get_sample_value("autoscale_neonvm_guests_ended_total", {"phase": phase})
+
+    def count(self, phase: str) -> float | None:
+        return self.registry.get_sample_value("autoscale_neonvm_vms", {"phase": phase})
+
+
+def test_an_end_is_counted_once_and_again_after_a_restart() -> None:
+    fleet = Fleet()
+    fleet.shows("vm-1", "Running", "Failed", "Failed", "Pending", "Running", "Failed")
+    fleet.shows("vm-2", "Running", "Succeeded")
+    assert (fleet.ended("failed"), fleet.ended("succeeded")) == (2.0, 1.0)
+    assert (fleet.count("failed"), fleet.count("running")) == (1.0, 0.0)
+
+
+def test_what_had_ended_before_it_was_seen_is_not_counted() -> None:
+    fleet = Fleet()
+    fleet.shows("vm-1", "Failed")
+    assert fleet.ended("failed") == 0.0
+
+
+def test_a_standby_counts_no_ends() -> None:
+    fleet = Fleet(leads=False)
+    fleet.shows("vm-1", "Running", "Failed")
+    assert fleet.ended("failed") == 0.0
+    assert fleet.registry.get_sample_value("autoscale_neonvm_leading") == 0.0
