@@ -10,14 +10,24 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import HELM
-from scripts.manifests.rendering import CHART, COPIED, KUBERNETES, NAMESPACE, VALUES, lock, plain_files
+from scripts.manifests.rendering import (
+    CHART,
+    COPIED,
+    KUBERNETES,
+    NAMESPACE,
+    NEED_CERTIFICATES,
+    VALUES,
+    WITH_CERTIFICATES,
+    lock,
+    plain_files,
+)
 from scripts.manifests.values_table import with_table
 
 ROOT: Final = Path(__file__).parents[2]
@@ -63,16 +73,23 @@ def helm() -> Path:
 
 def rendered(program: Path) -> dict[str, str]:
     """The plain manifests, as they should be. Raises ``ValueError`` or ``subprocess.CalledProcessError``."""
+    templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
+    plain = plain_files(template(program, VALUES), templates)
+    secured = plain_files(template(program, WITH_CERTIFICATES), templates)
+    return {file: secured[file] if file in NEED_CERTIFICATES else text for file, text in plain.items()}
+
+
+def template(program: Path, values: Mapping[str, Any]) -> str:
+    """What Helm makes of the chart with those values. Raises ``subprocess.CalledProcessError``."""
     command = [str(program), "template", "autoscaling", str(ROOT / CHART), f"--namespace={NAMESPACE}"]
     done = subprocess.run(
         [*command, f"--kube-version={KUBERNETES}", "--values=-"],
-        input=json.dumps(VALUES),
+        input=json.dumps(values),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    templates = {path.removeprefix("templates/"): content.decode() for path, content in chart_files().items()}
-    return plain_files(done.stdout, templates)
+    return done.stdout
 
 
 def chart_files() -> Mapping[str, bytes]:

@@ -23,6 +23,7 @@ PLAIN: Final[Mapping[str, str]] = {
     "deploy/kubernetes/agent-sidecar.yaml": "agent-sidecar",
     "deploy/kubernetes/expander.yaml": "expander",
     "deploy/kubernetes/groups.yaml": "groups",
+    "deploy/kubernetes/injector.yaml": "injector",
     "deploy/kubernetes/neonvm-controller.yaml": "neonvm-controller",
     "deploy/kubernetes/neonvm-devices.yaml": "neonvm-devices",
     "deploy/kubernetes/neonvm-network.yaml": "neonvm-network",
@@ -50,9 +51,23 @@ VALUES: Final[Mapping[str, Any]] = {
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }
-"""All components, and nothing that only a release knows."""
+"""All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
 
-_ORDER: Final = ("account", "certificates", "config", "kube-scheduler", "service", "workload", "policy")
+WITH_CERTIFICATES: Final[Mapping[str, Any]] = {**VALUES, "certificates": {"enabled": True}}
+NEED_CERTIFICATES: Final = frozenset({"deploy/kubernetes/injector.yaml"})
+"""The files that are rendered with these values."""
+
+_ORDER: Final = (
+    "account",
+    "secrets",
+    "certificates",
+    "config",
+    "kube-scheduler",
+    "service",
+    "workload",
+    "policy",
+    "webhook",
+)
 _SOURCE: Final = re.compile(r"^# Source: \S+?/templates/(\S+)\n", re.MULTILINE)
 _HEAD: Final = "# Rendered from {chart}/templates/{folder} by `make manifests`: edit that, not this.\n"
 
@@ -99,7 +114,7 @@ def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
 
 
 def _digest(inputs: Mapping[str, bytes], file: str, content: str) -> str:
-    digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, VALUES)).encode())
+    digest = hashlib.sha256(repr((KUBERNETES, NAMESPACE, WITH_CERTIFICATES)).encode())
     for path in sorted(each for each in inputs if _concerns(each, PLAIN[file])):
         digest.update(f"{path} {len(inputs[path])}\n".encode() + inputs[path])
     digest.update(content.encode())

@@ -54,14 +54,11 @@ class Release:
         found = self.cluster.get(kind, "--all-namespaces", "--selector=app.kubernetes.io/instance=autoscale")["items"]
         return list(found)
 
-    def images(self) -> set[str]:
-        """The images of the release's own programs that run."""
+    def tags(self) -> set[str]:
+        """The tags of our images that the release's pods run."""
         pods = (each for each in self.objects("pods") if "deletionTimestamp" not in each["metadata"])
-        return {image for pod in pods for image in _images(pod) if "localhost" in image}
-
-
-def _images(pod: dict[str, Any]) -> list[str]:
-    return [each["image"] for each in pod["spec"]["containers"]]
+        images = (container["image"] for pod in pods for container in pod["spec"]["containers"])
+        return {image.rpartition(":")[2] for image in images if image.startswith("localhost:5001/")}
 
 
 def bring_images(cluster: RealKubernetes, folder: Path) -> None:

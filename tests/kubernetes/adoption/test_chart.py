@@ -18,7 +18,12 @@ from tests.kubernetes.real_kubernetes import RealKubernetes
 pytestmark = pytest.mark.kubernetes
 
 SIDECAR = {"node": {"enabled": False}, "sidecar": {"enabled": True, "namespaces": ["a", "b"]}}
-ALL = {"agent": SIDECAR, "groups": {"enabled": True}, "neonvm": {"policy": {"namespaces": ["a"]}}}
+ALL = {
+    "agent": SIDECAR,
+    "groups": {"enabled": True},
+    "neonvm": {"policy": {"namespaces": ["a"]}},
+    "policies": {"enabled": True},
+}
 OWN_TOLERATIONS = [{"key": "dedicated", "operator": "Exists"}]
 EXTRAS = {
     "commonLabels": {"team": "db"},
@@ -159,6 +164,32 @@ def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
     assert {"name": "config", "configMap": {"name": "mine"}} in workload(values, "autoscaling-scheduler")["spec"][
         "volumes"
     ]
+
+
+def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces() -> None:
+    found = {each["metadata"]["name"]: json.dumps(each) for each in objects(ALL) if "Policy" in each["kind"]}
+    assert [name for name, text in found.items() if "serviceaccount:kube-system" in text] == []
+    assert "request.namespace == 'ours'" in found["autoscaling-leases"]
+    assert "!(request.namespace in ['kube-system', 'ours'])" in found["neonvm-controller-pods"]
+    binds, displaces = found["autoscaling-scheduler-pods"].split("variables.displaces ||")
+    assert "!variables.binds || (request.namespace != 'kube-system'" in binds
+    assert "!(request.namespace in ['kube-system', 'ours'])" in displaces
+
+
+def test_fences_that_the_original_cannot_live_with_can_be_left_out() -> None:
+    def names(values: dict[str, Any]) -> set[str]:
+        return {each["metadata"]["name"] for each in objects(values) if "Policy" in each["kind"]}
+
+    left_out = {**ALL, "policies": {"enabled": True, "permits": False, "network": False}}
+    of_network = {"autoscaling-scheduler", "autoscaling-groups", "neonvm-controller", "neonvm-devices"}
+    assert names(ALL) - names(left_out) == {"autoscaling-permits", *of_network}
+
+
+def test_monitors_rules_and_dashboards_are_for_the_releases_namespace() -> None:
+    found = objects({"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}})
+    monitoring = [each for each in found if each["apiVersion"].startswith("monitoring.coreos.com")]
+    assert {each["metadata"]["labels"]["release"] for each in monitoring} <= {"prometheus"}
+    assert {each["metadata"]["namespace"] for each in monitoring} <= {"ours"}
 
 
 def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_are_adopted(

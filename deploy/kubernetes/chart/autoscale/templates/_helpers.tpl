@@ -103,5 +103,26 @@ data:
 
 {{/* Where agents reach the scheduler. */}}
 {{- define "autoscale.schedulerUrl" -}}
-http://autoscaling-scheduler.{{ .Release.Namespace }}.svc:10299
+{{ .Values.certificates.enabled | ternary "https" "http" }}://autoscaling-scheduler.{{ .Release.Namespace }}.svc:10299
+{{- end }}
+
+{{/* The names of the programs that are installed, as JSON. */}}
+{{- define "autoscale.programs" -}}
+{{- $names := list -}}
+{{- if .Values.scheduler.enabled }}{{ $names = append $names "autoscaling-scheduler" }}{{ end -}}
+{{- if .Values.agent.node.enabled }}{{ $names = append $names "autoscaling-agent" }}{{ end -}}
+{{- if .Values.certificates.enabled }}{{ $names = append $names "autoscaling-injector" }}{{ end -}}
+{{- if .Values.groups.enabled }}{{ $names = append $names "autoscaling-groups" }}{{ end -}}
+{{- if .Values.expander.enabled }}{{ $names = append $names "autoscaling-expander" }}{{ end -}}
+{{- if .Values.neonvm.enabled }}{{ $names = append $names "neonvm-controller" }}{{ end -}}
+{{- if and .Values.neonvm.enabled .Values.neonvm.devices.enabled }}{{ $names = append $names "neonvm-devices" }}{{ end -}}
+{{- toJson $names -}}
+{{- end }}
+
+{{/* The volume with a certificate. Pods wait until the Secret is filled. */}}
+{{- define "autoscale.certificateFiles" -}}
+secret:
+  secretName: {{ . }}
+  defaultMode: 0440
+  items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}, {key: ca.crt, path: ca.crt}]
 {{- end }}

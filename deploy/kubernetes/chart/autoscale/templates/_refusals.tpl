@@ -5,6 +5,9 @@
 {{- if and .Values.agent.node.enabled .Values.agent.sidecar.enabled -}}
 {{- fail "agent.node and agent.sidecar are both enabled: two agents would size the same VM. Turn one of them off." -}}
 {{- end -}}
+{{- if and .Values.scheduler.enabled (gt (int .Values.scheduler.replicas) 1) (not .Values.certificates.enabled) -}}
+{{- fail "scheduler.replicas is more than 1 without certificates.enabled: kube-scheduler would ask the one that leads over the network, unprotected." -}}
+{{- end -}}
 {{- if not .Values.besideOthers -}}
 {{- range (lookup "apps/v1" "Deployment" "" "").items -}}
 {{- if and (eq .metadata.name "autoscale-scheduler") .spec.replicas -}}
