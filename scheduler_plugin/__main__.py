@@ -8,24 +8,30 @@ import resource
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import uvloop
 
+from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
-from scheduler_plugin.app import Parts, assemble
+from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
+from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.connections import ConnectionPool, DirectApi
-from scheduler_plugin.options import agents_tls, extender_tls, parser
+from scheduler_plugin.leader_endpoints import LeaderEndpoints
+from scheduler_plugin.lease import Leadership
+from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.replica import Replica
+from scheduler_plugin.service import Desk
 from scheduler_plugin.service.heap import set_aside
-from scheduler_plugin.settings.document import parse_settings
+from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.settings.follower import SettingsFollower
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
@@ -69,29 +75,55 @@ async def _run(options: argparse.Namespace) -> None:
     async with ConnectionPool(found, CONNECTIONS) as pool, ConnectionPool(found, REVIEW_CONNECTIONS) as review_pool:
         api, reviews = DirectApi(pool, found.token), TokenReviews(DirectApi(review_pool, found.token))
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        parts = assemble(ClusterWriter(api, identity), reviews, clock, settings, telemetry)
-        follower = SettingsFollower(parts.context.feed.use, telemetry)
-        served = listeners(options, parts)
+        ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
+        program = _alone(ports, settings) if options.lease is None else _replica(ports, settings, options)
+        follower = SettingsFollower(program.feed.use, telemetry)
+        served = listeners(options, program.desk)
         shown = [each.tls for each in served if each.tls is not None]
         watch_tls(telemetry.registry, [*shown, *followed_by(found.tls)])
         async with asyncio.TaskGroup() as tasks:
             background = [
-                tasks.create_task(parts.run(api)),
+                tasks.create_task(program.run()),
                 tasks.create_task(file.follow(follower, clock)),
-                tasks.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
+                tasks.create_task(set_aside(clock, program.feed.ready.is_set)),
             ]
             await serve(served, stop)
+            await program.retire()
             for task in background:
                 task.cancel()
 
 
-def listeners(options: argparse.Namespace, parts: Parts) -> list[Listener]:
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs in this process: alone, or as one of several replicas. ``retire`` ends what is in flight."""
+
+    desk: Desk
+    feed: Feed
+    run: Callable[[], Coroutine[None, None, None]]
+    retire: Callable[[], Awaitable[object]]
+
+
+def _alone(ports: SchedulerPorts, settings: SchedulerSettings) -> Program:
+    parts = assemble(ports, settings)
+    return Program(parts.service, parts.context.feed, lambda: parts.run(ports.api), parts.context.term.close)
+
+
+def _replica(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
+    leadership = Leadership(ports.api, ports.clock, lease_terms(options), ports.identity)
+    namespace = options.lease.namespace
+    slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
+    pod = ObjectName(namespace, socket.gethostname())
+    endpoints = LeaderEndpoints(ports.api, ports.clock, slices, options.pod_ip, pod)
+    replica = Replica(ports, leadership, endpoints, settings)
+    return Program(replica, replica.feed, replica.run, replica.retire)
+
+
+def listeners(options: argparse.Namespace, desk: Desk) -> list[Listener]:
     """What is served where. Raises ``ListenError``."""
-    agents, extender = agents_app(parts.service), extender_app(parts.service)
     return [
-        Listener("agents", agents, options.listen_agents, agents_tls(options), AGENTS_LIMITS),
-        Listener("extender", extender, options.listen_extender, extender_tls(options), EXTENDER_LIMITS),
-        Listener("metrics", probes_app(parts.context), options.listen_metrics, limits=METRICS_LIMITS),
+        Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
+        Listener("extender", extender_app(desk), options.listen_extender, extender_tls(options), EXTENDER_LIMITS),
+        Listener("metrics", probes_app(desk), options.listen_metrics, limits=METRICS_LIMITS),
     ]
 
 

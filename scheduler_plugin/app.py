@@ -1,6 +1,7 @@
 """The one place where a scheduler is put together.
 
-Nothing is made at import; ``assemble`` makes everything, from ports that tests replace.
+Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. What acts is made anew for each
+term (``acting``): it knows nothing that was decided in another.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from scheduler_plugin.service import Service
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.term import Term
 from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
@@ -32,7 +34,7 @@ from scheduler_plugin.workqueue import WorkQueues
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One scheduler, put together: what to serve and what to keep running."""
+    """What acts, put together: what to serve and what to keep running."""
 
     context: SchedulerContext
     workers: Workers
@@ -40,22 +42,42 @@ class Parts:
     service: Service
 
     async def run(self, api: KubernetesApi) -> None:
-        """Everything that works in the background, for ever."""
+        """Everything that works in the background of a scheduler that acts alone, for ever."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))
             tasks.create_task(self.workers.run())
             tasks.create_task(self.authenticator.run())
 
 
-def assemble(
-    writer: ClusterWriter, reviews: TokenReviews, clock: Clock, settings: SchedulerSettings, telemetry: Telemetry
-) -> Parts:
-    """Puts one scheduler together; nothing runs yet."""
+@dataclass(frozen=True, slots=True)
+class SchedulerPorts:
+    """What a scheduler needs of the outside. ``identity`` tells its process from all others."""
+
+    api: KubernetesApi
+    reviews: TokenReviews
+    clock: Clock
+    telemetry: Telemetry
+    identity: str
+
+
+def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
+    """Puts a scheduler together that acts alone; nothing runs yet."""
     ledger, queues = Ledger(), WorkQueues()
-    feed = Feed(ledger, queues, telemetry, clock=clock, settings=settings, identity=writer.identity)
-    context = SchedulerContext(ledger, feed, queues, writer, clock, telemetry, MigrationStatus())
+    feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=ports.identity)
+    ports.telemetry.leads(True)
+    context = context_of(ports, feed, ledger, queues, Term(ports.clock))
+    return acting(context, TokenAuthenticator(ports.reviews.review, ports.clock))
+
+
+def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
+    """What is shared in that term by what works on that ledger."""
+    writer = ClusterWriter(ports.api, term.signed(ports.identity), term.writing)
+    return SchedulerContext(ledger, feed, queues, writer, ports.clock, ports.telemetry, MigrationStatus(), term)
+
+
+def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Parts:
+    """What acts in the context's term; nothing runs yet."""
     events = EventRecorder(context)
     mover, problems = Mover(context, MigrationReporter(context, events)), ProblemWatcher(context, events)
     workers = Workers(BackgroundTasks(context), PermitWriter(context), events, mover, problems)
-    authenticator = TokenAuthenticator(reviews.review, clock)
     return Parts(context, workers, authenticator, Service(context, workers, authenticator))

@@ -11,12 +11,16 @@ from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import Effect, Ledger
 from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.term import Term
 from scheduler_plugin.workqueue import WorkQueues
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What one scheduler's parts share. Only code that awaits nothing in between may touch ``ledger`` twice."""
+    """What a scheduler's parts share in one term.
+
+    Only code that awaits nothing in between may touch ``ledger`` twice.
+    """
 
     ledger: Ledger
     feed: Feed
@@ -25,6 +29,7 @@ class SchedulerContext:
     clock: Clock
     telemetry: Telemetry
     migration_status: MigrationStatus
+    term: Term
 
     def order(self, effects: Iterable[Effect]) -> None:
         """Takes the ledger's orders; nothing is waited for."""

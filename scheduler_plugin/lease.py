@@ -8,6 +8,8 @@ Rules that hold here:
 - A Lease that is older than it was, or gone, comes from a restored store: another may have held it later than it says,
   so only the whole duration from then on makes it free.
 - Every write asks ``remaining`` first and takes no longer than that.
+- A holder whose time ran out before it asked again begins a new term: what it knew of the old one proves nothing, since
+  others may have led in between.
 - A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
 """
 
@@ -31,19 +33,32 @@ LOG: Final = logging.getLogger("autoscale.lease")
 
 CALL_TIMEOUT: Final = Seconds(2.0)
 SPARE: Final = Seconds(1.0)
-"""The holder stops so long before the Lease's end: a late packet, a slow clock."""
 
 NEVER: Final = Instant(float("-inf"))
 MERGE_PATCH: Final = "application/merge-patch+json"
+GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """``duration``: how long a holder that says nothing is believed to act. ``renew_every``: how often it says so."""
+    """``duration``: how long a holder that says nothing is believed to act, in whole seconds. ``renew_every``: how
+    often it says so. ``look_every``: how often the others look, which is how soon a Lease that is given back is taken.
+    """
 
     name: ObjectName
     duration: Seconds = Seconds(9.0)
     renew_every: Seconds = Seconds(2.0)
+    look_every: Seconds = Seconds(2.0)
+
+    @property
+    def spare(self) -> Seconds:
+        """The holder stops so long before the Lease's end: a late packet, a slow clock."""
+        return Seconds(min(SPARE, self.duration / 9))
+
+    @property
+    def call_timeout(self) -> Seconds:
+        """How long one call about the Lease may take: less than the Lease lasts, so that it can be repeated."""
+        return Seconds(min(CALL_TIMEOUT, self.duration * 2 / 9))
 
 
 class NotLeadingError(Exception):
@@ -63,6 +78,7 @@ class Leadership:
     """Seeks the Lease, keeps it, and says for how long this process may still write.
 
     ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
+    ``term`` counts how often this process has begun to lead.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
@@ -71,8 +87,9 @@ class Leadership:
         self._api = api
         self._clock = clock
         self._terms = terms
+        self.term = 0
         self._until = NEVER
-        self._told = False
+        self._told = 0
         self._seen: _Seen | None = None
         self._version = ""
         self._newest = 0
@@ -113,14 +130,26 @@ class Leadership:
         if not known:  # without a version the write would take the Lease from whoever holds it now
             return
         try:
-            await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+            await self._give_back()
         except ApiError as error:
             LOG.warning("the Lease could not be given back", extra={"reason": str(error)})
 
+    async def _give_back(self) -> None:
+        """A renewal may have been on its way when this process was told to end; then the version is newer."""
+        try:
+            await self._write(GIVEN_BACK)
+        except ApiRefusedError as error:
+            if error.kind is not RefusalKind.CONFLICT:
+                raise
+            found = await self._read()
+            if found is None or self.holder != self.identity:
+                return
+            self._version = version_of(found)
+            await self._write(GIVEN_BACK)
+
     def _pause(self) -> Seconds:
         """Until the next turn; at the latest when the time to write is over, so that this is told."""
-        wait = self._terms.renew_every
-        return Seconds(min(wait, self.remaining)) if self.leads else wait
+        return Seconds(min(self._terms.renew_every, self.remaining)) if self.leads else self._terms.look_every
 
     async def _turn(self) -> None:
         if self.leads and self._version and await self._take({}):
@@ -138,7 +167,7 @@ class Leadership:
 
     async def _read(self) -> JsonObject | None:
         try:
-            lease = await self._api.call(ApiCall("GET", self._path, CALL_TIMEOUT))
+            lease = await self._api.call(ApiCall("GET", self._path, self._terms.call_timeout))
         except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return self._note(None)
@@ -171,7 +200,7 @@ class Leadership:
             "metadata": metadata,
             "spec": {**self._claim(), "acquireTime": self._stamp(), "leaseTransitions": 0},
         }
-        made = await self._api.call(ApiCall("POST", LEASES.path(name.namespace), CALL_TIMEOUT, body=body))
+        made = await self._api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
         self._held(asked, made)
 
     async def _take(self, more: Json) -> bool:
@@ -191,13 +220,17 @@ class Leadership:
 
     async def _write(self, spec: Json) -> JsonObject:
         body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
-        return await self._api.call(ApiCall("PATCH", self._path, CALL_TIMEOUT, body=body, content_type=MERGE_PATCH))
+        return await self._api.call(
+            ApiCall("PATCH", self._path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
+        )
 
     def _held(self, asked: Instant, lease: JsonObject) -> None:
         self._version = version_of(lease)
         self._newest = number(self._version)
         self.holder = self.identity
-        self._until = Instant(asked + self._terms.duration - SPARE)
+        if asked >= self._until:
+            self.term += 1
+        self._until = Instant(asked + self._terms.duration - self._terms.spare)
 
     def _claim(self) -> Json:
         duration = int(self._terms.duration)
@@ -211,6 +244,8 @@ class Leadership:
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
     def _tell(self) -> None:
-        if self.leads != self._told:
-            self._told = self.leads
-            self.on_change(self._told)
+        before, self._told = self._told, self.term if self.leads else 0
+        if before and before != self._told:
+            self.on_change(False)
+        if self._told and before != self._told:
+            self.on_change(True)

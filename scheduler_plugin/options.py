@@ -7,14 +7,22 @@ over the pod's loopback and is told the scheme in its own configuration.
 from __future__ import annotations
 
 import argparse
+import os
 import ssl
 from pathlib import Path
+from typing import Final
 
+from protocol.messages import ObjectName
 from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.units import Seconds
+from scheduler_plugin.lease import LeaseTerms
 from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.serving import ListenError
 
 Followed = FollowedTls[ssl.SSLContext]
+
+LOOK_EVERY: Final = Seconds(0.5)
+"""How soon a Lease that is given back is taken."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,8 +40,62 @@ def parser() -> argparse.ArgumentParser:
     )
     add_kubeconfig(found)
     _add_listeners(found)
+    _add_lease(found)
     add_log_level(found)
     return found
+
+
+def _add_lease(found: argparse.ArgumentParser) -> None:
+    found.add_argument(
+        "--lease",
+        type=_object_name,
+        metavar="NAMESPACE/NAME",
+        help="of several replicas the holder of this Lease acts (default: none, this one acts alone)",
+    )
+    found.add_argument(
+        "--lease-duration",
+        type=_lease_duration,
+        default=9,
+        metavar="SECONDS",
+        help="how long a holder that says nothing is believed to act, 2 to 60 whole seconds (default: %(default)s)",
+    )
+    found.add_argument(
+        "--leader-endpoints",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an EndpointSlice of the Lease's namespace that leads clients to the leader; may be repeated",
+    )
+    found.add_argument(
+        "--pod-ip",
+        default=os.environ.get("POD_IP", ""),
+        metavar="ADDRESS",
+        help="where clients reach this replica (default: $POD_IP)",
+    )
+
+
+def _object_name(text: str) -> ObjectName:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name):
+        raise argparse.ArgumentTypeError(f"expected NAMESPACE/NAME, got {text!r}")
+    return ObjectName(namespace, name)
+
+
+def _lease_duration(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 2 <= int(text) <= 60):
+        raise argparse.ArgumentTypeError(f"expected 2 to 60 whole seconds, got {text!r}")
+    return int(text)
+
+
+def lease_terms(options: argparse.Namespace) -> LeaseTerms:
+    """How the Lease is kept: renewed twice in half of its duration, and looked at as often as a quick succession needs.
+
+    Raises ``ListenError`` where clients could not be led to this replica.
+    """
+    if options.leader_endpoints and not options.pod_ip:
+        raise ListenError("--leader-endpoints needs --pod-ip")
+    duration = Seconds(float(options.lease_duration))
+    return LeaseTerms(options.lease, duration, Seconds(duration * 2 / 9), LOOK_EVERY)
 
 
 def _add_listeners(found: argparse.ArgumentParser) -> None:

@@ -50,6 +50,9 @@ class Telemetry(ProgramTelemetry):
             registry=self.registry,
             buckets=SECONDS,
         )
+        self.leading = self._gauge("leading", "1 while this process decides: exactly one does")
+        self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
+        self.terms = self._counter("terms", "How often this process has begun to lead")
         self.migrations = MigrationMetrics(self.registry)
         for counter, known in (
             (self.permits, ("whole", "partly", "migrate")),
@@ -104,6 +107,13 @@ class Telemetry(ProgramTelemetry):
         self.ready.set(1)
         self.leading.set(1)
         LOG.info("ready", extra={"nodes": nodes, "claims": claims})
+
+    def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
+        """This process begins to decide, ``took`` after it won the Lease, or decides no more."""
+        self.leading.set(leads)
+        if leads:
+            self.takeover.set(took)
+            self.terms.inc()
 
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
         """Another process wrote a permit while this one was at work: two schedulers, or a person."""

@@ -9,15 +9,15 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.kubernetes.refusals import SHOWN, Refusal, RefusalKind, read_refusal
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 
 LONGEST_PAGE: Final = 8 * 1024 * 1024
 """Bytes of one page of a list. 500 ordinary pods have half of that."""
@@ -63,7 +63,11 @@ def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call."""
+    """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call.
+
+    From ``not_after`` on, on the machine's monotonic clock, it must not be sent any more: the sender may have been
+    stopped since it asked for it.
+    """
 
     method: str
     path: str
@@ -71,11 +75,16 @@ class ApiCall:
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     content_type: str = "application/json"
+    not_after: Instant | None = None
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
     """What became of the call is not known, for this reason."""
     return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
+
+
+Writing = Callable[[ApiCall], AbstractContextManager[ApiCall]]
+"""Entered around each write: the call as it may be made now, or an ``ApiUnknownError`` where nothing may be written."""
 
 
 class KubernetesApi(Protocol):

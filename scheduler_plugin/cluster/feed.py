@@ -53,7 +53,10 @@ class FeedReport(WatchReport, Protocol):
 
 
 class Feed:
-    """The informers of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger."""
+    """The informers of nodes, pods, VMs and migrations, joined with the settings and handed to the ledger.
+
+    ``ready`` is set once all has been read.
+    """
 
     def __init__(  # noqa: PLR0913 - what it joins is what it is
         self,
@@ -63,31 +66,50 @@ class Feed:
         *,
         clock: Clock,
         settings: SchedulerSettings,
-        identity: str,
+        identity: str | None,
     ) -> None:
         self.settings = settings
-        self._identity = identity
         self.nodes: Informer[ClusterNode] = Informer(NODES, self._node_changed, report)
         self.pods: Informer[PodFacts] = Informer(PODS, self._pod_changed, report)
         self.vms: Informer[VirtualMachine] = Informer(VMS, self._vm_changed, report)
         self.migrations: Informer[ClusterMigration] = Informer(MIGRATIONS, self._migration_changed, report)
         for informer in (self.nodes, self.pods, self.vms, self.migrations):
-            informer.on_restored = ledger.forget_versions
+            informer.on_restored = self._forget_versions
         self.namespaces: Informer[Labels] = Informer(NAMESPACES, _ignored, report)
         self.claims: Informer[str] = Informer(CLAIMS, _ignored, report)
         self.volumes: Informer[tuple[NodeTerm, ...]] = Informer(VOLUMES, _ignored, report)
-        self._ledger = ledger
-        ledger.rank_by(settings.ranking)
-        ledger.serve(settings.scheduler_name)
-        self._queues = queues
         self._clock = clock
         self._report = report
         self._listed: set[str] = set()
+        self.ready = asyncio.Event()
+        self._is_refreshing = False
+        self.fill(ledger, queues, identity)
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
         """All informers."""
         return (self.nodes, self.pods, self.vms, self.migrations)
+
+    def fill(self, ledger: Ledger, queues: WorkQueues, writer: str | None) -> None:
+        """From now on all that is read goes into this ledger; what has been read by now, at once.
+
+        ``writer`` alone writes permits; None: another process decides.
+        """
+        self._ledger, self._queues, self._writer = ledger, queues, writer
+        ledger.rank_by(self.settings.ranking)
+        ledger.serve(self.settings.scheduler_name)
+        if not self.missing:
+            self._resync()
+
+    async def refresh(self) -> None:
+        """Returns once all that was written to the cluster before this call has been read. ``fill`` a ledger then."""
+        self._is_refreshing = True
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for informer in self.informers:
+                    tasks.create_task(informer.refresh())
+        finally:
+            self._is_refreshing = False
 
     async def run(self, api: KubernetesApi) -> None:
         """Keeps all informers in step for ever."""
@@ -108,16 +130,23 @@ class Feed:
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
+        is_first = bool(self.missing)
         self._listed.add(kind)
-        if self._listed != EVERY_KIND:
+        if self.missing or self._is_refreshing:
             return
-        is_first = not self._ledger.is_ready
+        self._resync()
+        if is_first:
+            self.ready.set()
+            self._report.became_ready(len(self.nodes.facts), len(self._ledger.claims))
+
+    def _resync(self) -> None:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
         self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
-        if is_first:
-            self._report.became_ready(len(nodes), len(self._ledger.claims))
+
+    def _forget_versions(self) -> None:
+        self._ledger.forget_versions()
 
     @property
     def newest(self) -> int:
@@ -184,10 +213,10 @@ class Feed:
     def _watch_for_rivals(self, change: Change[VirtualMachine]) -> None:
         """Only one process may write permits at a time; another one must be seen."""
         before, after = change.before, change.after
-        if before is None or after is None or before.permit == after.permit:
+        if self._writer is None or before is None or after is None or before.permit == after.permit:
             return
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
-        if writer != self._identity:
+        if writer != self._writer:
             self._report.rival_seen(change.name, writer)
 
 

@@ -18,7 +18,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Never, Protocol, TypeVar
 
@@ -150,6 +150,11 @@ class Informer(Generic[F]):
     _cursor: Cursor = field(default_factory=Cursor)
     _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _page_size: int = PAGE
+    _wanted: int = 1
+    _begun: int = 0
+    _taken: int = 0
+    _listed: asyncio.Event = field(default_factory=asyncio.Event)
+    _interruption: asyncio.Timeout | None = None
 
     @property
     def newest(self) -> int:
@@ -164,38 +169,76 @@ class Informer(Generic[F]):
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
         """Lists and watches for ever; ``on_synced`` is called after each complete list."""
         while True:
-            try:
-                if self._resumes and not self._cursor.must_list:
-                    await self._look_at_store(api)
-                if self._cursor.must_list:
-                    await self._list(api)
-                    on_synced()
-                self._resumes = True
-                await self._watch(api, clock)
-            except ApiError as error:
-                if isinstance(error, ApiRefusedError):
-                    if self._cursor.must_list and self.kind.can_do_without(error.kind):
-                        self._go_missing(on_synced)
-                        await clock.sleep(MISSING_RETRY)
-                        continue
-                    self._cursor.refused(error.refusal)
-                self._failures += 1
-                if self._failures >= LIST_AFTER:
-                    self._cursor = Cursor()
-                self.report.watch_failed(self.kind.name, error)
-                wait = self._retries.failed(clock.jitter())
-                await clock.sleep(Seconds(wait + heeded(error.retry_after)))
+            await self._interruptible(self._round(api, clock, on_synced))
+
+    async def refresh(self) -> None:
+        """Returns once a list has been taken in that was begun after this call: all that was written before is known.
+
+        ``run`` must be running.
+        """
+        self._wanted += 1
+        wanted = self._wanted
+        if self._interruption is not None and not self._interruption.expired():
+            self._interruption.reschedule(asyncio.get_running_loop().time())
+        while self._taken < wanted:
+            self._listed.clear()
+            await self._listed.wait()
+
+    async def _interruptible(self, work: Coroutine[None, None, None]) -> None:
+        interruption = asyncio.timeout(None)
+        try:
+            async with interruption:
+                self._interruption = interruption
+                await work
+        except TimeoutError:
+            if not interruption.expired():
+                raise
+        finally:
+            self._interruption = None
+
+    async def _round(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> None:
+        try:
+            if self._resumes and not self._must_list:
+                await self._look_at_store(api)
+            if self._must_list:
+                self._begun = self._wanted
+                await self._list(api)
+                self._synced(on_synced)
+            self._resumes = True
+            await self._watch(api, clock)
+        except ApiError as error:
+            if isinstance(error, ApiRefusedError):
+                if self._must_list and self.kind.can_do_without(error.kind):
+                    self._go_missing(on_synced)
+                    await clock.sleep(MISSING_RETRY)
+                    return
+                self._cursor.refused(error.refusal)
+            self._failures += 1
+            if self._failures >= LIST_AFTER:
+                self._cursor = Cursor()
+            self.report.watch_failed(self.kind.name, error)
+            wait = self._retries.failed(clock.jitter())
+            await clock.sleep(Seconds(wait + heeded(error.retry_after)))
+
+    def _synced(self, on_synced: Callable[[], None]) -> None:
+        on_synced()
+        self._taken = self._begun
+        self._listed.set()
+
+    @property
+    def _must_list(self) -> bool:
+        return self._cursor.must_list or self._taken < self._wanted
 
     def learn(self, obj: JsonObject) -> F | None:
         """Takes an object that was read on its own, as if it had been watched.
 
         Returns its fact; the most that it may be where it cannot be read, None where the kind has no such fact.
         """
+        name = name_of(obj)
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
-            return self._learn_unreadable(Unreadable(name_of(obj), uid_of(obj), version_of(obj), str(error)), obj)
-        name = name_of(obj)
+            return self._learn_unreadable(Unreadable(name, uid_of(obj), version_of(obj), str(error)), obj)
         if self._is_news(name, uid_of(obj), version_of(obj)):
             self._now_readable(name)
             self._put(name, fact)
@@ -249,12 +292,13 @@ class Informer(Generic[F]):
 
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
         if self.is_missing:
+            self._synced(lambda: None)
             return
         self.is_missing = True
         for name in self.facts.keys() | self.unreadable.keys():
             self.forget(name)
         self.report.watch_missing(self.kind.name)
-        on_synced()
+        self._synced(on_synced)
 
     def _put(self, name: ObjectName, fact: F) -> None:
         before = self.facts.get(name)

@@ -5,6 +5,7 @@ Rules that hold here:
 - A permit is written only onto the VM (uid) and the version of it that it was decided for: what was believed lost
   can therefore never land after something newer, nor on a VM that replaced it.
 - A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
+- A write is sent only while this process may write (``writing``), and takes no longer than that.
 - Nothing is retried here: who asked knows whether it is still wanted.
 """
 
@@ -20,7 +21,7 @@ from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATI
 from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
+from scheduler_plugin.cluster.api import ApiCall, KubernetesApi, Writing
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
@@ -34,11 +35,12 @@ WRITE_TIMEOUT: Final = Seconds(3.0)
 class ClusterWriter:
     """Writes and single reads; each raises ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``).
 
-    ``identity`` names this process beside every permit that it writes.
+    ``identity`` names this process beside every permit that it writes. What ``writing`` forbids counts as unknown.
     """
 
     api: KubernetesApi
     identity: str
+    writing: Writing
 
     async def store_permit(self, vm: VirtualMachine, permit: Resources) -> JsonObject:
         """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
@@ -47,7 +49,7 @@ class ClusterWriter:
             "resourceVersion": vm.resource_version,
             "annotations": {ANNOTATION_PERMIT: encode_permit(permit), ANNOTATION_PERMIT_WRITER: self.identity},
         }
-        return await self.api.call(_patch(vm_path(vm.name), metadata))
+        return await self._write(_patch(vm_path(vm.name), metadata))
 
     async def read_vm(self, name: ObjectName) -> JsonObject:
         """The VirtualMachine as it is now."""
@@ -65,21 +67,21 @@ class ClusterWriter:
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self.api.call(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
+        await self._write(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
 
     async def touch_node(self, node: str, stamp: str) -> None:
         """Wakes pods that wait for room: one that an extender rejected sleeps until something changes."""
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
-        await self.api.call(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
+        await self._write(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
     async def tell(self, event: EventRecord, stamp: str) -> None:
         """Records an Event; ``stamp`` (RFC 3339 with microseconds) makes its name its own."""
-        await self.api.call(ApiCall("POST", event.path, WRITE_TIMEOUT, body=event_body(event, stamp)))
+        await self._write(ApiCall("POST", event.path, WRITE_TIMEOUT, body=event_body(event, stamp)))
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
         """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
         path = migrations_path(order.name.namespace)
-        return await self.api.call(ApiCall("POST", path, WRITE_TIMEOUT, body=migration_body(order)))
+        return await self._write(ApiCall("POST", path, WRITE_TIMEOUT, body=migration_body(order)))
 
     async def read_migration(self, name: ObjectName) -> JsonObject:
         """The VirtualMachineMigration as it is now."""
@@ -88,7 +90,11 @@ class ClusterWriter:
     async def delete_migration(self, name: ObjectName, uid: str) -> None:
         """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        await self.api.call(ApiCall("DELETE", migration_path(name), WRITE_TIMEOUT, body=body))
+        await self._write(ApiCall("DELETE", migration_path(name), WRITE_TIMEOUT, body=body))
+
+    async def _write(self, call: ApiCall) -> JsonObject:
+        with self.writing(call) as limited:
+            return await self.api.call(limited)
 
 
 def _patch(path: str, metadata: JsonObject) -> ApiCall:

@@ -89,9 +89,13 @@ class Connection(asyncio.Protocol):
             await self._progress()
 
     def close(self) -> None:
-        """Ends the connection."""
-        if self._transport is not None:
+        """Ends the connection. What was asked and not answered is withdrawn, as far as it has not been sent."""
+        if self._transport is None:
+            return
+        if self._is_whole:
             self._transport.close()
+        else:
+            self._transport.abort()
 
     async def _progress(self) -> None:
         if self._broken:

@@ -12,6 +12,7 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
+from protocol.runtime.clock import SystemClock
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection
 from scheduler_plugin.connections.pool import ConnectionPool
@@ -25,6 +26,7 @@ class DirectApi:
     def __init__(self, pool: ConnectionPool, token: Callable[[], str | None]) -> None:
         self._pool = pool
         self._token = token
+        self._now = SystemClock().now
 
     async def call(self, call: ApiCall) -> JsonObject:
         """See ``KubernetesApi.call``."""
@@ -44,6 +46,8 @@ class DirectApi:
 
     async def _answered(self, call: ApiCall) -> bytes:
         async with self._pool.connection() as connection:
+            if call.not_after is not None and self._now() >= call.not_after:
+                raise TimeoutError("its time was over before it could be sent")
             answer = await connection.ask(self._request(call))
             body = await _body(call, connection)
         if not answer.is_success:

@@ -3,13 +3,16 @@
 Rules that hold here:
 
 - No more than ``most`` are open at once; who wants another one waits.
+- What was given up, or is still unsent when the process dies, is not sent later by the kernel: closing resets.
 - One that was idle for ``IDLE`` is not used again: what lies between may have forgotten it without a word.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, Self
@@ -23,6 +26,8 @@ from scheduler_plugin.connections.connection import Connection
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)
 """For the connection itself and its TLS; a watch, which may be silent for long, must not wait so long to begin."""
+
+RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 _PORTS: Final = {"https": 443, "http": 80}
 
@@ -76,6 +81,7 @@ class ConnectionPool:
             _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return connection
 
 

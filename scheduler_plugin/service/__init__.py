@@ -1,5 +1,5 @@
 """The single writer of the ledger: the verbs of kube-scheduler and the requests of agents."""
 
-from scheduler_plugin.service.service import Granted, RefusedError, Service
+from scheduler_plugin.service.service import Desk, Granted, RefusedError, Service, Standing, StandingByError
 
-__all__ = ["Granted", "RefusedError", "Service"]
+__all__ = ["Desk", "Granted", "RefusedError", "Service", "Standing", "StandingByError"]

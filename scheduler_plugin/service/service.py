@@ -7,13 +7,14 @@ Rules that hold here:
 - A bind reserves before it asks the API; only a certain refusal releases.
 - An increase is answered only once it is persisted; while that is not known the agent is
   asked to come again, and the reservation stays.
+- Nothing is granted once the term is over: whoever leads next has read only what was persisted until then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from protocol.codec import MalformedRequestError, WireRequest
 from protocol.kubernetes.refusals import RefusalKind
@@ -33,6 +34,8 @@ from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
 
 RETRY_AFTER: Final = Seconds(1.0)
+AT_ONCE: Final = Seconds(0.0)
+"""Another scheduler may answer already."""
 
 
 class RefusedError(Exception):
@@ -42,6 +45,35 @@ class RefusedError(Exception):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether this process acts, and the identity of the process that leads (empty: none is known)."""
+
+    leads: bool
+    leader: str
+
+
+class StandingByError(Exception):
+    """Another process leads, or none yet."""
+
+    def __init__(self, standing: Standing) -> None:
+        super().__init__(f"not the leader; leader is {standing.leader or 'not known yet'}")
+
+
+class Desk(Protocol):
+    """What is asked over HTTP."""
+
+    @property
+    def context(self) -> SchedulerContext:
+        """What people look at, whether or not this process acts."""
+
+    def standing(self) -> Standing:
+        """Whether this process acts."""
+
+    def acting(self) -> Service:
+        """What answers now. Raises ``StandingByError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +91,14 @@ class Service:
         self.context = context
         self._tasks, self._permits, self._events = workers.tasks, workers.permits, workers.events
         self._authenticator = authenticator
+
+    def standing(self) -> Standing:
+        """It acts; see ``Desk``."""
+        return Standing(True, self.context.writer.identity)
+
+    def acting(self) -> Service:
+        """Itself; see ``Desk``."""
+        return self
 
     # For agents -------------------------------------------------------------------------------------------------
 
@@ -87,6 +127,8 @@ class Service:
             self.context.order((decision.persist,))
         elif decision.persist is not None and not await self._permits.store(decision.persist):
             raise RefusedError(503, f"the permit of {vm.name} could not be persisted, ask again", RETRY_AFTER)
+        if not self.context.term.leads:  # another may lead by now; what it has not read must not be answered
+            raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
 
     async def _identify(self, authorization: str | None) -> Identity:

@@ -3,23 +3,25 @@
 Rules that hold here:
 
 - They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
+- Agents and kube-scheduler are answered by the leader alone.
 - Hot paths (the verbs, permits) pass FastAPI by; probes and explanations are FastAPI's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 import msgspec
 from fastapi import FastAPI, Path
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from protocol.messages import ObjectName
 from protocol.wire_messages import WireRequestBody, WireResponseBody
-from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.service import Service
+from scheduler_plugin.service import Desk, StandingByError
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.documentation import Operation, answers, document
 from scheduler_plugin.web.extender import ExtenderRoutes
@@ -35,6 +37,7 @@ from scheduler_plugin.web.extender_messages import (
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.hot_paths import HotPaths
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
+from scheduler_plugin.web.standby import by_leader
 from scheduler_plugin.web.views import nodes_view, vm_view
 
 Name = Annotated[str, Path(max_length=253)]
@@ -56,7 +59,7 @@ PERMIT: Final = Operation(
         403: ("the token is not that of the pod's agent", Problem),
         404: ("the pod is not known", Problem),
         413: _LARGE,
-        503: ("ask again after the seconds of Retry-After", Problem),
+        503: ("ask again after the seconds of Retry-After; 0 where another scheduler leads", Problem),
     },
 )
 
@@ -82,33 +85,38 @@ VERBS: Final = (
 )
 
 
-def agents_app(service: Service) -> ASGIApp:
+def agents_app(desk: Desk) -> ASGIApp:
     """What agents talk to (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT], [])
-    return HotPaths({"/": AgentRoutes(service).request}, app)
+    return HotPaths({"/": by_leader(desk, lambda service, request: AgentRoutes(service).request(request))}, app)
 
 
-def extender_app(service: Service) -> ASGIApp:
+def extender_app(desk: Desk) -> ASGIApp:
     """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
-    app, routes = _app("extender", "kube-scheduler's extender protocol."), ExtenderRoutes(service)
+    app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
-    verbs = (routes.filter, routes.prioritize, routes.bind, routes.preempt)
-    return HotPaths({f"/{verb.__name__}": guarded(verb, service.context) for verb in verbs}, app)
+    verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
+    return HotPaths({f"/{verb.__name__}": guarded(by_leader(desk, _asked(verb)), desk) for verb in verbs}, app)
 
 
-def probes_app(context: SchedulerContext) -> FastAPI:
-    """Metrics, probes and explanations (:10297); reads only."""
+def _asked(verb: Callable[[ExtenderRoutes, Request], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+    return lambda service, request: verb(ExtenderRoutes(service), request)
+
+
+def probes_app(desk: Desk) -> FastAPI:
+    """Metrics, probes and explanations (:10297); reads only. A standby answers as well, and says who leads."""
     app = _app("probes", "Metrics, probes and explanations; reads only.")
-    _add_probes(app, context)
-    _add_explanations(app, context)
+    _add_probes(app, desk)
+    _add_explanations(app, desk)
     document(app, [], [NodesModel, VmModel, Problem])
     return app
 
 
-def _add_probes(app: FastAPI, context: SchedulerContext) -> None:
+def _add_probes(app: FastAPI, desk: Desk) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
+        context = desk.context
         return Response(await context.telemetry.page(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", summary="Whether the process works.", response_class=PlainTextResponse)
@@ -122,16 +130,18 @@ def _add_probes(app: FastAPI, context: SchedulerContext) -> None:
         responses=answers({503: ("which kinds have not been listed", None)}),
     )
     async def readyz() -> Response:
+        context = desk.context
         if context.ledger.is_ready:
-            return PlainTextResponse("ok\n")
+            standing = desk.standing()
+            return PlainTextResponse("ok\n" if standing.leads else f"ok, {StandingByError(standing)}\n")
         missing = ", ".join(context.feed.missing)
         return PlainTextResponse(f"the cluster has not been read yet, missing: {missing}\n", 503)
 
 
-def _add_explanations(app: FastAPI, context: SchedulerContext) -> None:
+def _add_explanations(app: FastAPI, desk: Desk) -> None:
     @app.get("/nodes", summary="Every node with its pods.", responses=answers({200: ("the cluster", NodesModel)}))
     async def nodes() -> Response:
-        return _json(nodes_view(context))
+        return _json(nodes_view(desk.context, desk.standing()))
 
     @app.get(
         "/explain/{namespace}/{vm}",
@@ -140,7 +150,7 @@ def _add_explanations(app: FastAPI, context: SchedulerContext) -> None:
     )
     async def explain(namespace: Name, vm: Name) -> Response:
         name = ObjectName(namespace, vm)
-        view = vm_view(context, name)
+        view = vm_view(desk.context, name, desk.standing())
         return _json(Problem(f"no pod runs {name}"), 404) if view is None else _json(view)
 
 

@@ -92,9 +92,14 @@ class NodeModel(Model, frozen=True):
 
 
 class NodesModel(Model, frozen=True):
-    """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM is moved at all."""
+    """The cluster as the scheduler sees it. ``migrationsIdle`` is why no VM is moved at all.
+
+    ``leading``: this process decides; otherwise ``leader`` does, and only that one knows what is asked for and denied.
+    """
 
     ready: bool
+    leading: bool
+    leader: str
     waiting_pods: int
     unreadable: list[UnreadableModel]
     migrations_idle: str | None
@@ -141,10 +146,13 @@ class RefusedTarget(Model, frozen=True):
 class VmModel(Model, frozen=True):
     """Why a VM has its size: once for each pod that runs it (two while it migrates), and what is wrong with it.
 
-    ``staysBecause`` is why the scheduler may not move it by itself; null where it may.
+    ``staysBecause`` is why the scheduler may not move it by itself; null where it may. ``leading`` and ``leader`` as in
+    ``NodesModel``.
     """
 
     vm: str
+    leading: bool
+    leader: str
     may_move: bool
     stays_because: str | None
     unreadable_constraints: str | None

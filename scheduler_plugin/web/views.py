@@ -16,6 +16,7 @@ from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pres
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner import stays_because
+from scheduler_plugin.service import Standing
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,
@@ -39,7 +40,7 @@ def amount(resources: Resources) -> Amounts:
     return Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext) -> NodesModel:
+def nodes_view(context: SchedulerContext, standing: Standing) -> NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
@@ -48,6 +49,8 @@ def nodes_view(context: SchedulerContext) -> NodesModel:
     active = sorted((each for each in ledger.migrations.values() if each.is_active), key=lambda each: each.since)
     return NodesModel(
         ready=ledger.is_ready,
+        leading=standing.leads,
+        leader=standing.leader,
         waiting_pods=ledger.waiting,
         unreadable=[_unreadable(*found) for found in islice(unreadable_objects(context.feed), MOST_UNREADABLE)],
         migrations_idle=context.migration_status.idle,
@@ -58,7 +61,7 @@ def nodes_view(context: SchedulerContext) -> NodesModel:
     )
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName) -> VmModel | None:
+def vm_view(context: SchedulerContext, vm: ObjectName, standing: Standing) -> VmModel | None:
     """Why the VM has its size, once for each pod that runs it (two while it migrates), and how it moved lately.
 
     None where no pod runs it.
@@ -75,6 +78,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName) -> VmModel | None:
     why = _stays_because(context, movable)
     return VmModel(
         vm=str(vm),
+        leading=standing.leads,
+        leader=standing.leader,
         may_move=why is None,
         stays_because=why,
         unreadable_constraints=None if movable is None else movable.constraints.unreadable or None,

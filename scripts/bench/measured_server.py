@@ -19,9 +19,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from protocol.runtime.clock import SystemClock
-from scheduler_plugin.app import assemble
+from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -83,7 +82,8 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
         return
     clock = SystemClock()
     telemetry = Telemetry(clock.now)
-    parts = assemble(ClusterWriter(cluster, "bench"), TokenReviews(cluster), clock, parse_settings(SETTINGS), telemetry)
+    ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, telemetry, "bench")
+    parts = assemble(ports, parse_settings(SETTINGS))
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = [
         asyncio.create_task(parts.run(cluster)),

@@ -50,7 +50,7 @@ async def served(options: argparse.Namespace) -> AsyncIterator[None]:
     cluster, stop = FakeCluster(), asyncio.Event()
     cluster.put(NODES, node("n1"))
     async with running(cluster, FakeClock()) as scheduler:
-        task = asyncio.create_task(serve(listeners(options, scheduler.parts), stop))
+        task = asyncio.create_task(serve(listeners(options, scheduler.parts.service), stop))
         try:
             await listening(options.listen_extender)
             await listening(options.listen_agents)

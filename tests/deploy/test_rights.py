@@ -33,6 +33,7 @@ from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.term import Term
 from tests.agent.adapters.answering import client
 from tests.deploy.manifests import one
 from tests.fake_clock import FakeClock
@@ -162,7 +163,9 @@ async def test_the_scheduler_may_do_what_it_does() -> None:
     api, clock = Recorder(), ImpatientClock()
     for method in public(ClusterWriter).values():
         wanted = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
-        await method(ClusterWriter(api, "test"), **{name: sample(kind) for name, kind in wanted.items()})
+        await method(
+            ClusterWriter(api, "test", Term(clock).writing), **{name: sample(kind) for name, kind in wanted.items()}
+        )
     await TokenReviews(api).review("token", "audience")
     for kind in kinds():
         informer: Informer[Any] = Informer(kind, lambda _: None, Telemetry(clock.now))

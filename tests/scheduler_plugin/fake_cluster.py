@@ -31,8 +31,10 @@ MIGRATIONS = "/apis/vm.neon.tech/v1/virtualmachinemigrations"
 NAMESPACES = "/api/v1/namespaces"
 CLAIMS = "/api/v1/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
+SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 
-EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES)
+EVERY_PATH = (NODES, PODS, VMS, MIGRATIONS, NAMESPACES, CLAIMS, VOLUMES, LEASES, SLICES)
 
 
 @dataclass(slots=True)
@@ -265,7 +267,11 @@ class FakeCluster:
             if guard in wanted and wanted[guard] != found["metadata"][guard]:
                 raise refused(409, f"the {guard} differs")
         changed = _copied(found)
-        changed["metadata"].setdefault("annotations", {}).update(wanted.get("annotations", {}))
+        if "annotations" in wanted:
+            changed["metadata"].setdefault("annotations", {}).update(wanted["annotations"])
+        for name, value in body.items():
+            if name != "metadata":
+                changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value
         return self.put(path, changed)
 
 

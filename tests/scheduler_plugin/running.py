@@ -12,9 +12,8 @@ from typing import Any
 
 import httpx
 
-from scheduler_plugin.app import Parts, assemble
+from scheduler_plugin.app import Parts, SchedulerPorts, assemble
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -64,20 +63,8 @@ class Running:
 
     async def ask(self, pod: Obj, cpu: Any, slots: int, token: str | None = None, **more: Any) -> httpx.Response:
         """An agent's request in wire version v2.1, with the pod's own token unless the label of another is given."""
-        meta = pod["metadata"]
-        if token is None:
-            token = f"token-{meta['name']}"
-            self.cluster.tokens.setdefault(token, token_of(pod))
-        body = {
-            "protoVersion": 4,
-            "pod": {"name": meta["name"], "namespace": meta["namespace"]},
-            "resources": {"vCPUs": cpu, "mem": slots},
-            "lastPermit": None,
-            "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
-            **more,
-        }
-        headers = {"Authorization": f"Bearer {token_text(token)}"} if token else {}
-        response = await self.client.post("http://agents/", content=json.dumps(body), headers=headers)
+        headers, content = agent_request(self.cluster, pod, cpu, slots, token, **more)
+        response = await self.client.post("http://agents/", content=content, headers=headers)
         self.check()
         return response
 
@@ -92,6 +79,26 @@ class Running:
         assert violations(self.parts.context.ledger) == []
 
 
+def agent_request(
+    cluster: FakeCluster, pod: Obj, cpu: Any, slots: int, token: str | None = None, **more: Any
+) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an agent's request, with the pod's own token unless the label of another is given."""
+    meta = pod["metadata"]
+    if token is None:
+        token = f"token-{meta['name']}"
+        cluster.tokens.setdefault(token, token_of(pod))
+    body = {
+        "protoVersion": 4,
+        "pod": {"name": meta["name"], "namespace": meta["namespace"]},
+        "resources": {"vCPUs": cpu, "mem": slots},
+        "lastPermit": None,
+        "metrics": {"loadAvg1M": 0.5, "loadAvg5M": 0.4, "memoryUsageBytes": 1.0},
+        **more,
+    }
+    headers = {"Authorization": f"Bearer {token_text(token)}"} if token else {}
+    return headers, json.dumps(body).encode()
+
+
 @cache
 def usual_settings() -> SchedulerSettings:
     """``SETTINGS``, parsed once."""
@@ -103,12 +110,12 @@ async def running(
     cluster: FakeCluster, clock: FakeClock, settings: SchedulerSettings | None = None, identity: str = "us"
 ) -> AsyncIterator[Running]:
     """A scheduler that has been started; ready if the cluster answers."""
-    writer, reviews = ClusterWriter(cluster, identity), TokenReviews(cluster)
-    parts = assemble(writer, reviews, clock, settings or usual_settings(), Telemetry(clock.now))
+    ports = SchedulerPorts(cluster, TokenReviews(cluster), clock, Telemetry(clock.now), identity)
+    parts = assemble(ports, settings or usual_settings())
     apps: dict[str, Callable[[], Any]] = {
         "agents": partial(agents_app, parts.service),
         "extender": partial(extender_app, parts.service),
-        "probes": partial(probes_app, parts.context),
+        "probes": partial(probes_app, parts.service),
     }
     background = asyncio.create_task(parts.run(cluster))
     async with DirectClient(InThisProcess(apps)) as client:

@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import from_kubeconfig
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.app import assemble
+from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
@@ -25,6 +25,7 @@ from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.term import Term
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from tests.local.apiserver.running import ApiServerHandle, running_api_server
 from tests.plain_http import DirectClient, InThisProcess, plain_client
@@ -56,13 +57,12 @@ async def scheduler(handle: ApiServerHandle) -> AsyncIterator[httpx.AsyncClient]
     found = from_kubeconfig(handle.kubeconfig_path, clock)
     async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
         api = HttpApi(way, found.token)
-        parts = assemble(
-            ClusterWriter(api, "test"), TokenReviews(api), clock, parse_settings(SETTINGS), Telemetry(clock.now)
-        )
+        ports = SchedulerPorts(api, TokenReviews(api), clock, Telemetry(clock.now), "test")
+        parts = assemble(ports, parse_settings(SETTINGS))
         apps: dict[str, Callable[[], Any]] = {
             "agents": partial(agents_app, parts.service),
             "extender": partial(extender_app, parts.service),
-            "probes": partial(probes_app, parts.context),
+            "probes": partial(probes_app, parts.service),
         }
         background = asyncio.create_task(parts.run(api))
         try:
@@ -144,7 +144,7 @@ async def test_migrations_are_created_read_and_deleted_as_orders_of_ours(tmp_pat
         await made(api, CRD_PATH, yaml.safe_load((CRDS / "virtualmachinemigrations.yaml").read_text()))
         found = from_kubeconfig(handle.kubeconfig_path, SystemClock())
         async with httpx.AsyncClient(base_url=found.server, verify=found.tls, trust_env=False) as way:
-            writer = ClusterWriter(HttpApi(way, found.token), "test")
+            writer = ClusterWriter(HttpApi(way, found.token), "test", Term(SystemClock()).writing)
             name = ObjectName("default", "db-1")
             order = MigrationOrder(name, ObjectName("default", "db"), "n2", "full", Seconds(300), Bytes(64 * 1024**2))
             created = read_migration(await writer.create_migration(order))

@@ -15,6 +15,8 @@ Rules that hold here:
 - What is persisted is the most that the agent may hold, not the last decision: a restarted scheduler must know it.
 - The API may hold any permit between ``stored_low`` and ``stored_high``. Only what is within ``stored_low`` may be
   answered without waiting for a write.
+- A permit that a rebuild found may yet be lowered by a write of the process before, which is still on its way. So it
+  counts as stored only as far as the VM uses it, until a write of our own has made any older one impossible.
 """
 
 from __future__ import annotations
@@ -76,6 +78,8 @@ class PermitAccount:
         """The first facts about this VM. ``at_rebuild``: an agent may hold what a scheduler before this one granted."""
         self.facts, self.is_deleted = facts, False
         self.stored_low = self.stored_high = facts.permit or ZERO
+        if at_rebuild and facts.permit is not None:
+            self.stored_low, self.in_doubt = facts.permit.at_most(self.in_use), True
         may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
         if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.reserved_without_agent, now)

@@ -30,10 +30,9 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.app import Parts, assemble
+from scheduler_plugin.app import Parts, SchedulerPorts, assemble
 from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app
@@ -90,10 +89,9 @@ class Scheduler:
 
     def start(self) -> None:
         way = HttpApi(DirectClient(self._api, "http://api"), lambda: "secret")
-        writer = ClusterWriter(way, "scheduler")
-        self.parts = assemble(
-            writer, TokenReviews(way), self._clock, parse_settings(SETTINGS), Telemetry(self._clock.now)
-        )
+        telemetry = Telemetry(self._clock.now)
+        ports = SchedulerPorts(way, TokenReviews(way), self._clock, telemetry, "scheduler")
+        self.parts = assemble(ports, parse_settings(SETTINGS))
         self.for_agents.far_end = httpx.ASGITransport(agents_app(self.parts.service))
         self.for_pods.far_end = httpx.ASGITransport(extender_app(self.parts.service))
         self._life = asyncio.ensure_future(self.parts.run(way))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from protocol.units import Instant
 from scheduler_plugin.ledger import Decision, Ledger, PersistPermit
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
@@ -142,4 +144,39 @@ def test_a_restart_between_write_and_answer_loses_nothing() -> None:
     fleet.store(fleet.ask("a", amount(4), number=1))
     rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
     assert rebuilt.reserved("a") == amount(4)
+    assert rebuilt.grant("a", amount(4), number=2) == amount(4)
+
+
+def test_after_a_restart_more_than_the_vm_uses_is_written_again_before_it_is_answered() -> None:
+    """A decrease that the scheduler before has sent may land yet; onto the version of a new write it cannot."""
+    fleet = fleet_of_one()
+    fleet.store(fleet.ask("a", amount(4), number=1))
+    rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
+    again = rebuilt.ask("a", amount(4), number=2)
+    assert (again.permit, again.persist) == (
+        amount(4),
+        PersistPermit(name("a"), amount(4), 1, before_answer=True, uid="a-first"),
+    )
+    rebuilt.store(again)
+    assert rebuilt.ask("a", amount(4), number=3).persist is None
+
+
+def test_after_a_restart_what_the_vm_uses_is_answered_without_a_write() -> None:
+    fleet = fleet_of_one()
+    fleet.store(fleet.ask("a", amount(4), number=1))
+    fleet.resize("a", amount(4))
+    rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
     assert rebuilt.ask("a", amount(4), number=2).persist is None
+
+
+def test_a_decrease_of_the_process_before_that_lands_late_takes_nothing_away() -> None:
+    fleet = fleet_of_one()
+    fleet.store(fleet.ask("a", amount(4), number=1))
+    fleet.resize("a", amount(4))
+    rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
+    rebuilt.ask("a", amount(4), number=2)
+    rebuilt.did(rebuilt.ledger.see_vm(replace(rebuilt.vms[name("a")], permit=amount(2), version=99), LATER))
+    assert rebuilt.reserved("a") == amount(4)
+    again = rebuilt.ask("a", amount(4), number=3).persist
+    assert again is not None
+    assert again.permit == amount(4)

@@ -223,6 +223,8 @@ async def test_people_see_who_moves_where_and_why() -> None:
         assert pods == [("default/db-pod", "n1", True), (f"default/{name}-pod", "n2", False)]
         assert view == {
             "vm": "default/db",
+            "leading": True,
+            "leader": "us",
             "mayMove": True,
             "staysBecause": None,
             "unreadableConstraints": None,

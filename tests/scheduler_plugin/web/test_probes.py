@@ -23,6 +23,8 @@ async def test_nodes_are_shown_with_their_pods() -> None:
     async with running(small_cluster(), FakeClock()) as scheduler:
         assert (await scheduler.probe("nodes")).json() == {
             "ready": True,
+            "leading": True,
+            "leader": "us",
             "waitingPods": 0,
             "unreadable": [],
             "migrationsIdle": "no planning round has run yet",

@@ -1,0 +1,69 @@
+"""Services that lead to the leader: they select no pods, and the leader writes itself into their EndpointSlices.
+
+Rules that hold here:
+
+- A slice has one endpoint. Who leads replaces it in one write, so that no client is sent to two schedulers, nor to one
+  that was stopped and cannot take itself out.
+- It is written onto the version that was read, and within the term only.
+- It is looked at again and again: whatever else changes it (an upgrade of the manifests) is undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final, Never
+
+from protocol.kubernetes.objects import Json, JsonObject, items, version_of
+from protocol.kubernetes.resources import ENDPOINT_SLICES
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.term import Term
+
+LOG: Final = logging.getLogger("autoscale.endpoints")
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+TIMEOUT: Final = Seconds(2.0)
+INTERVAL: Final = Seconds(5.0)
+RETRY: Final = Seconds(0.25)
+
+
+class LeaderEndpoints:
+    """The EndpointSlices ``slices``, and the ``address`` of this replica with the ``pod`` that has it."""
+
+    def __init__(
+        self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], address: str, pod: ObjectName
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self._slices = slices
+        target: Json = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name}
+        self._endpoint: Json = {"addresses": [address], "conditions": {"ready": True}, "targetRef": target}
+
+    async def keep(self, term: Term) -> Never:
+        """Leads clients here for as long as the term lasts, for ever."""
+        while True:
+            wait = INTERVAL
+            for name in self._slices:
+                try:
+                    await self._lead_here(name, term)
+                except ApiError as error:
+                    wait = RETRY
+                    LOG.warning("clients are not led here yet", extra={"slice": str(name), "reason": str(error)})
+            await self._clock.sleep(wait)
+
+    async def _lead_here(self, name: ObjectName, term: Term) -> None:
+        path = ENDPOINT_SLICES.path(name.namespace, name.name)
+        found = await self._api.call(ApiCall("GET", path, TIMEOUT))
+        if self._leads_here(found):
+            return
+        body: Json = {"metadata": {"resourceVersion": version_of(found)}, "endpoints": [self._endpoint]}
+        with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
+            await self._api.call(call)
+        LOG.info("clients are led here", extra={"slice": str(name)})
+
+    def _leads_here(self, found: JsonObject) -> bool:
+        endpoints = items(found, "endpoints")
+        return len(endpoints) == 1 and self._endpoint.items() <= endpoints[0].items()

@@ -1,0 +1,141 @@
+"""One of several schedulers: it follows the whole cluster, and acts while it holds the Lease (B.3).
+
+Rules that hold here:
+
+- A standby reads and keeps a ledger for people to look at. It writes nothing but the Lease, and answers agents and
+  kube-scheduler that another leads.
+- A term begins with a new ledger, made of lists that were begun after the Lease was won: whatever the leader before
+  could write within its own time is in them. What a follower's ledger says is not enough: it does not know what was
+  answered.
+- It ends at the instant at which the Lease may pass on, whatever is in flight then.
+- The Lease is given back only where it is known what became of every write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Never
+
+from protocol.units import Seconds
+from scheduler_plugin.app import Parts, SchedulerPorts, acting, context_of
+from scheduler_plugin.auth.authenticator import TokenAuthenticator
+from scheduler_plugin.cluster.feed import Feed
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.leader_endpoints import LeaderEndpoints
+from scheduler_plugin.lease import Leadership
+from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.service import Service, Standing, StandingByError
+from scheduler_plugin.settings.document import SchedulerSettings
+from scheduler_plugin.term import Term
+from scheduler_plugin.workqueue import WorkQueues
+
+LOG: Final = logging.getLogger("autoscale.replica")
+
+
+class Replica:
+    """One scheduler of several; see ``service.Desk`` for what is asked of it.
+
+    ``endpoints`` lead clients to the leader.
+    """
+
+    def __init__(
+        self, ports: SchedulerPorts, leadership: Leadership, endpoints: LeaderEndpoints, settings: SchedulerSettings
+    ) -> None:
+        self._ports = ports
+        self._leadership = leadership
+        self._endpoints = endpoints
+        self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
+        ledger, queues = Ledger(), WorkQueues()
+        self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
+        self._following = self._context(ledger, queues, self._term())
+        self._acting: Parts | None = None
+        self._news = asyncio.Event()
+        self._gives_back = True
+        self._leadership.on_change = self._led
+        ports.telemetry.leads(False)
+
+    @property
+    def context(self) -> SchedulerContext:
+        """The ledger that decides, or the one that only follows."""
+        return self._following if self._acting is None else self._acting.context
+
+    def standing(self) -> Standing:
+        """Whether this replica acts, and which one leads."""
+        return Standing(self._acting is not None and self._acting.context.term.leads, self._leadership.holder)
+
+    def acting(self) -> Service:
+        """What answers now. Raises ``StandingByError``."""
+        standing, parts = self.standing(), self._acting
+        if not standing.leads or parts is None:
+            raise StandingByError(standing)
+        return parts.service
+
+    async def run(self) -> None:
+        """Follows and acts until cancelled; gives the Lease back where that is safe."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.feed.run(self._ports.api))
+                tasks.create_task(self.authenticator.run())
+                tasks.create_task(self._seek())
+                tasks.create_task(self._act())
+        finally:
+            if self._gives_back:
+                await self._leadership.release()
+
+    async def retire(self) -> None:
+        """Begins no further write and waits for those in flight, so that the Lease can be given back."""
+        if self._acting is not None and not await self._acting.context.term.close():
+            self._gives_back = False
+            LOG.warning("the Lease is left to expire: it is not known what became of a write")
+
+    async def _seek(self) -> Never:
+        """A replica that has not read the cluster yet would lead and answer nothing."""
+        await self.feed.ready.wait()
+        await self._leadership.run()
+
+    def _led(self, leads: bool) -> None:
+        LOG.info("the Lease is won" if leads else "the Lease is lost")
+        self._news.set()
+
+    async def _act(self) -> Never:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if not self._leadership.leads:
+                continue
+            async with asyncio.TaskGroup() as tasks:
+                leading = tasks.create_task(self._lead(self._term()))
+                await self._news.wait()
+                leading.cancel()
+            self._follow()
+
+    async def _lead(self, term: Term) -> None:
+        began = self._ports.clock.now()
+        await self.feed.refresh()
+        if not term.leads:
+            return
+        ledger, queues = Ledger(), WorkQueues()
+        context = self._context(ledger, queues, term)
+        self.feed.fill(ledger, queues, context.writer.identity)
+        self._acting = acting(context, self.authenticator)
+        took = Seconds(self._ports.clock.now() - began)
+        LOG.info("leading", extra={"seconds": round(took, 3), "claims": len(ledger.claims)})
+        self._ports.telemetry.leads(True, took)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._acting.workers.run())
+            tasks.create_task(self._endpoints.keep(term))
+
+    def _follow(self) -> None:
+        """A ledger of what is read from now on, for people to look at."""
+        ledger, queues = Ledger(), WorkQueues()
+        self._acting = None
+        self._following = self._context(ledger, queues, self._term())
+        self.feed.fill(ledger, queues, None)
+        self._ports.telemetry.leads(False)
+
+    def _term(self) -> Term:
+        return Term(self._ports.clock, self._leadership)
+
+    def _context(self, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
+        return context_of(self._ports, self.feed, ledger, queues, term)

@@ -1,0 +1,87 @@
+"""One time of acting: from winning the Lease to losing it; for ever where a scheduler acts alone.
+
+Rules that hold here:
+
+- A write begins within the term and carries the instant after which it must not be sent: a process that is stopped in
+  between finds the time over when it goes on.
+- What was read or decided in one term is never written in another, not even by the same process.
+- Only a term whose writes have all ended in a known way may be given back: others may begin at once then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
+from scheduler_plugin.lease import NEVER, Leadership
+
+SETTLE: Final = Seconds(10.0)
+"""A write whose outcome is unknown has landed after so long or never will."""
+
+
+class OutOfTermError(ApiUnknownError):
+    """Nothing was sent: this process does not hold the Lease, or is about to give it back."""
+
+
+class Term:
+    """The right to write. Without a ``leadership`` it never ends by itself."""
+
+    def __init__(self, clock: Clock, leadership: Leadership | None = None) -> None:
+        self._clock = clock
+        self._leadership = leadership
+        self._number = 0 if leadership is None else leadership.term
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._unknown_at = NEVER
+        self._is_closing = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this term goes on: what is known to be written may be answered."""
+        found = self._leadership
+        return found is None or (found.leads and found.term == self._number)
+
+    def signed(self, identity: str) -> str:
+        """``identity`` with this term: a process that leads again is another writer of permits."""
+        return identity if self._leadership is None else f"{identity}.{self._number}"
+
+    @contextmanager
+    def writing(self, call: ApiCall) -> Iterator[ApiCall]:
+        """The call as it may be made now. Raises ``OutOfTermError``."""
+        limited = self._limited(call)
+        self._in_flight += 1
+        self._idle.clear()
+        is_known = False
+        try:
+            yield limited
+            is_known = True
+        except ApiRefusedError:
+            is_known = True
+            raise
+        finally:
+            if not is_known:
+                self._unknown_at = self._clock.now()
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def close(self) -> bool:
+        """Begins no further write and waits for those in flight; whether it is known what became of all of them."""
+        self._is_closing = True
+        if self._in_flight:
+            await self._idle.wait()
+        return self._clock.now() - self._unknown_at >= SETTLE
+
+    def _limited(self, call: ApiCall) -> ApiCall:
+        if self._is_closing or not self.leads:
+            raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
+        if self._leadership is None:
+            return call
+        timeout = self._leadership.allowed(call.timeout)
+        return replace(call, timeout=timeout, not_after=Instant(self._clock.now() + timeout))

@@ -1,0 +1,143 @@
+"""Replicas are killed, stopped, cut off and told to end, while VMs come, grow, shrink and go, and writes land late.
+
+After every step: guest use <= permit held by the agent <= reservation <= node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Final
+
+import pytest
+
+from protocol.units import Resources, Seconds
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.ledger import ClaimState
+from scheduler_plugin.ledger.invariants import VmTruth, violations
+from tests.examples import examples
+from tests.scheduler_plugin.fake_cluster import PODS, to
+from tests.scheduler_plugin.replicas.pair import Process, Replicas, replicas
+from tests.scheduler_plugin.replicas.stopped_process import Fate
+from tests.scheduler_plugin.test_storm import Agent, Doing, Storm
+
+SEEDS: Final = [int(seed) for seed in os.environ.get("AUTOSCALE_STORM_SEEDS", "1,2,3").split(",")]
+TOTAL: Final = Resources.parse("6", "24Gi")
+BINDING: Final = to("POST", "/binding")
+
+
+class StormOfSuccessions(Storm):
+    """One seeded story with two replicas."""
+
+    run: Replicas
+
+    async def begin(self) -> None:
+        self.run = await self.stack.enter_async_context(replicas(self.cluster, self.clock))
+        self.sequence = 0
+        for process in self.run.running:
+            process.way.fate = self.fate
+
+    def doings(self) -> tuple[tuple[Doing, int], ...]:
+        calm = ((self.create, 3), (self.bind, 6), (self.grow, 12), (self.use, 5), (self.shrink, 8), (self.delete, 1))
+        wild = ((self.kill, 1), (self.terminate, 1), (self.stop, 2), (self.cut, 1), (self.mend, 4), (self.news, 1))
+        return *calm, *wild
+
+    def fate(self, call: ApiCall) -> Fate:
+        """What becomes of a write. A binding lands while its sender leads or never; see decision 37."""
+        if self.chance.random() < 0.85:
+            return Fate()
+        late = Seconds(self.chance.choice((0.5, 3.0, 10.0, 40.0)))
+        if BINDING(call):
+            late = Seconds(0.5)
+        return Fate(self.chance.choice((None, Seconds(0.0), late)), is_answered=False)
+
+    # What happens to replicas -----------------------------------------------------------------------------------
+
+    def _some_process(self) -> Process:
+        leader = self.run.leader
+        return leader if leader is not None and self.chance.random() < 0.8 else self.chance.choice(self.run.running)
+
+    async def _replace(self, process: Process) -> None:
+        made = await self.run.start()
+        made.way.fate = self.fate
+        assert process not in self.run.running
+
+    async def kill(self) -> None:
+        process = self._some_process()
+        await self.run.end(process, Process.kill)
+        await self._replace(process)
+
+    async def terminate(self) -> None:
+        process = self._some_process()
+        if process.way.goes.is_set():
+            await self.run.end(process, Process.terminate)
+            await self._replace(process)
+
+    async def stop(self) -> None:
+        self._some_process().stop()
+
+    async def cut(self) -> None:
+        self._some_process().way.is_cut = True
+        self.cluster.cut_watches()
+
+    async def mend(self) -> None:
+        for process in self.run.running:
+            process.resume()
+            process.way.is_cut = False
+
+    # What happens to VMs ----------------------------------------------------------------------------------------
+
+    async def bind(self) -> None:
+        for agent in self.agents.values():
+            meta = agent.pod["metadata"]
+            if not agent.is_bound:
+                node = self.chance.choice(self.nodes)
+                args = {"PodName": meta["name"], "PodNamespace": "default", "PodUID": meta["uid"], "Node": node}
+                await self.run.answered("http://extender/bind", {}, json.dumps(args).encode())
+        self._note_bound()
+
+    def _note_bound(self) -> None:
+        for agent in self.agents.values():
+            found = self.cluster.get(PODS, "default", agent.pod["metadata"]["name"])
+            agent.is_bound = bool(found["spec"].get("nodeName"))
+
+    async def ask(self, agent: Agent, wanted: Resources) -> Resources | None:
+        self.sequence += 1
+        cpu, slots = wanted.cpu.quantity(), int(wanted.mem.as_gib)
+        response = await self.run.ask(agent.pod, cpu, slots, sequence=self.sequence)
+        if response is None or response.status_code != 200:
+            return None
+        permit = response.json()["permit"]
+        return Resources.parse(permit["vCPUs"], f"{permit['mem']}Gi").at_most(wanted)
+
+    def check(self) -> None:
+        self._note_bound()
+        bound = [agent for agent in self.agents.values() if agent.is_bound]
+        for name in self.nodes:
+            used = Resources.sum(each.held.at_least(each.use) for each in bound if self.node_of(each) == name)
+            assert used.within(TOTAL), (name, used)
+        leader = self.run.leader
+        if leader is None or not leader.way.goes.is_set():
+            return
+        ledger = leader.replica.context.ledger
+        known = [each for each in bound if each.pod["metadata"]["uid"] in ledger.claims]
+        world = {a.pod["metadata"]["uid"]: VmTruth(guest=a.use, permit=a.held.at_least(a.use)) for a in known}
+        assert violations(ledger, world) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_no_permit_is_lost_or_granted_twice_in_a_storm_of_successions(seed: int) -> None:
+    storm = StormOfSuccessions(seed)
+    await storm.begin()
+    for _ in range(examples(60, 400)):
+        await storm.step()
+    await storm.mend()
+    await storm.clock.advance(120)
+    storm.check()
+    assert storm.run.leader is not None
+    assert storm.run.leader is storm.run.served
+    claims = storm.run.leader.replica.context.ledger.claims
+    on_books = {uid for uid, claim in claims.items() if claim.state is not ClaimState.INCOMING}
+    bound = {a.pod["metadata"]["uid"] for a in storm.agents.values() if storm.node_of(a) != "None"}
+    assert on_books == bound, "every bound pod and nothing else is on the books"
+    await storm.stack.aclose()

@@ -1,0 +1,227 @@
+"""Of two replicas one acts; the other follows it, and goes on where it has ended, however it has (B.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.units import Seconds
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, SLICES, VMS, Fault, to
+from tests.scheduler_plugin.granted import POD, granted
+from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.replicas.pair import SLICE, Process, Replicas, replicas
+from tests.scheduler_plugin.replicas.stopped_process import Fate
+
+PERMITS = to("PATCH", "/virtualmachines/")
+BINDINGS = to("POST", "/binding")
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Replicas]:
+    """One node of 10 vCPUs, with a VM of 1 vCPU and 4 slots, and two replicas that have run for a minute."""
+    clock = FakeClock()
+    async with replicas(granted(), clock) as made:
+        await clock.advance(60)
+        yield made
+
+
+def persisted(run: Replicas) -> Any:
+    return json.loads(run.cluster.get(VMS, "default", "db")["metadata"]["annotations"]["autoscaling.neon.tech/permit"])
+
+
+async def grows(run: Replicas, cpu: int) -> bool:
+    """Whether the VM is permitted so many vCPUs now."""
+    answer = await run.ask(POD, cpu, 4)
+    return answer is not None and answer.status_code == 200 and answer.json()["permit"]["vCPUs"] == cpu
+
+
+async def until_grown(run: Replicas, cpu: int) -> float:
+    """How long it took until the VM was permitted so many vCPUs, by an agent that asks all the time."""
+    began = run.clock.now()
+    while not await grows(run, cpu):
+        await run.clock.advance(0.1)
+    return run.clock.now() - began
+
+
+async def test_a_standby_has_read_the_cluster_says_who_leads_and_writes_nothing(pair: Replicas) -> None:
+    leader, standby = pair.running
+    assert (pair.leader, pair.served) == (leader, leader)
+    assert (await standby.client.get("http://probes/readyz")).text == "ok, not the leader; leader is replica-1\n"
+    nodes = (await standby.client.get("http://probes/nodes")).json()
+    assert (nodes["ready"], nodes["leading"], nodes["leader"]) == (True, False, "replica-1")
+    assert nodes["nodes"][0]["reserved"] == {"cpu": "1", "mem": "4Gi"}
+    why = (await standby.client.get("http://probes/explain/default/db")).json()
+    assert (why["leading"], why["leader"], why["pods"][0]["reserved"]["cpu"]) == (False, "replica-1", "1")
+    assert {call.method for call in standby.way.sent} == {"GET"}
+
+
+@pytest.mark.parametrize("url", ["agents/", "extender/filter", "extender/bind", "extender/prioritize"])
+async def test_a_standby_sends_its_clients_to_the_leader(pair: Replicas, url: str) -> None:
+    answer = await pair.running[1].client.post(f"http://{url}", content=b"{}")
+    assert (answer.status_code, answer.json()) == (503, {"error": "not the leader; leader is replica-1"})
+    assert (answer.headers["Retry-After"], answer.headers["Connection"]) == ("0", "close")
+
+
+async def test_after_sigterm_growth_goes_on_in_less_than_two_seconds(pair: Replicas) -> None:
+    leader, standby = pair.running
+    await pair.end(leader, Process.terminate)
+    assert pair.lease()["holderIdentity"] == ""
+    assert await until_grown(pair, 3) < 2
+    assert (pair.leader, pair.served) == (standby, standby)
+
+
+async def test_after_kill_minus_nine_growth_goes_on_in_less_than_fifteen_seconds(pair: Replicas) -> None:
+    leader, standby = pair.running
+    await pair.end(leader, Process.kill)
+    assert await until_grown(pair, 3) < 12
+    assert pair.served is standby
+
+
+@pytest.mark.parametrize("harm", ["stopped", "cut off"])
+async def test_a_leader_that_is_stopped_or_cut_off_is_succeeded_and_stands_by_afterwards(
+    pair: Replicas, harm: str
+) -> None:
+    leader, standby = pair.running
+    if harm == "stopped":
+        leader.stop()
+    else:
+        leader.way.is_cut = True
+    assert await until_grown(pair, 3) < 15
+    assert (pair.leader, pair.served) == (standby, standby)
+    leader.resume()
+    leader.way.is_cut = False
+    pair.cluster.cut_watches()
+    await pair.clock.advance(30)
+    assert (leader.leads, leader.replica.standing().leader) == (False, "replica-2")
+    assert leader.replica.context.ledger.nodes["n1"].reserved == standby.replica.context.ledger.nodes["n1"].reserved
+
+
+async def test_a_leader_that_wakes_after_its_time_sends_nothing_of_what_it_was_about_to(pair: Replicas) -> None:
+    """It is stopped after it was decided to write and before it was sent: that is where a check alone is no use."""
+    leader, standby = pair.running
+    leader.stop()
+    asking = asyncio.create_task(leader.client.post("http://agents/", content=b"{}"))
+    growing = asyncio.create_task(leader.replica.acting().bind(*_bound(pair)))
+    await pair.clock.advance(20)
+    assert standby.leads
+    written = len(leader.way.sent)
+    leader.resume()
+    await pair.clock.advance(5)
+    assert "not sent" in await growing
+    assert not [call for call in leader.way.sent[written:] if call.method != "GET"]
+    assert (await asking).status_code in (400, 503)
+
+
+def _bound(run: Replicas) -> tuple[Any, str, str]:
+    pod = run.cluster.put(PODS, plain_pod("waits"))
+    return ObjectName("default", "waits"), pod["metadata"]["uid"], "n1"
+
+
+async def test_what_the_last_leader_did_is_known_before_the_next_grants_anything(pair: Replicas) -> None:
+    """The standby's watches are behind: what it was told of the cluster is old. What it lists anew is not."""
+    leader, standby = pair.running
+    standby.way.is_deaf = True
+    neighbour = pair.cluster.put(VMS, vm("other", 1, 1))
+    other = pair.cluster.put(PODS, vm_pod("other"))
+    await settle()
+    body = {"PodName": "other-pod", "PodNamespace": "default", "PodUID": other["metadata"]["uid"], "Node": "n1"}
+    assert (await leader.client.post("http://extender/bind", json=body)).json() == {"Error": ""}
+    asked = pair.cluster.get(PODS, "default", "other-pod")
+    granted_other = await pair.ask(asked, 6, 1)
+    assert granted_other is not None
+    assert granted_other.json()["permit"]["vCPUs"] == 6
+    await pair.end(leader, Process.kill)
+    answer = None
+    while answer is None or answer.status_code != 200:
+        await pair.clock.advance(0.5)
+        answer = await pair.ask(POD, 8, 4)
+    assert answer.json()["permit"]["vCPUs"] == 4, "the node has 10, and 6 are the neighbour's"
+    assert neighbour["metadata"]["name"] == "other"
+
+
+async def test_a_permit_that_was_written_but_not_answered_counts(pair: Replicas) -> None:
+    leader, _ = pair.running
+    leader.way.fate = lambda call: Fate(is_answered=not PERMITS(call))
+    answer = await pair.ask(POD, 5, 4)
+    assert answer is not None
+    assert (answer.status_code, persisted(pair)["vCPUs"]) == (503, 5)
+    await pair.end(leader, Process.kill)
+    await until_grown(pair, 2)
+    assert pair.leader is not None
+    assert str(pair.leader.replica.context.ledger.nodes["n1"].reserved) == "5 cpu, 4Gi"
+
+
+async def test_a_lease_is_left_to_expire_where_a_write_may_still_land(pair: Replicas) -> None:
+    leader, _ = pair.running
+    leader.way.fate = lambda call: Fate(late=Seconds(8.0)) if PERMITS(call) else Fate()
+    assert await pair.ask(POD, 5, 4) is not None
+    await pair.end(leader, Process.terminate)
+    assert pair.lease()["holderIdentity"] == "replica-1"
+    assert 5 < await until_grown(pair, 2) < 12
+
+
+async def test_a_write_of_the_last_leader_that_lands_late_is_refused_once_the_next_has_written(pair: Replicas) -> None:
+    leader, standby = pair.running
+    leader.way.fate = lambda call: Fate(late=Seconds(60.0)) if PERMITS(call) else Fate()
+    await pair.ask(POD, 8, 4)
+    await pair.end(leader, Process.kill)
+    await until_grown(pair, 3)
+    assert persisted(pair) == {"vCPUs": 3, "mem": "4Gi"}
+    await pair.clock.advance(60)
+    assert persisted(pair) == {"vCPUs": 3, "mem": "4Gi"}
+    assert str(standby.replica.context.ledger.nodes["n1"].reserved) == "3 cpu, 4Gi"
+
+
+async def test_a_binding_of_the_last_leader_that_lands_late_is_counted_where_it_landed(pair: Replicas) -> None:
+    leader, standby = pair.running
+    pair.cluster.put(NODES, node("n2"))
+    pod = pair.cluster.put(PODS, plain_pod("late", "6"))
+    leader.way.fate = lambda call: Fate(late=Seconds(60.0)) if BINDINGS(call) else Fate()
+    body = {"PodName": "late", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
+    binding = asyncio.create_task(leader.client.post("http://extender/bind", json=body))
+    await pair.clock.advance(4)
+    assert "no answer yet" in (await binding).json()["Error"]
+    await pair.end(leader, Process.kill)
+    await until_grown(pair, 3)
+    again = await standby.client.post("http://extender/bind", json={**body, "Node": "n2"})
+    assert again.json() == {"Error": ""}
+    await pair.clock.advance(60)
+    assert pair.cluster.get(PODS, "default", "late")["spec"]["nodeName"] == "n2"
+    assert str(standby.replica.context.ledger.nodes["n2"].reserved) == "6 cpu, 1Gi"
+
+
+async def test_clients_are_led_to_the_leader_again_where_an_upgrade_has_reset_the_slice(pair: Replicas) -> None:
+    found = pair.cluster.get(SLICES, SLICE.namespace, SLICE.name)
+    pair.cluster.put(SLICES, {**found, "endpoints": []})
+    await pair.clock.advance(6)
+    assert pair.served is pair.running[0]
+
+
+async def test_one_that_lost_the_lease_and_wins_it_again_begins_anew(pair: Replicas) -> None:
+    leader, standby = pair.running
+    first = leader.replica.context.ledger
+    await pair.end(standby, Process.terminate)
+    leader.way.is_cut = True
+    await pair.clock.advance(20)
+    assert pair.leader is None
+    leader.way.is_cut = False
+    pair.cluster.cut_watches()
+    assert await until_grown(pair, 3) < 10
+    assert leader.replica.context.ledger is not first
+    page = (await leader.client.get("http://probes/metrics")).text
+    assert "autoscale_scheduler_leading 1.0" in page
+    assert "autoscale_scheduler_terms_total 2.0" in page
+
+
+async def test_while_the_api_refuses_the_slice_it_is_tried_again(pair: Replicas) -> None:
+    leader, standby = pair.running
+    pair.cluster.faults.append(Fault(to("PATCH", "/endpointslices/"), refuse=409, times=3))
+    await pair.end(leader, Process.terminate)
+    await pair.clock.advance(3)
+    assert pair.served is standby
