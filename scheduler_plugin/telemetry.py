@@ -50,7 +50,6 @@ class Telemetry(ProgramTelemetry):
             registry=self.registry,
             buckets=SECONDS,
         )
-        self.leading = self._gauge("leading", "1 while this process decides: exactly one does")
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")
         self.migrations = MigrationMetrics(self.registry)
@@ -105,7 +104,6 @@ class Telemetry(ProgramTelemetry):
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
-        self.leading.set(1)
         LOG.info("ready", extra={"nodes": nodes, "claims": claims})
 
     def leads(self, leads: bool, took: Seconds = Seconds(0.0)) -> None:
