@@ -89,9 +89,14 @@ def without_vm_controller(cluster: RealKubernetes) -> Iterator[None]:
 
 def bring_image(cluster: RealKubernetes, folder: Path) -> None:
     """Builds the program's image and puts it on every node."""
+    bring_image_of(cluster, "autoscale-groups", folder)
+
+
+def bring_image_of(cluster: RealKubernetes, name: str, folder: Path) -> None:
+    """Builds an image and puts it on every node."""
     platform = native_platform()
     maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
-    image = build(IMAGES["autoscale-groups"], maker, "localhost:5001/autoscale-groups:dev", folder)
+    image = build(IMAGES[name], maker, f"localhost:5001/{name}:dev", folder)
     assert cluster.autoscale("load", str(image.path)).returncode == 0
 
 

@@ -17,6 +17,7 @@ FILES: Final = (
     "kubernetes/agent-sidecar.yaml",
     "kubernetes/expander.yaml",
     "kubernetes/groups.yaml",
+    "kubernetes/injector.yaml",
     "kubernetes/neonvm-controller.yaml",
     "kubernetes/neonvm-devices.yaml",
     "kubernetes/neonvm-network.yaml",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Level, Problem
-from scripts.autoscale.check.looks import Seen, UnseenError
+from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
 """What the names of our Secrets with certificates begin with; the one of that name has the authorities alone."""
@@ -163,25 +163,25 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 
 def are_served(facts: Facts) -> Found:
     """Whether each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
-    now, problems, shown = _moment(facts), list[Problem](), 0
-    kept = {leaf for each in _kept(facts) for leaf in each.chain}
-    for port, look in sorted(facts.served.items()):
-        if not isinstance(look, Seen):
-            continue
-        shown += 1
-        (leaf,) = certificates(look.value.certificate)[:1] or (None,)
-        if leaf is None:
-            problems.append(Problem(port, f"{port} shows no certificate"))
-        elif problem := _age_problem(f"the certificate that {port} shows", port, leaf, now):
-            problems.append(problem)
-        elif kept and leaf not in kept:
-            said = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
-            problems.append(Problem(port, said, Level.WARNING))
+    shown = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, Seen)}
     if not shown:
-        raise UnseenError(
-            next((each.why for each in facts.served.values() if not isinstance(each, Seen)), "no TLS port")
-        )
-    return Found(f"{shown} ports", problems)
+        raise UnseenError(next((each.why for each in facts.served.values() if isinstance(each, Unseen)), "no TLS port"))
+    now, kept = _moment(facts), {leaf for each in _kept(facts) for leaf in each.chain}
+    found = (_shown(port, served.certificate, kept, now) for port, served in shown.items())
+    return Found(f"{len(shown)} ports", [each for each in found if each is not None])
+
+
+def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> Problem | None:
+    remedy = f"kubectl -n {{namespace}} rollout restart deployment/{port.partition(':')[0]}"
+    found = certificates(certificate)
+    if not found:
+        return Problem(port, f"{port} shows no certificate", remedy=remedy)
+    if problem := _age_problem(f"the certificate that {port} shows", port, found[0], now):
+        return replace(problem, remedy=remedy)
+    if kept and found[0] not in kept:
+        said = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
+        return Problem(port, said, Level.WARNING, remedy)
+    return None
 
 
 def _kept(facts: Facts) -> list[Kept]:

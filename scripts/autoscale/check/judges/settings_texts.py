@@ -10,6 +10,7 @@ from agent.core.policy import Policy
 from protocol.kubernetes.objects import name_of, texts
 from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
+from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Problem
@@ -17,7 +18,7 @@ from scripts.autoscale.check.installed_programs import AGENT, SCHEDULER, install
 from scripts.autoscale.check.looks import Seen, UnseenError
 
 SCHEDULER_CONFIG: Final = "autoscaling-scheduler-config"
-_REFUSED: Final = ("autoscale_scheduler_settings_refused", "autoscale_groups_settings_refused")
+_REFUSED: Final = "_settings_refused"
 
 
 def _policy(document: str) -> None:
@@ -28,6 +29,7 @@ PARSERS: Final[Mapping[tuple[str, str], Callable[[str], object]]] = {
     (SCHEDULER_CONFIG, CONFIG_KEY): parse_settings,
     ("autoscaling-agent", "policy.yaml"): _policy,
     ("autoscaling-groups-config", "settings.yaml"): parse_groups,
+    ("autoscaling-injector-config", "settings.yaml"): parse_injector,
 }
 """By ConfigMap and key: what reads it."""
 
@@ -66,5 +68,5 @@ def _refused_by_programs(facts: Facts) -> list[Problem]:
     return [
         Problem(SCHEDULER_CONFIG, f"pod {pod} still refuses the settings that it was given: its log names the fields")
         for pod, look in facts.metrics.items()
-        if isinstance(look, Seen) and any(each.name in _REFUSED and each.value for each in look.value)
+        if isinstance(look, Seen) and any(each.name.endswith(_REFUSED) and each.value for each in look.value)
     ]

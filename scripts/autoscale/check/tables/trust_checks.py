@@ -33,9 +33,10 @@ CHECKS: Final = (
         "certificates are valid",
         certificate_ages.are_current,
         "A certificate in the Secrets `autoscaling-certificates…` has expired, is not valid yet, or is in the last"
-        " tenth of its life and was not replaced: whoever replaces them does not work.",
-        "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep -i certificate; kubectl -n"
-        " {namespace} describe secret {subject}",
+        " tenth of its life and was not replaced. The leader of `autoscaling-injector` replaces them, or cert-manager"
+        " does (operations-certificates.md).",
+        "kubectl -n {namespace} logs deployment/autoscaling-injector --tail=50; kubectl -n {namespace} describe secret"
+        " {subject}",
     ),
     Check(
         "certificates-signed",

@@ -1,0 +1,99 @@
+"""``autoscale check`` on a real Kubernetes: an installation in order, and with one fault after another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from deploy.kube.client import client_from_kubeconfig
+from deploy.local.kubernetes.machine.image_loading import load_image
+from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
+from deploy.local.kubernetes.programs.images import Image, write_image
+from protocol.runtime.clock import SystemClock
+from scripts.autoscale.check.finding import Level
+from scripts.autoscale.check.gathering.forwarding import Kubectl
+from scripts.autoscale.check.gathering.gather import Gathering
+from scripts.autoscale.check.table import judged
+from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
+from tests.kubernetes.real_kubernetes import eventually, kubectl_program
+
+pytestmark = pytest.mark.kubernetes
+
+
+class ClockAhead(SystemClock):
+    """A machine whose clock is ten minutes ahead."""
+
+    def wall(self) -> float:
+        return super().wall() + 600.0
+
+
+def until_in_order(installation: Installation) -> None:
+    said = list[Outcome]()
+
+    def look() -> bool:
+        said.append(installation.check())
+        return said[-1].code == 0
+
+    eventually(look, "everything is in order")
+
+
+def test_an_installation_is_in_order(installation: Installation) -> None:
+    found = installation.check("--wait", "60s")
+    assert (found.code, found.wrong) == (0, {}), found.said
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_fault_is_named_by_its_line_and_no_other(installation: Installation, fault: Fault) -> None:
+    fault.make(installation)
+    try:
+        found = list[Outcome]()
+
+        def named() -> bool:
+            found.append(installation.check())
+            return fault.check in found[-1].wrong
+
+        eventually(named, f"{fault.check} is named", 45.0)
+    finally:
+        fault.mend(installation)
+    outcome = found[-1]
+    assert outcome.wrong.keys() == {fault.check}, outcome.wrong
+    level, said = outcome.wrong[fault.check]
+    assert (level, fault.said in said, outcome.code) == (fault.level, True, 2 if level == "failure" else 1), said
+
+
+def test_a_kube_scheduler_that_is_too_new_is_named(installation: Installation, tmp_path: Path) -> None:
+    archive, cluster = tmp_path / "newer.tar", installation.cluster
+    write_image(Image(kube_scheduler_image("v1.99.0"), kubectl_program().parent / "kube-scheduler"), archive, print)
+    asyncio.run(load_image(cluster.folder / "kubernetes" / "nodes", archive))
+    installation.kubectl(
+        "set", "image", "deployment/autoscaling-scheduler", f"kube-scheduler={kube_scheduler_image('v1.99.0')}"
+    )
+    installation.rolled_out("deployment/autoscaling-scheduler")
+    found = installation.check("--wait", "1s")
+    installation.kubectl("rollout", "undo", "deployment/autoscaling-scheduler")
+    installation.rolled_out("deployment/autoscaling-scheduler")
+    assert found.wrong.keys() == {"kube-scheduler-version"}, found.wrong
+    assert "must not be newer than the API server" in found.said
+
+
+async def test_a_clock_that_is_wrong_here_is_named_and_misleads_no_other_line(installation: Installation) -> None:
+    path = installation.cluster.kubeconfig
+    async with client_from_kubeconfig(path) as client:
+        facts = await Gathering(client, Kubectl(path), ClockAhead()).facts(before=False)
+    wrong = {each.check: each.said for each in judged(facts, before=False) if each.level >= Level.WARNING}
+    assert wrong.keys() == {"clock-here"}
+    assert wrong["clock-here"].startswith("this machine's clock is 600 s ahead")
+
+
+def test_credentials_that_are_not_accepted_are_said_in_words(installation: Installation, tmp_path: Path) -> None:
+    text = installation.cluster.kubeconfig.read_text()
+    other = tmp_path / "config"
+    other.write_text("\n".join("    token: nonsense" if "token:" in each else each for each in text.splitlines()))
+    found = installation.check("--kubeconfig", str(other))
+    assert found.wrong == {"api-answers": ("failure", "it does not accept these credentials (401): have they expired?")}
+
+
+def test_everything_is_in_order_afterwards(installation: Installation) -> None:
+    until_in_order(installation)

@@ -1,0 +1,92 @@
+"""What TLS ports show, asked of real ones on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from scripts.autoscale.check.facts import Served, Webhook
+from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
+from scripts.autoscale.check.looks import Seen, Unseen
+from tests.scheduler_plugin.certificates import files
+
+ANSWER = '{"response": {"uid": "autoscale-check", "allowed": true}}'
+
+
+@asynccontextmanager
+async def port(context: ssl.SSLContext | None, answer: str = "") -> AsyncIterator[int]:
+    """Answers every request with 200 and ``answer``."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(
+                f"HTTP/1.1 200 OK\r\nContent-Length: {len(answer)}\r\nConnection: close\r\n\r\n{answer}".encode()
+            )
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # only the certificate was looked at
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[ssl.SSLContext, bytes]:
+    """A listener's side of a certificate for 127.0.0.1, and the certificate."""
+    path, key = files(tmp_path, "server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    return context, path.read_bytes()
+
+
+async def test_a_port_shows_its_certificate_and_who_vouches_for_it(
+    certificate: tuple[ssl.SSLContext, bytes], tmp_path: Path
+) -> None:
+    context, own = certificate
+    other = files(tmp_path, "other")[0].read_bytes()
+    async with port(context) as number:
+        found = await shown(
+            number, {"right": (own, "127.0.0.1"), "wrong": (other, "127.0.0.1"), "none": (b"", "127.0.0.1")}
+        )
+    assert isinstance(found, Seen)
+    assert isinstance(found.value, Served)
+    assert ssl.PEM_cert_to_DER_cert(found.value.certificate.decode()) == ssl.PEM_cert_to_DER_cert(own.decode())
+    assert found.value.distrusted.keys() == {"wrong", "none"}
+    assert "self-signed" in found.value.distrusted["wrong"]
+
+
+async def test_a_port_without_tls_is_said_to_have_none() -> None:
+    async with port(None) as number:
+        found = await shown(number, {})
+    assert isinstance(found, Unseen)
+    assert found.why.startswith("no TLS there")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (ANSWER, lambda why: not why),
+        ('{"response": {"uid": "other"}}', lambda why: "not one to the review" in why),
+        ("<html>", lambda why: "malformed" in why),
+    ],
+)
+async def test_a_webhook_is_asked_for_a_review(
+    answer: str, expected: Callable[[str], bool], certificate: tuple[ssl.SSLContext, bytes]
+) -> None:
+    async with port(certificate[0], answer) as number:
+        found = await reviewed(number, "hook", "/mutate")
+    assert isinstance(found, Webhook)
+    assert expected(found.refused), found
+
+
+async def test_a_webhook_that_is_away_is_a_reason() -> None:
+    assert (await reviewed(1, "hook", "/mutate")).refused == "All connection attempts failed"
