@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.deploy.manifests import ROOT
+from tests.deploy.manifests import ROOT, one
 from tests.kubernetes.real_kubernetes import RealKubernetes, kubectl_program
 
 SYSTEM: Final = "kube-system"
@@ -84,13 +84,16 @@ Change = Callable[[Installation], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``make`` makes it and ``mend`` puts it right; ``check`` names it with ``said`` in its sentence."""
+    """``make`` makes it and ``mend`` puts it right, or ``leaves_another``, which is the next; ``check`` names it with
+    ``said`` in its sentence.
+    """
 
     check: str
     said: str
     make: Change
     mend: Change
     level: str = "failure"
+    leaves_another: bool = False
 
     def __str__(self) -> str:
         return self.check
@@ -164,6 +167,15 @@ def _without_rights(on: Installation) -> None:
     rules = on.cluster.get("clusterrole", "autoscaling-scheduler")["rules"]
     kept = [each for each in rules if each["resources"] != ["tokenreviews"]]
     on.patch("clusterrole", "autoscaling-scheduler", {"rules": kept})
+
+
+def _rights(on: Installation) -> None:
+    on.patch("clusterrole", "autoscaling-scheduler", {"rules": one("ClusterRole", "autoscaling-scheduler")["rules"]})
+
+
+def _extender(on: Installation) -> None:
+    name = "autoscaling-kube-scheduler-config"
+    on.patch("configmap", name, {"data": one("ConfigMap", name)["data"]})
 
 
 def _bad_settings(on: Installation) -> None:
@@ -244,7 +256,7 @@ FAULTS: Final = (
         "rights-programs",
         "may not create tokenreviews.authentication.k8s.io",
         _without_rights,
-        applied("deploy/scheduler-deploy.yaml"),
+        _rights,
     ),
     Fault(
         "namespace-pod-security",
@@ -271,7 +283,8 @@ FAULTS: Final = (
         "extender-configured",
         "no extender leads to port 10298",
         _without_extender,
-        applied("deploy/scheduler-deploy.yaml"),
+        _extender,
+        leaves_another=True,
     ),
     Fault(
         "extender-in-force", "was started before its configuration was changed", lambda _: None, _restarted, "warning"

@@ -11,21 +11,13 @@ import yaml
 from protocol.kubernetes.objects import Json
 
 _DEPLOY: Final = Path(__file__).parents[4] / "deploy"
-FILES: Final = (
-    "scheduler-deploy.yaml",
-    "kubernetes/agent-daemonset.yaml",
-    "kubernetes/agent-sidecar.yaml",
-    "kubernetes/expander.yaml",
-    "kubernetes/groups.yaml",
-    "kubernetes/injector.yaml",
-    "kubernetes/neonvm-controller.yaml",
-    "kubernetes/neonvm-devices.yaml",
-    "kubernetes/neonvm-network.yaml",
-)
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's where there is one: ten times as fast."""
 
 
 @cache
 def shipped() -> tuple[Json, ...]:
     """Every object of them. They are the project's own, so plain YAML is read."""
-    texts = [path.read_text() for each in FILES if (path := _DEPLOY / each).exists()]
-    return tuple(each for text in texts for each in yaml.safe_load_all(text) if isinstance(each, dict))
+    files = (_DEPLOY / "scheduler-deploy.yaml", *sorted((_DEPLOY / "kubernetes").glob("*.yaml")))
+    found = (each for path in files for each in yaml.load_all(path.read_text(), Loader=_LOADER))
+    return tuple(each for each in found if isinstance(each, dict))
