@@ -27,6 +27,7 @@ FILES: Final = (
     "deploy/kubernetes/neonvm-policy.yaml",
     "deploy/kubernetes/policies/agents.yaml",
     "deploy/kubernetes/policies/groups.yaml",
+    "deploy/kubernetes/policies/injector.yaml",
     "deploy/kubernetes/policies/leases.yaml",
     "deploy/kubernetes/policies/neonvm-controller.yaml",
     "deploy/kubernetes/policies/network.yaml",

@@ -1,8 +1,13 @@
-"""What the groups' program may do in the cluster is what it does in stories that have all of its kinds."""
+"""What the groups' program may do in the cluster is what it does in stories that have all of its kinds.
+
+No admission policy of ours refuses any of it.
+"""
 
 from __future__ import annotations
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS
+from tests.deploy.manifests import documents
+from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
 from tests.scheduler_plugin.groups.program import test_in_place, test_tortoise, test_vm_recommender
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
@@ -10,6 +15,8 @@ from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.vm_group_story import story
 
+ACCOUNT = "system:serviceaccount:kube-system:autoscaling-groups"
+POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
 SPARED = {
     *(("apps", f"{plural}/scale", "patch") for plural in ("statefulsets", "replicasets")),
     *(("apps", plural, verb) for plural in ("statefulsets", "replicasets") for verb in ("get", "patch")),
@@ -19,7 +26,10 @@ SPARED = {
 
 
 def rights(cluster: EmbeddedCluster) -> set[Right]:
-    """What all processes asked of the cluster."""
+    """What all processes asked of the cluster. Raises ``AssertionError`` where a policy would have refused a write."""
+    writes = [write_by(ACCOUNT, each.call.method, each.call.path, each.before, each.after) for each in cluster.written]
+    assert any(is_judged(policy, each) for policy in POLICIES for each in writes)
+    assert {said for each in writes if (said := refusal(POLICIES, each))} == set()
     return {right(each.method, each.path, each.query) for way in cluster.connections for each in way.asked}
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from deploy.local.apiserver.schema.cel import EvaluationError, compiled, evaluate
 from tests.deploy.manifests import Document
 
+_OPERATIONS: Final = {"POST": "CREATE", "PATCH": "UPDATE", "PUT": "UPDATE", "DELETE": "DELETE"}
 _NAMES: Final = ("request", "object", "oldObject", "variables")
 
 
@@ -40,6 +41,15 @@ class Write:
         }
         more = {"namespace": self.namespace, "subResource": self.subresource}
         return found | {name: value for name, value in more.items() if value}
+
+
+def write_by(username: str, method: str, path: str, before: Document | None, after: Document | None) -> Write:
+    """A request to the API server as admission sees it."""
+    _, root, *rest = path.split("/")
+    group, rest = ("", rest[1:]) if root == "api" else (rest[0], rest[2:])
+    namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else ""
+    resource, _, subresource = [*(rest[2:] if namespace else rest), "", ""][:3]
+    return Write(username, _OPERATIONS[method], group, resource, namespace, subresource, after, before)
 
 
 def refusal(policies: list[Document], write: Write) -> str:

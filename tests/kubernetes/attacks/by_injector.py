@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Final
 
-from protocol.kubernetes.resources import LEASES, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import CONFIG_MAPS, LEASES, VIRTUAL_MACHINES
 from tests.kubernetes.attacks.attempt import RBAC, Attempt, patches, use
-from tests.kubernetes.attacks.world import INJECTOR, SECRETS, SYSTEM, WEBHOOKS, named
+from tests.kubernetes.attacks.world import INJECTOR, SECRETS, SYSTEM, WEBHOOKS, hook, named
+from tests.scheduler_plugin.certificates import pair
 
 _TEXT: Final = {"data": {"tls.crt": "eA=="}}
+_AUTHORITY: Final = b64encode(pair("authority")[0]).decode()
+_POLICY: Final = "policy autoscaling-injector"
 BY_INJECTOR: Final = (
     *patches(
         SECRETS, "autoscaling-certificates-scheduler", INJECTOR, {"renews a certificate": (_TEXT, "")}, namespace=SYSTEM
@@ -16,6 +20,24 @@ BY_INJECTOR: Final = (
     *patches(SECRETS, "bank", INJECTOR, {"writes another Secret": (_TEXT, RBAC)}, namespace=SYSTEM),
     Attempt(INJECTOR, "reads another Secret", RBAC, "get", SECRETS, "bank", namespace=SYSTEM),
     Attempt(INJECTOR, "lists Secrets", RBAC, "get", SECRETS, "", namespace=SYSTEM),
+    *patches(
+        WEBHOOKS,
+        "autoscaling-injector",
+        INJECTOR,
+        {
+            "renews the authority of its webhook": ({"webhooks": [hook(authority=_AUTHORITY)]}, ""),
+            "has its webhook asked about Secrets": ({"webhooks": [hook("secrets")]}, _POLICY),
+        },
+    ),
+    *patches(
+        CONFIG_MAPS,
+        "autoscaling-ca",
+        INJECTOR,
+        {
+            "renews the authority of agents": ({"data": {"ca.crt": "x"}}, ""),
+            "writes other data beside it": ({"data": {"mine": "y"}}, _POLICY),
+        },
+    ),
     *patches(WEBHOOKS, "theirs", INJECTOR, {"changes another webhook": ({"webhooks": []}, RBAC)}),
     *patches(VIRTUAL_MACHINES, "mine", INJECTOR, {"resizes a VM": (use(1, 1), RBAC)}),
     Attempt(

@@ -12,6 +12,7 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.resources import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     ENDPOINT_SLICES,
     HORIZONTAL_AUTOSCALERS,
@@ -179,6 +180,20 @@ def address(ip: str, resource: str, group: str, labels: Obj) -> Obj:
     return found
 
 
+def hook(resource: str = "pods", authority: str = "") -> Obj:
+    """A webhook about VMs' pods, or about other objects."""
+    config: Obj = {"service": {"namespace": SYSTEM, "name": "autoscaling-injector", "path": "/mutate", "port": 10293}}
+    return {
+        "name": "pods.autoscaling.neon.tech",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Ignore",
+        "clientConfig": config | ({"caBundle": authority} if authority else {}),
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
+        "objectSelector": {"matchLabels": {"no": "pod"}},
+    }
+
+
 MINE: Final = vm("mine", "node-a", "mine-1")
 ASLEEP: Final = vm("asleep", "node-a", "asleep-1", enabled="false")
 THEIRS: Final = vm("theirs", "node-b", "theirs-1")
@@ -211,7 +226,8 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     (PERSISTENT_VOLUME_CLAIMS, named(PERSISTENT_VOLUME_CLAIMS, "data", spec=CLAIM)),
     (LEASES, named(LEASES, "kube-scheduler", SYSTEM, {"holderIdentity": "it"})),
     *((SECRETS, named(SECRETS, name, SYSTEM)) for name in ("autoscaling-certificates-scheduler", "bank")),
-    (WEBHOOKS, named(WEBHOOKS, "theirs")),
+    *((WEBHOOKS, named(WEBHOOKS, name, webhooks=[hook()])) for name in ("theirs", "autoscaling-injector")),
+    (CONFIG_MAPS, named(CONFIG_MAPS, "autoscaling-ca", data={"mine": "x"})),
     (IP_ADDRESSES, VM_ADDRESS),
     (IP_ADDRESSES, SERVICE_ADDRESS),
 )  # fmt: skip

@@ -25,7 +25,9 @@ from tests.kubernetes.groups import test_hvpas, test_tortoises, test_vm_group_sc
 from tests.kubernetes.groups.scene import NAMESPACE, SYSTEM, Scene
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 
-MANIFEST = ROOT / "deploy" / "kubernetes" / "groups.yaml"
+MANIFESTS = [
+    ROOT / "deploy" / "kubernetes" / name for name in ("groups.yaml", "policies/groups.yaml", "policies/leases.yaml")
+]
 SCENES = (test_hvpas.SCENE, test_tortoises.SCENE, test_vm_group_scale.SCENE, test_what_is_wrong_there.SCENE)
 SETTINGS = """
 lease: {namespace: kube-system, name: autoscale-groups, durationSeconds: 9, renewSeconds: 2}
@@ -101,8 +103,8 @@ def bring_image_of(cluster: RealKubernetes, name: str, folder: Path) -> None:
 
 
 def manifest() -> str:
-    """What is installed, with the settings of these tests."""
-    documents = list(yaml.safe_load_all(MANIFEST.read_text()))
+    """What is installed, fences included, with the settings of these tests."""
+    documents = [each for path in MANIFESTS for each in yaml.safe_load_all(path.read_text())]
     for each in documents:
         if each["kind"] == "ConfigMap":
             each["data"]["settings.yaml"] = SETTINGS

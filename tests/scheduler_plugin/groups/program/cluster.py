@@ -43,8 +43,17 @@ TOKEN = "the-admin-of-this-test"
 MERGE = "application/merge-patch+json"
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One write that was carried out, and its object before and after; None where there was or is none."""
+
+    call: ApiCall
+    before: Json | None
+    after: Json | None
+
+
 class EmbeddedCluster:
-    """One API server with the kinds of a local cluster; ``ways`` are all connections to it that were made."""
+    """One API server with the kinds of a local cluster, all connections to it, and all that was written over them."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._uids = count(1)
@@ -56,6 +65,7 @@ class EmbeddedCluster:
             self.server.api, self.server.authenticator, ApiServerSettings(), self.server.closing
         )
         self.connections: list[Connection] = []
+        self.written: list[Written] = []
 
     async def prepare(self) -> None:
         """Defines the custom kinds. The first cluster checks them; the others store what it made of them."""
@@ -67,6 +77,13 @@ class EmbeddedCluster:
             for definition in definitions():
                 await self.request("POST", CUSTOM_RESOURCE_DEFINITIONS.path(), dict(definition))
             _DEFINED.extend(sorted(store.objects(CRD_KEY), key=attrgetter("revision")))
+
+    async def found(self, call: ApiCall) -> Json | None:
+        """The object that a write is about, as it is now."""
+        if call.method not in {"PATCH", "PUT", "DELETE"}:
+            return None
+        found: Json = json.loads(await self.request("GET", call.path))
+        return found
 
     def undefine(self, name: str) -> None:
         """The cluster lacks a kind, by the name of its definition."""
@@ -200,9 +217,12 @@ class Connection:
         if self.unchanged and call.method == "PATCH" and self.unchanged in call.path:
             return await self.cluster.request("GET", call.path)
         query = urlencode(dict(call.query))
+        before = await self.cluster.found(call)
         answer = await self.cluster.request(call.method, call.path, call.body, call.content_type, query)
         if not call.query.get("dryRun"):
             self._note(call)
+            after = None if call.method == "DELETE" else json.loads(answer)
+            self.cluster.written += [Written(call, before, after)] if call.method != "GET" else []
         if dies:
             raise ApiUnknownError("killed after the write took effect")
         return answer
