@@ -21,6 +21,7 @@ PEERS = {
     "agent in a VM's pod": Peer("tenant", {"vm.neon.tech/name": "db"}),
     "scheduler": shipped("Deployment", "autoscaling-scheduler"),
     "groups": shipped("Deployment", "autoscaling-groups"),
+    "helm test": Peer(KUBE_SYSTEM, {"app.kubernetes.io/name": "autoscaling-answers"}),
     "Cluster Autoscaler": Peer(KUBE_SYSTEM, {"app": "cluster-autoscaler"}),
     "monitoring": Peer("monitoring", {"app": "prometheus"}),
     "a tenant's pod": Peer("tenant", {"app": "client"}),
@@ -30,8 +31,8 @@ PEERS = {
 EVERYBODY = set(PEERS)
 OF_KUBE_SYSTEM = {name for name, peer in PEERS.items() if peer.namespace == KUBE_SYSTEM}
 CALLERS = {
-    ("autoscaling-scheduler", 10299): {"agent of a node", "agent in a VM's pod"},
-    ("autoscaling-scheduler", 10298): {"scheduler"},
+    ("autoscaling-scheduler", 10299): {"agent of a node", "agent in a VM's pod", "helm test"},
+    ("autoscaling-scheduler", 10298): {"scheduler", "helm test"},
     ("autoscaling-scheduler", 10297): EVERYBODY,
     ("autoscaling-scheduler", 10259): set[str](),
     ("autoscaling-agent", 9101): EVERYBODY,

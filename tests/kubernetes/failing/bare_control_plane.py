@@ -158,6 +158,11 @@ class BareControlPlane:
         lines = (self.folder / "audit.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    def refused_by_fences(self) -> list[str]:
+        """What admission policies said to the programs of the stories so far."""
+        said = [str(each.get("responseStatus", {}).get("message", "")) for each in self.written()]
+        return [each for each in said if "ValidatingAdmissionPolicy" in each]
+
     @property
     def _data(self) -> Path:
         return self.folder / f"etcd-{self.stores}"

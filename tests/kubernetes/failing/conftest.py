@@ -22,6 +22,7 @@ def plane(clusters_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def stage(plane: BareControlPlane, tmp_path: Path) -> AsyncIterator[Stage]:
-    """The control plane, the cluster's objects, and our programs."""
+    """The control plane, the cluster's objects, and our programs, which no policy has to refuse anything."""
     async with new_stage(plane, tmp_path) as made:
         yield made
+    assert plane.refused_by_fences() == []
