@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,15 @@ NEXT: Final = "next"
 """The tag of the version that is upgraded to: the same programs under another name."""
 
 _PATIENCE: Final = 240.0
+_LOOKS: Final = (
+    ("get", "pods", "--all-namespaces", "--output=wide"),
+    ("get", "neonvm", "--all-namespaces", "--output=yaml"),
+    ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+    ("logs", "--selector=vm.neon.tech/name", "--all-containers", "--prefix", "--tail=30"),
+    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=neonvm-controller", "--tail=30"),
+    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-scheduler", "--tail=30"),
+    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-agent", "--tail=30"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,18 @@ def _ctr(pid: str) -> Sequence[str]:
         *("nsenter", f"--target={pid}", "--mount", "--net", "--"),
         *(program, "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images"),
     )
+
+
+@contextmanager
+def telling(cluster: RealKubernetes) -> Iterator[None]:
+    """Prints what a person would look at where something in it fails: the cluster is gone afterwards."""
+    try:
+        yield
+    except BaseException:
+        for arguments in _LOOKS:
+            done = cluster.try_kubectl(*arguments)
+            print(f"$ kubectl {' '.join(arguments)}\n{done.stdout}{done.stderr}")
+        raise
 
 
 def settings_of(cluster: RealKubernetes) -> str:

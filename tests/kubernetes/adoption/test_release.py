@@ -11,7 +11,15 @@ import pytest
 
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.adoption.load import Load, busy
-from tests.kubernetes.adoption.release import NAMESPACE, NEXT, Release, bring_images, edit_settings, settings_of
+from tests.kubernetes.adoption.release import (
+    NAMESPACE,
+    NEXT,
+    Release,
+    bring_images,
+    edit_settings,
+    settings_of,
+    telling,
+)
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually, running
 
@@ -55,6 +63,11 @@ def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
 
 
 def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
+    with telling(release.cluster):
+        from_nothing_to_nothing(release)
+
+
+def from_nothing_to_nothing(release: Release) -> None:
     cluster, began = release.cluster, time.monotonic()
     release.helm("install", "--create-namespace", "--wait", "--timeout=3m")
     print(f"installed after {time.monotonic() - began:.0f} s")
