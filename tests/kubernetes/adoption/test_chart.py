@@ -39,9 +39,11 @@ EXTRAS = {
         "image": {"digest": f"sha256:{'0' * 64}"},
     },
 }
+SECURED = {"certificates": {"enabled": True}, "scheduler": {"replicas": 2}}
 VALUES: dict[str, dict[str, Any]] = {
     "as it is": {},
     "all components": ALL,
+    "with certificates": {**SECURED, "agent": SIDECAR},
     "beside NeonVM": {"neonvm": {"enabled": False}},
     "with extras": EXTRAS,
     "scheduler alone": {"agent": {"node": {"enabled": False}}, "neonvm": {"enabled": False}},
@@ -114,6 +116,7 @@ def test_kustomize_finds_what_cluster_init_applies(cluster: RealKubernetes) -> N
         ({"groups": {"replicas": 0}}, "replicas"),
         ({"test": {"image": {"repository": "a", "digest": "latest"}}}, "digest"),
         ({"agent": {"sidecar": {"enabled": True}}}, "two agents would size the same VM"),
+        ({"scheduler": {"replicas": 2}}, "without certificates.enabled"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(values: dict[str, Any], said: str) -> None:
@@ -166,8 +169,30 @@ def test_settings_of_the_operators_own_are_referred_to_and_not_made() -> None:
     ]
 
 
+def test_with_certificates_all_speak_tls_and_services_lead_to_the_one_that_leads() -> None:
+    found = objects(SECURED)
+    assert "http://autoscaling" not in json.dumps(found)
+    services = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Service"}
+    slices = {each["metadata"]["name"]: each for each in found if each["kind"] == "EndpointSlice"}
+    assert set(slices) == {"autoscaling-scheduler", "autoscaling-scheduler-extender"}
+    for name, each in slices.items():
+        assert ("selector" in services[name], "endpoints" in each) == (False, False)
+        assert [port["name"] for port in services[name]["ports"]] == [port["name"] for port in each["ports"]]
+    secrets = [each for each in found if each["kind"] == "Secret"]
+    assert (len(secrets), [each for each in secrets if "data" in each]) == (4, [])
+    assert "MutatingWebhookConfiguration" not in {each["kind"] for each in found}, "the agents of nodes have all VMs"
+
+
+def test_cert_manager_fills_the_secrets_that_the_keeper_would_fill() -> None:
+    by_cert_manager = {**SECURED, "certificates": {"enabled": True, "provider": "cert-manager"}}
+    filled = {each["spec"]["secretName"] for each in objects(by_cert_manager) if each["kind"] == "Certificate"}
+    assert filled == {each["metadata"]["name"] for each in objects(SECURED) if each["kind"] == "Secret"}
+    assert "Secret" not in {each["kind"] for each in objects(by_cert_manager)}
+
+
 def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces() -> None:
-    found = {each["metadata"]["name"]: json.dumps(each) for each in objects(ALL) if "Policy" in each["kind"]}
+    policies = (each for each in objects(ALL) if each["kind"] == "ValidatingAdmissionPolicy")
+    found = {each["metadata"]["name"]: json.dumps(each) for each in policies}
     assert [name for name, text in found.items() if "serviceaccount:kube-system" in text] == []
     assert "request.namespace == 'ours'" in found["autoscaling-leases"]
     assert "!(request.namespace in ['kube-system', 'ours'])" in found["neonvm-controller-pods"]
@@ -215,9 +240,8 @@ def test_kinds_are_kept_and_everything_else_is_in_the_releases_namespace() -> No
         for each in found
         if each["metadata"].get("namespace", "ours") != "ours"
     }
-    of_vms = {(kind, name) for kind in ("ServiceAccount", "Role", "RoleBinding") for name in ("a", "b")}
+    of_vms = {(kind, name) for kind in ("ConfigMap", "ServiceAccount", "Role", "RoleBinding") for name in ("a", "b")}
     assert elsewhere == {*of_vms, ("NetworkPolicy", "a"), ("RoleBinding", "kube-system")}
-    text = json.dumps(
-        [each for each in found if each["metadata"]["name"] != "autoscaling-scheduler-as-authentication-reader"]
-    )
-    assert "kube-system" not in text
+    meant = ("autoscaling-scheduler-as-authentication-reader", "autoscaling-scheduler-pods", "neonvm-controller-pods")
+    named = [each["metadata"]["name"] for each in found if "kube-system" in json.dumps(each)]
+    assert sorted(named) == sorted(meant)
