@@ -53,7 +53,11 @@ VALUES: Final[Mapping[str, Any]] = {
 }
 """All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
 
-WITH_CERTIFICATES: Final[Mapping[str, Any]] = {**VALUES, "certificates": {"enabled": True}}
+WITH_CERTIFICATES: Final[Mapping[str, Any]] = {
+    **VALUES,
+    "certificates": {"enabled": True},
+    "expander": {"enabled": False},
+}
 NEED_CERTIFICATES: Final = frozenset({"deploy/kubernetes/injector.yaml"})
 """The files that are rendered with these values."""
 
