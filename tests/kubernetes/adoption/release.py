@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.images.building.image_build import build, native_platform
+from deploy.images.building.layers import LayerMaker
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import Origin
+from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import built_parts
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
+from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
@@ -30,7 +36,12 @@ _LOOKS: Final = (
     ("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
     ("logs", "--selector=vm.neon.tech/name", "--all-containers", "--prefix", "--tail=30"),
     ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=neonvm-controller", "--tail=30"),
-    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-scheduler", "--tail=30"),
+    (
+        *("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-scheduler"),
+        *("--all-containers", "--prefix", "--tail=30"),
+    ),
+    ("logs", "--namespace=autoscale-system", "autoscaling-answers"),
+    ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-injector", "--tail=30"),
     ("logs", "--namespace=autoscale-system", "--selector=app.kubernetes.io/name=autoscaling-agent", "--tail=30"),
 )
 
@@ -84,8 +95,17 @@ def bring_images(cluster: RealKubernetes, folder: Path) -> None:
 
 
 async def _bring_images(cluster: RealKubernetes, folder: Path) -> None:
-    for archive in (await built_parts(VERSION, folder, print)).archives:
-        await load_image(cluster.folder / "kubernetes" / "nodes", Path(archive))
+    archives = [Path(each) for each in (await built_parts(VERSION, folder, print)).archives]
+    for archive in (*archives, *_more_images(folder)):
+        await load_image(cluster.folder / "kubernetes" / "nodes", archive)
+
+
+def _more_images(folder: Path) -> Iterator[Path]:
+    """Images of what the chart installs and ``autoscale local`` does not."""
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
+    for name in {"autoscale-injector"} - set(OWN_IMAGES):
+        yield build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path
 
 
 def _ctr(pid: str) -> Sequence[str]:
