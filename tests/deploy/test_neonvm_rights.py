@@ -1,4 +1,4 @@
-"""What the programs that run VMs may do in a cluster is what they do in stories that have all of it."""
+"""What the programs that run VMs may do in a cluster is what they do in stories, and no admission policy refuses it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from deploy.neonvm.overlay.node_network import NodeNetwork, NodeNetworkDependenc
 from deploy.neonvm.overlay.node_plan import NodePlace
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES
+from tests.deploy.manifests import documents
+from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
 from tests.fake_clock import FakeClock
 from tests.neonvm.remote.pods_world import DB, world
 
+ACCOUNT = "system:serviceaccount:kube-system:neonvm-controller"
+POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
+JUDGED = ["ipaddresses", "leases", "pods", "virtualmachinemigrations", "virtualmachines"]
 SPARED = {("networking.k8s.io", "ipaddresses", "get"), ("", "events", "patch")}
 """Where the creation of a claim was not answered, and where an event is repeated."""
 
@@ -24,6 +29,7 @@ SPARED = {("networking.k8s.io", "ipaddresses", "get"), ("", "events", "patch")}
 async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         way = made.start()
+        way.keeps = True
         await made.create_vm(extraNetwork={"enable": True})
         await made.until(made.runs_well)
         first = text(made.status, "podName")
@@ -37,6 +43,12 @@ async def test_the_controller_may_do_what_it_does(tmp_path: Path) -> None:
         await made.client.delete(VIRTUAL_MACHINES, DB)
         await made.until(lambda: not made.status and not made.claims)
         does = {right(each.method, each.url.path, each.url.params) for each in way.asked}
+        writes = [
+            write_by(ACCOUNT, each.request.method, each.request.url.path, each.before, each.after)
+            for each in way.written
+        ]
+    assert sorted({each.resource for each in writes if any(is_judged(policy, each) for policy in POLICIES)}) == JUDGED
+    assert {said for each in writes if (said := refusal(POLICIES, each))} == set()
     may = granted("ClusterRole", "neonvm-controller") | granted("Role", "neonvm-controller")
     assert sorted(does - may) == []
     assert sorted(may - does - SPARED) == []

@@ -6,6 +6,7 @@ Controllers are killed as ``kill -9`` does: from one instant on nothing of their
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -82,21 +83,39 @@ class ObedientQemuGuest(QemuGuest):
         return Answer(200, str(self.cpu or self._spec.cpu_use.value)) if path != "/shutdown" else Answer(404, "")
 
 
+@dataclass(frozen=True)
+class Written:
+    """One write that was carried out, and its object before and after; None where there was or is none."""
+
+    request: httpx.Request
+    before: Json | None
+    after: Json | None
+
+
 @dataclass
 class Killable(httpx.AsyncBaseTransport):
-    """A controller's only way out. ``writes`` counts; after ``dies_after`` of them nothing arrives any more."""
+    """A controller's only way out. ``writes`` counts; after ``dies_after`` of them nothing arrives any more.
+
+    Where ``keeps`` is set, ``written`` has each write with its object.
+    """
 
     inner: httpx.AsyncBaseTransport
     writes: int = 0
     dies_after: int | None = None
     is_dead: bool = False
     asked: list[httpx.Request] = field(default_factory=list)
+    keeps: bool = False
+    written: list[Written] = field(default_factory=list)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_dead:
             raise httpx.ConnectError("this process is dead")
         self.asked.append(request)
+        before = await self._before(request) if self.keeps else None
         answer = await self.inner.handle_async_request(request)
+        if self.keeps and request.method != "GET" and answer.is_success:
+            after = None if request.method == "DELETE" else json.loads(await answer.aread())
+            self.written.append(Written(request, before, after))
         if request.method not in {"GET", "HEAD"} and "leases" not in request.url.path:
             self.writes += 1
             if self.writes == self.dies_after:
@@ -104,6 +123,14 @@ class Killable(httpx.AsyncBaseTransport):
         if self.is_dead:
             raise httpx.ReadError("this process has died")
         return answer
+
+    async def _before(self, request: httpx.Request) -> Json | None:
+        if request.method not in {"PATCH", "DELETE"}:
+            return None
+        url = request.url.copy_with(path=request.url.path.removesuffix("/status"))
+        found = await self.inner.handle_async_request(httpx.Request("GET", url, headers=request.headers))
+        before: Json | None = json.loads(await found.aread()) if found.is_success else None
+        return before
 
 
 @dataclass
