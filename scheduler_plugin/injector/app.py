@@ -25,6 +25,7 @@ from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.lease import Leadership, NotLeadingError
 
 OWN: Final = "injector"
+NO_CERTIFICATE: Final = "the webhook has no certificate yet"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
 """After a turn that failed, and while the webhook has no certificate yet."""
@@ -70,7 +71,7 @@ class Program:
     def standing(self) -> tuple[bool, str]:
         """Whether pods can get an agent, and why not."""
         if not self.serves.is_set():
-            return False, "the webhook has no certificate yet"
+            return False, NO_CERTIFICATE
         if self.injector.problem:
             return False, self.injector.problem
         return True, "ok, leading" if self.leadership.leads else "ok, standing by"
@@ -88,6 +89,8 @@ class Program:
         """What went wrong; empty where nothing did."""
         try:
             trouble = await self._certificates()
+            if not self.own.file.exists():
+                return trouble or NO_CERTIFICATE
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__

@@ -157,10 +157,10 @@ async def test_a_leader_that_was_stopped_and_wakes_late_changes_nothing(tmp_path
 
 
 async def test_killed_at_any_write_its_successor_finishes(tmp_path: Path) -> None:
-    for cut in range(9):
+    for cut, is_applied in ((0, False), (1, True), (4, False), (8, True)):
         async with installed(tmp_path, *ALL, settings=SHORT) as cluster:
             way = cluster.way()
-            way.cut_at, way.is_applied = cut, bool(cut % 2)
+            way.cut_at, way.is_applied = cut, is_applied
             await cluster.start("first", way)
             await cluster.clock.advance(3)
             await cluster.start("second")
