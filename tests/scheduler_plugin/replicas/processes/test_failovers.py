@@ -1,0 +1,120 @@
+"""Fail-overs of real processes, one after the other, while agents ask: no permit is lost or granted twice (B.3).
+
+``AUTOSCALE_FAILOVERS`` says how many (200 take about ten minutes), ``AUTOSCALE_FAILOVER_FIGURES`` names a file for the
+figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from protocol.units import Resources
+from tests.kubernetes.failing.commitment import never_over_committed
+from tests.kubernetes.failing.fleet import Fleet, until
+from tests.kubernetes.failing.permit_asker import SMALL, Asker, asking
+from tests.scheduler_plugin.replicas.processes.stage import ReplicaProcess, Stage, stage
+from tests.scheduler_plugin.replicas.processes.terms_seen import terms_seen
+
+FAILOVERS: Final = int(os.environ.get("AUTOSCALE_FAILOVERS", "4"))
+FIGURES: Final = os.environ.get("AUTOSCALE_FAILOVER_FIGURES")
+LEASE_SECONDS: Final = 2
+HARMS: Final = ("kill -9", "SIGTERM", "SIGSTOP", "cut off")
+REPLICAS: Final = 3
+"""Two would do; with three the next harm need not wait until a process has started."""
+
+LARGE: Final = Resources.parse("2", "4Gi")
+
+
+async def follow(run: Stage, askers: Sequence[Asker]) -> None:
+    """Agents are led where the Service leads, as by kube-proxy: at once, and again and again."""
+    while True:
+        address = await run.served()
+        for each in askers:
+            each.scheduler = f"http://{address}:{run.agents_port}/" if address else "http://127.0.0.9:9/"
+        await asyncio.sleep(0.05)
+
+
+async def grows_within(asker: Asker, seconds: float) -> float:
+    """How long it takes until an increase is granted; the VM shrinks again afterwards."""
+    began = time.monotonic()
+    while not await asker.gets(LARGE):
+        assert time.monotonic() - began < seconds, f"no growth within {seconds:g} s: {asker.outcomes[-20:]}"
+        await asyncio.sleep(0.1)
+    took = time.monotonic() - began
+    await asker.ask(SMALL)
+    return took
+
+
+async def strike(run: Stage, harm: str) -> ReplicaProcess:
+    """Harms the replica that agents are led to, and returns it."""
+    leader = run.replicas[await run.served()]
+    if harm == "cut off":
+        leader.proxy.cut()
+    else:
+        leader.send({"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}[harm])
+    return leader
+
+
+async def mend(run: Stage, replica: ReplicaProcess, harm: str) -> None:
+    """It is started again, or goes on as a leader of the past; returns once it has read the cluster."""
+    if harm == "SIGSTOP":
+        replica.send(signal.SIGCONT)
+    elif harm == "cut off":
+        replica.proxy.mend()
+    else:
+        assert await replica.ended() in (0, -signal.SIGKILL), (replica.folder / "log").read_text()[-2000:]
+        await replica.start()
+    await until(lambda: run.is_ready(replica), f"{replica.address} is ready again", 60.0)
+
+
+def note(figures: dict[str, list[float]]) -> None:
+    """Writes the times from the harm to the next growth, in seconds, where a file for them is named."""
+    if not FIGURES:
+        return
+    lines = [f"{'harm':10} {'times':>5} {'median':>7} {'p95':>7} {'longest':>8}"]
+    for harm, took in figures.items():
+        ordered = sorted(took)
+        p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+        lines.append(f"{harm:10} {len(took):5} {statistics.median(took):7.2f} {p95:7.2f} {ordered[-1]:8.2f}")
+    Path(FIGURES).write_text("\n".join(lines) + "\n")
+
+
+async def test_no_permit_is_lost_or_granted_twice_through_fail_overs(tmp_path: Path) -> None:
+    figures: dict[str, list[float]] = defaultdict(list)
+    async with stage(tmp_path, REPLICAS, LEASE_SECONDS) as run:
+        node, other = await run.fleet.node(), await run.fleet.node()
+        askers = [await asker_of(run.fleet, run.http, each) for each in (node, node, node)]
+        measured = await asker_of(run.fleet, run.http, other)
+        following = asyncio.create_task(follow(run, [*askers, measured]))
+        for replica in run.replicas.values():
+            await until(lambda replica=replica: run.is_ready(replica), "a replica is ready", 60.0)  # type: ignore[misc]
+        await grows_within(measured, 30.0)
+        async with terms_seen(run.http) as seen, never_over_committed(run.fleet), asking(askers):
+            for harm in islice(cycle(HARMS), FAILOVERS):
+                replica = await strike(run, harm)
+                figures[harm].append(await grows_within(measured, 15.0))
+                note(figures)
+                await mend(run, replica, harm)
+                await asyncio.sleep(random.random() * 0.3)
+        following.cancel()
+        permits = await run.fleet.permits()
+        assert all(each.granted.within(permits[each.vm.name]) for each in [*askers, measured])
+    assert seen.out_of_term() == []
+    assert seen.terms >= FAILOVERS
+
+
+async def asker_of(fleet: Fleet, http: httpx.AsyncClient, node: str) -> Asker:
+    """One that asks for the permits of a new VM."""
+    return Asker(await fleet.vm(node), "", http, SMALL)
