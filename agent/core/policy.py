@@ -132,6 +132,9 @@ class Policy:
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
 """After a failed request; with its spread the cap keeps the promise of a request every 15 s."""
 
+SUCCESSION_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(3.0), factor=1.5)
+"""After a request that found no scheduler, or one that stands by: another may lead within seconds."""
+
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(8.0), factor=1.5)
 """After a permit below the request."""
 

@@ -81,7 +81,7 @@ async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
     async with fixture:
         await fixture.clock.advance(2.0)
         fixture.guest.cores = 0.25
-        fixture.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")]
+        fixture.scheduler.errors = [SchedulerError(Fault.SCHEDULER, "away")]
         await fixture.clock.advance(1.5)
         waits = (await http.get("/metrics")).text
         await fixture.clock.advance(4.0)

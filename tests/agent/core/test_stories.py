@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import AskFailed, Fault, PatchConflicted, Scraped, VmLost
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
@@ -121,19 +123,30 @@ def test_a_denial_that_only_rounding_explains_does_not_loop() -> None:
     assert story.plans() == planned((), 14.0, "no metrics: not below what the VM has")
 
 
-def test_a_failed_request_is_repeated_after_three_seconds_and_then_ever_later() -> None:
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        (AskFailed(Fault.SCHEDULER, "not ready", Seconds(1.0)), [3.0, 4.5, 6.8, 10.1, 12.0]),
+        (AskFailed(Fault.SCHEDULER, "not the leader; leader is b", Seconds(0.0)), [0.5, 0.8, 1.1, 1.7, 2.5]),
+        (AskFailed(NETWORK, "no answer"), [0.5, 0.8, 1.1, 1.7, 2.5]),
+    ],
+    ids=["refused", "stands by", "not reached"],
+)
+def test_a_failed_request_is_repeated_ever_later_and_soon_where_another_scheduler_may_answer(
+    failed: AskFailed, expected: list[float]
+) -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
-    story.at(1.1).happens(AskFailed(NETWORK, "no answer"))
-    assert story.plans() == planned((), 4.1, "growing for cpu busy")
+    story.at(1.1).happens(failed)
+    assert story.plans() == planned((), 1.1 + expected[0], "growing for cpu busy")
     waits = []
     for _ in range(5):
         wake = story.plans().wake_at
         assert wake is not None
         waits.append(round(wake - story.now, 1))
         assert len(story.at(wake).acts()) == 1
-        story.happens(AskFailed(NETWORK, "no answer"))
-    assert waits == [3.0, 4.5, 6.8, 10.1, 12.0]
+        story.happens(failed)
+    assert waits == expected
 
 
 def test_the_scheduler_may_ask_for_a_longer_pause_but_not_beyond_the_promise() -> None:
@@ -150,7 +163,7 @@ def test_a_lost_answer_lowers_what_is_certain() -> None:
     """The scheduler may have taken the smaller request: growing again needs another permit."""
     story = settled(2).sees(vm(cu(1), version=2))
     assert story.acts() == [asks(cu(1), cu(2), 2)]
-    story.happens(AskFailed(NETWORK, "no answer")).at(2.0).looks(cores=0.25, span=2.0)
+    story.happens(AskFailed(Fault.SCHEDULER, "no answer")).at(2.0).looks(cores=0.25, span=2.0)
     assert story.plans() == planned((), 4.0, "growing for cpu busy")
     assert story.at(4.0).acts() == [asks(cu(2), cu(1), 3)]
 
