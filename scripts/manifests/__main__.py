@@ -19,7 +19,6 @@ from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from deploy.local.kubernetes.programs.versions import HELM
 from scripts.manifests.rendering import (
     CHART,
-    COPIED,
     KUBERNETES,
     NAMESPACE,
     NEED_CERTIFICATES,
@@ -38,7 +37,6 @@ TABLE: Final = "docs/install.md"
 def main() -> int:
     """Writes what has changed; returns the exit code."""
     try:
-        write(copies())
         files = rendered(helm())
     except (BuildFailedError, NoGoError, subprocess.CalledProcessError, ValueError, OSError) as error:
         print(f"manifests: {error}", file=sys.stderr)
@@ -55,15 +53,6 @@ def write(files: Mapping[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
             print(f"wrote {file}")
-
-
-def copies() -> Mapping[str, str]:
-    """The chart's copies of files beside it, as they should be."""
-    return {
-        f"{CHART}/{copy}/{path.name}": path.read_text()
-        for files, copy in COPIED.items()
-        for path in sorted(ROOT.glob(files))
-    }
 
 
 def helm() -> Path:

@@ -31,16 +31,6 @@ PLAIN: Final[Mapping[str, str]] = {
 }
 """Which folder of templates a plain file is rendered from."""
 
-COPIED: Final[Mapping[str, str]] = {
-    "deploy/kubernetes/crds/*.yaml": "definitions",
-    "deploy/kubernetes/policies/*.yaml": "policies",
-    "deploy/kubernetes/monitoring/*.yaml": "monitoring",
-    "deploy/kubernetes/monitoring/dashboards/*.json": "dashboards",
-}
-"""Plain files that the chart has a copy of, because it cannot reach files beside it. They are edited where they are;
-what an installation changes in them is changed by the template that reads the copy.
-"""
-
 KUBERNETES: Final = "v1.36.0"
 """The version of kube-scheduler in the plain file; whoever applies it sets the cluster's own."""
 

@@ -25,23 +25,25 @@ FILES: Final = (
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
     "deploy/kubernetes/neonvm-policy.yaml",
-    "deploy/kubernetes/policies/agents.yaml",
-    "deploy/kubernetes/policies/groups.yaml",
-    "deploy/kubernetes/policies/injector.yaml",
-    "deploy/kubernetes/policies/leases.yaml",
-    "deploy/kubernetes/policies/neonvm-controller.yaml",
-    "deploy/kubernetes/policies/network.yaml",
-    "deploy/kubernetes/policies/scheduler.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/agents.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/groups.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/injector.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/leases.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/neonvm-controller.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/network.yaml",
+    "deploy/kubernetes/chart/autoscale/policies/scheduler.yaml",
     "vm-deploy.yaml",
 )
 """What people apply, in the order in which it can be applied."""
 
 NOT_APPLIED: Final = (
     "deploy/kubernetes/kind.yaml",
-    "deploy/kubernetes/crds/*.yaml",
-    "deploy/kubernetes/chart/*.yaml",
     "deploy/kustomization.yaml",
-    "deploy/kubernetes/monitoring/*.yaml",
+    *(f"deploy/kubernetes/chart/autoscale/{name}.yaml" for name in ("Chart", "values")),
+    *(
+        f"deploy/kubernetes/chart/autoscale/{name}/*.yaml"
+        for name in ("templates", "settings", "definitions", "monitoring")
+    ),
     "deploy/local/crds/*.yaml",
     "deploy/local/kubernetes/add_ons/*.yaml",
     "deploy/local/kubernetes/manifests/*.yaml",

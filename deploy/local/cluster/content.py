@@ -25,7 +25,8 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _DEPLOY: Final = Path(__file__).resolve().parents[2]
-CRD_FOLDERS: Final = (_DEPLOY / "kubernetes" / "crds", _DEPLOY / "local" / "crds")
+# kubectl follows no link to a folder.
+CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "local" / "crds")
 """Our own kinds, and those of others that a local cluster has as well."""
 
 _PAUSE: Final = Seconds(0.05)

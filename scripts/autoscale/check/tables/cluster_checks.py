@@ -86,7 +86,7 @@ CHECKS: Final = (
         custom_resources.are_installed,
         "Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be"
         " moved. Hvpa, Tortoise and VirtualMachineGroup are needed where `autoscaling-groups` is installed.",
-        "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds",
+        "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
     ),
     Check(
         "definitions-fields",
