@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.table import judged
+from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
 from tests.kubernetes.real_kubernetes import eventually, kubectl_program
 
@@ -95,6 +99,22 @@ def test_credentials_that_are_not_accepted_are_said_in_words(installation: Insta
     other.write_text("\n".join("    token: nonsense" if "token:" in each else each for each in text.splitlines()))
     found = installation.check("--kubeconfig", str(other))
     assert found.wrong == {"api-answers": ("failure", "it does not accept these credentials (401): have they expired?")}
+
+
+def test_kubectl_runs_it_as_its_plugin(installation: Installation, tmp_path: Path) -> None:
+    plugin, cluster = tmp_path / "kubectl-autoscale", installation.cluster
+    plugin.write_text(f"#!{sys.executable}\nfrom scripts.autoscale.main import plugin\nplugin()\n")
+    plugin.chmod(0o755)
+    path = f"{tmp_path}:{kubectl_program().parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["kubectl", "autoscale", "check", "--output=short", "--namespace=kube-system"],
+        env={**cluster.environment, "PATH": path, "KUBECONFIG": str(cluster.kubeconfig), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60.0,
+    )
+    assert (done.returncode, "0 failed, 0 to look at" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_everything_is_in_order_afterwards(installation: Installation) -> None:

@@ -1,0 +1,58 @@
+"""A cluster that is reached through its API server: programs are asked in the pod that leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.objects import Json
+from scripts.autoscale.site import RemoteSite
+
+PODS = "/api/v1/namespaces/scaling/pods"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/scaling/leases/autoscaling-scheduler"
+
+
+def pod(name: str, phase: str = "Running") -> Json:
+    return {"metadata": {"namespace": "scaling", "name": name}, "status": {"phase": phase}}
+
+
+def answers(pods: list[Json], holder: str | None, *silent: str) -> RemoteSite:
+    """Each pod says its own name at its proxy; those that are silent do not answer."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        path = request.url.path
+        if path == "/api/v1/pods":
+            assert request.url.params["labelSelector"] == "app.kubernetes.io/name=autoscaling-scheduler"
+            return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": pods})
+        if path == LEASE and holder is not None:
+            return httpx.Response(200, json={"spec": {"holderIdentity": holder}})
+        name = path.removeprefix(f"{PODS}/").partition(":")[0]
+        if path == f"{PODS}/{name}:10297/proxy/nodes" and name not in silent:
+            return httpx.Response(200, json={"said": name})
+        return httpx.Response(404, json={"reason": "NotFound"})
+
+    return RemoteSite(
+        Path("none"), ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+    )
+
+
+TWO = [pod("s-1"), pod("s-2"), pod("s-3", "Pending")]
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        (answers(TWO, "s-2-1a2b3c4d"), {"said": "s-2"}),
+        (answers(TWO, "s-1-1a2b3c4d"), {"said": "s-1"}),
+        (answers(TWO, None), {"said": "s-1"}),
+        (answers(TWO, "s-2-1a2b3c4d", "s-2"), {"said": "s-1"}),
+        (answers(TWO, "s-2-1a2b3c4d", "s-1", "s-2"), None),
+        (answers([pod("s-1")], None), {"said": "s-1"}),
+        (answers([], None), None),
+    ],
+)
+async def test_the_replica_that_leads_is_asked(site: RemoteSite, said: Json | None) -> None:
+    assert await site.of_scheduler("/nodes") == said
