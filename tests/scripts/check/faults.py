@@ -127,6 +127,13 @@ FAULTS = (
     Fault("namespace-exists", f"no namespace {NAMESPACE}", without("namespaces", NAMESPACE)),
     Fault(
         "namespace-exists",
+        f"there is no namespace {NAMESPACE}",
+        both(nothing, without("namespaces", NAMESPACE)),
+        WARNING,
+        before=True,
+    ),
+    Fault(
+        "namespace-exists",
         "is being deleted",
         in_list("namespaces", NAMESPACE, lambda each: each["metadata"].update(deletionTimestamp=stamp(1.0))),
     ),

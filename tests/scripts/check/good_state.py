@@ -248,11 +248,18 @@ def accounts() -> Mapping[str, Any]:
     }
 
 
+def secrets() -> list[Obj]:
+    ca = encoded(authority().certificate)
+    return [
+        secret("autoscaling-certificates", **{"1_crt": ca}),
+        secret("autoscaling-certificates-scheduler", tls_crt=encoded(leaf()), tls_key="", ca_crt=ca),
+    ]
+
+
 def good() -> Facts:
     """Everything in order; made anew, so that a test may change what it is given."""
     every = workloads()
     own = [*install_rights(NAMESPACE), *command_rights(NAMESPACE)]
-    ca = authority().certificate
     return Facts(
         NAMESPACE,
         NOW,
@@ -265,12 +272,7 @@ def good() -> Facts:
         daemon_sets=Seen([each for each in every if each["kind"] == "DaemonSet"]),
         pods=Seen(pods()),
         config_maps=Seen(config_maps()),
-        secrets=Seen(
-            [
-                secret("autoscaling-certificates", **{"1_crt": encoded(ca)}),
-                secret("autoscaling-certificates-scheduler", tls_crt=encoded(leaf()), tls_key="", ca_crt=encoded(ca)),
-            ]
-        ),
+        secrets=Seen(secrets()),
         leases=Seen(leases()),
         definitions=Seen(definitions()),
         webhooks=Seen([webhook()]),

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from protocol.kubernetes.objects import name_of
+from protocol.kubernetes.objects import is_leaving, name_of
 from scripts.autoscale.check.facts import Facts
-from scripts.autoscale.check.finding import Found, Problem
+from scripts.autoscale.check.finding import Found, Level, Problem
+from scripts.autoscale.check.installed_programs import SCHEDULER, installed
 from scripts.autoscale.check.looks import Seen, UnseenError
 
 _POD_SECURITY: Final = ("violates PodSecurity",)
@@ -19,11 +20,12 @@ _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request rati
 
 
 def exists(facts: Facts) -> Found:
-    """Whether the namespace is there and is not about to go."""
+    """Whether the namespace is there and is not about to go. Installing may make it."""
     found = next((each for each in facts.namespaces.value if name_of(each).name == facts.namespace), None)
     if found is None:
-        return Found(problems=[Problem(facts.namespace, f"there is no namespace {facts.namespace}")])
-    if found.get("metadata", {}).get("deletionTimestamp"):  # type: ignore[attr-defined]
+        level = Level.FAILURE if SCHEDULER in installed(facts) else Level.WARNING
+        return Found(problems=[Problem(facts.namespace, f"there is no namespace {facts.namespace}", level)])
+    if is_leaving(found):
         return Found(problems=[Problem(facts.namespace, f"the namespace {facts.namespace} is being deleted")])
     return Found(facts.namespace)
 
