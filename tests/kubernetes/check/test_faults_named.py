@@ -21,7 +21,7 @@ from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.table import judged
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import FAULTS, Fault, Installation, Outcome
-from tests.kubernetes.real_kubernetes import eventually, kubectl_program
+from tests.kubernetes.real_kubernetes import NotYetError, eventually, kubectl_program
 
 pytestmark = pytest.mark.kubernetes
 
@@ -40,12 +40,14 @@ def until_in_order(installation: Installation) -> None:
         said.append(installation.check())
         return said[-1].code == 0
 
-    eventually(look, "everything is in order")
+    try:
+        eventually(look, "everything is in order", 45.0)
+    except NotYetError as error:
+        raise AssertionError(f"{error}: {said[-1].wrong}") from None
 
 
 def test_an_installation_is_in_order(installation: Installation) -> None:
-    found = installation.check("--wait", "60s")
-    assert (found.code, found.wrong) == (0, {}), found.said
+    until_in_order(installation)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -296,7 +296,11 @@ FAULTS = (
     Fault("leases-held", "is held by gone-1, which is no running pod", led_by("gone-1")),
     Fault("leases-held", "has no holder", led_by("")),
     Fault("leases-held", "last renewed 60 s ago by neonvm-controller-1-ab", led_by("neonvm-controller-1-ab", 60.0)),
-    Fault("leases-held", "there is no Lease autoscaling-scheduler", without("leases", "autoscaling-scheduler")),
+    Fault(
+        "leases-held",
+        "there is no Lease autoscaling-scheduler",
+        both(without("leases", "autoscaling-scheduler"), metrics(autoscaling_scheduler_0=page(leads=False))),
+    ),
     Fault("leases-one-leader", "autoscaling-scheduler-0 and autoscaling-scheduler-9 of", two_lead),
     Fault("certificates-current", "expired 2 days ago", not_served(leafs((-30.0, -2.0)))),
     Fault("certificates-current", "is valid only in 2 days", not_served(leafs((2.0, 30.0)))),

@@ -10,7 +10,7 @@ from scripts.autoscale.check.facts import Facts, Server
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
-from tests.scripts.check.changes import Fault, no_answer
+from tests.scripts.check.changes import Fault, no_answer, without
 from tests.scripts.check.faults import FAULTS
 from tests.scripts.check.good_state import NAMESPACE, NOW, good
 
@@ -39,6 +39,10 @@ def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
         True,
     ), finding
     assert "{" not in finding.remedy.replace("{}", "")
+
+
+def test_a_scheduler_that_acts_alone_needs_no_lease() -> None:
+    assert wrong(without("leases", "autoscaling-scheduler")(good())) == {}
 
 
 def test_every_line_has_a_fault_that_it_names() -> None:

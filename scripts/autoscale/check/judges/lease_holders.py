@@ -37,10 +37,18 @@ def are_held(facts: Facts) -> Found:
 
 
 def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
-    """Whether the program's replicas share the Lease: it is there, or a replica says whether it leads."""
-    pages = [facts.metrics.get(name_of(pod).name) for pod in pods_of(facts, program.name)]
-    says = any(isinstance(look, Seen) and any(each.name.endswith(LEADING) for each in look.value) for look in pages)
-    return program.name in here and (lease in leases or (says and lease == program.leases[0]))
+    """Whether there must be such a Lease: there is, or the replicas all stand by. One that acts alone leads without."""
+    if program.name not in here or lease in leases or lease != program.leases[0]:
+        return program.name in here and lease in leases
+    told = [_says_leading(facts, name_of(pod).name) for pod in pods_of(facts, program.name)]
+    return False in told and True not in told
+
+
+def _says_leading(facts: Facts, pod: str) -> bool | None:
+    """What the replica says; None where it says nothing."""
+    look = facts.metrics.get(pod)
+    says = isinstance(look, Seen) and any(each.name.endswith(LEADING) for each in look.value)
+    return leads(facts, pod) if says else None
 
 
 def _holder(lease: Json) -> str:
