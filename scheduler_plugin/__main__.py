@@ -24,7 +24,7 @@ from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.connections import ConnectionPool, DirectApi
-from scheduler_plugin.leader_endpoints import LeaderEndpoints
+from scheduler_plugin.leader_endpoints import LeaderEndpoints, Place
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
@@ -113,7 +113,7 @@ def _replica(ports: SchedulerPorts, settings: SchedulerSettings, options: argpar
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
     pod = ObjectName(namespace, socket.gethostname())
-    endpoints = LeaderEndpoints(ports.api, ports.clock, slices, options.pod_ip, pod)
+    endpoints = LeaderEndpoints(ports.api, ports.clock, slices, Place(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
     return Program(replica, replica.feed, replica.run, replica.retire)
 

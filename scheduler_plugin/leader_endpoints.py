@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Never
 
 from protocol.kubernetes.objects import Json, JsonObject, items, version_of
@@ -30,17 +31,33 @@ INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)
 
 
-class LeaderEndpoints:
-    """The EndpointSlices ``slices``, and the ``address`` of this replica with the ``pod`` that has it."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a replica is reached: the ``address`` of its ``pod``, and the ``node`` of that where it is known.
 
-    def __init__(
-        self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], address: str, pod: ObjectName
-    ) -> None:
+    kube-proxy lets a pod reach itself through a Service only where it knows that the endpoint is on its own node.
+    """
+
+    address: str
+    pod: ObjectName
+    node: str = ""
+
+
+class LeaderEndpoints:
+    """The EndpointSlices ``slices``, and the place of this replica."""
+
+    def __init__(self, api: KubernetesApi, clock: Clock, slices: Sequence[ObjectName], place: Place) -> None:
         self._api = api
         self._clock = clock
         self._slices = slices
-        target: Json = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name}
-        self._endpoint: Json = {"addresses": [address], "conditions": {"ready": True}, "targetRef": target}
+        target: Json = {"kind": "Pod", "namespace": place.pod.namespace, "name": place.pod.name}
+        node: Json = {"nodeName": place.node} if place.node else {}
+        self._endpoint: Json = {
+            "addresses": [place.address],
+            "conditions": {"ready": True},
+            "targetRef": target,
+            **node,
+        }
 
     async def keep(self, term: Term) -> Never:
         """Leads clients here for as long as the term lasts, for ever."""

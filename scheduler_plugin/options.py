@@ -72,6 +72,12 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="where clients reach this replica (default: $POD_IP)",
     )
+    found.add_argument(
+        "--node",
+        default=os.environ.get("NODE_NAME", ""),
+        metavar="NAME",
+        help="the node of this replica, so that a kube-scheduler beside it reaches it (default: $NODE_NAME)",
+    )
 
 
 def _object_name(text: str) -> ObjectName:
