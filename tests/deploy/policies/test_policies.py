@@ -78,7 +78,7 @@ def test_no_role_allows_what_rbac_is_said_to_refuse(tried: Attempt) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy["metadata"]["name"])
-def test_a_policy_is_bound_refuses_and_is_asked_about_nobody_else(policy: Document) -> None:
+def test_a_policy_is_bound_refuses_and_is_asked_about_no_other_identity(policy: Document) -> None:
     name = policy["metadata"]["name"]
     (binding,) = (each for each in BINDINGS if each["spec"]["policyName"] == name)
     assert (binding["metadata"]["name"], binding["spec"]["validationActions"]) == (name, ["Deny", "Audit"])

@@ -44,7 +44,7 @@ BY_SCHEDULER: Final = (
         {"says in the status where a VM runs": ({"status": {"node": "node-a"}}, RBAC)}, subresource="status",
     ),
     Attempt(SCHEDULER, "orders a move", "", "create", MIGRATIONS, "to-b", OF_US),
-    Attempt(SCHEDULER, "orders a move in another's name", _VMS, "create", MIGRATIONS, "x", move("x", "somebody")),
+    Attempt(SCHEDULER, "orders a move in another's name", _VMS, "create", MIGRATIONS, "x", move("x", "a-person")),
     Attempt(
         SCHEDULER, "orders a move that copies memory after it", _VMS, "create", MIGRATIONS, "y",
         changed(move("y", "autoscale-scheduler"), {"spec": {"allowPostCopy": True}}),
