@@ -101,9 +101,11 @@ async def of_api_server(street: Street) -> dict[Door, str]:
     gone = await street.fleet.vm(street.one.node)
     token = await street.fleet.token("default", "vm-agent", "", await street.fleet.pod(gone))
     await street.fleet.remove(gone)
-    nobody = await street.fleet.http.get(VMS, headers={"Authorization": ""})
+    anonymous = await street.fleet.http.get(VMS, headers={"Authorization": ""})
     return {
-        doors.ANONYMOUS: "RBAC" if "system:anonymous" in nobody.text and nobody.status_code == 403 else nobody.text,
+        doors.ANONYMOUS: "RBAC"
+        if "system:anonymous" in anonymous.text and anonymous.status_code == 403
+        else anonymous.text,
         doors.FOR_SCHEDULER: await street.api_server(await street.of_vm(TOKEN_AUDIENCE)),
         doors.GONE_AT_API: await street.api_server(token),
     }
