@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.assignments import Assignment
+from protocol import VERSION
 from protocol.messages import ObjectName
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -98,6 +99,7 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
     for name, (default, text) in OPTIONS.items():
         shown = f" (default: {default})" if default else ""
         parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=f"{text}{shown}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     return {name: value for name, value in vars(parser.parse_args(arguments)).items() if name in OPTIONS}
 
 

@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from protocol import VERSION
+
 
 def add_kubeconfig(found: argparse.ArgumentParser) -> None:
     """How the Kubernetes API is reached."""
@@ -19,7 +21,8 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
 
 
 def add_log_level(found: argparse.ArgumentParser) -> None:
-    """What is worth a line."""
+    """What is worth a line, and which version this is."""
+    found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     found.add_argument(
         "--log-level",
         default="info",

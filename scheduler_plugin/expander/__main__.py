@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from protocol import VERSION
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML settings; without it the defaults")
     parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     chosen = parser.parse_args(arguments)
     log_as_json(chosen.log_level)
     try:

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 from typer.main import get_command
 
+from protocol import VERSION
 from scripts.autoscale.clusters import usual_kubeconfig
 from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import INTERRUPTED
@@ -61,7 +62,17 @@ def app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return root
 
 
-def _before_any() -> None:
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"autoscale {VERSION}")
+        raise typer.Exit
+
+
+def _before_any(
+    version: Annotated[  # noqa: ARG001 - its callback answers
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version.")
+    ] = False,
+) -> None:
     # With it a single command stays a command; typer would make it the whole program.
     return
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.objects.dump import ArgumentsError, decode_dump
+from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, text, whole
 from protocol.messages import ObjectName
 
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="neonvm-runner", description="Runs the guest of one VirtualMachine in its pod."
     )
+    found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     found.add_argument("-vmspec", required=True, metavar="DUMP", help="the VM's spec: JSON, gzip, base64")
     found.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, written alike")
     found.add_argument("-kernelpath", dest="kernel", default=_KERNEL, help="the guest's kernel (default: %(default)s)")

@@ -25,6 +25,7 @@ from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import Target, push
 from deploy.images.rules.platforms import PLATFORMS
 from deploy.neonvm.qemu.accelerator import MACHINE
+from deploy.release.assemble import assemble
 from vm_image.build import FIRST_LINE
 from vm_image.store import cache_root
 
@@ -124,6 +125,19 @@ def wait_for(url: str) -> None:
         except httpx.TransportError:
             time.sleep(0.1)
     raise AssertionError(f"nothing answers at {url}")
+
+
+def test_a_release_for_clusters_without_a_way_out_pushes_itself(tmp_path: Path, registry: str) -> None:
+    built = build(AGENT, maker(), REFERENCE, tmp_path / "built")
+    release = assemble(Checkout(), [built.path], tmp_path / "release")
+    there = tmp_path / "there"
+    there.mkdir()
+    subprocess.run(["tar", "--extract", f"--file={release.airgapped}", f"--directory={there}"], check=True)
+    (folder,) = there.iterdir()
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    done = subprocess.run([folder / "push_images.py", registry, "v1"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{registry}/{AGENT.name}@{built.digest}\n"
+    assert pulled(registry, "v1") == blobs_of(built)
 
 
 def test_an_image_comes_out_of_a_registry_as_it_went_in(tmp_path: Path, registry: str) -> None:

@@ -1,0 +1,35 @@
+"""``python -m deploy.release``: a release from built images. ``scripts/release.sh`` builds them and calls this."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.images.inputs.checkout import Checkout
+from deploy.release.assemble import assemble
+from deploy.release.image_archive import ArchiveError
+from vm_image.host import BuildError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the release; 0 then, 2 where something is missing."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.release", description="Makes a release of built images.")
+    parser.add_argument("archives", nargs="+", type=Path, metavar="ARCHIVE", help="image archives")
+    parser.add_argument("--output", type=Path, default=Path("build/release"), help="default: %(default)s")
+    parser.add_argument("--repository", default="", metavar="URL", help="where the sources are, for the provenance")
+    chosen = parser.parse_args(arguments)
+    try:
+        made = assemble(Checkout(), chosen.archives, chosen.output, chosen.repository)
+    except (ArchiveError, BuildError, OSError) as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 2
+    for image in made.images:
+        print(f"{image.file}  {image.name}@{image.digest}  {len(image.components)} packages")
+    print(made.airgapped)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The chart as one file, with a release's version and, where there are any, the digests of its images (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from deploy.images.formats.tree import File, compressed, tar_of, tree
+
+_IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
+
+
+def chart_archive(files: Mapping[str, bytes], version: str, tag: str, digests: Mapping[str, str]) -> bytes:
+    """``helm package`` of the chart's ``files`` by their paths in it: equal for equal files. ``tag`` is the images'."""
+    changed = dict(files)
+    changed["Chart.yaml"] = with_version(files["Chart.yaml"].decode(), version, tag).encode()
+    changed["values.yaml"] = with_digests(files["values.yaml"].decode(), digests).encode()
+    return compressed(tar_of(tree(File(f"autoscale/{path}", content) for path, content in changed.items())))
+
+
+def with_version(chart: str, version: str, tag: str) -> str:
+    """``Chart.yaml`` of a release.
+
+    >>> with_version("name: autoscale\\nversion: 0.0.0\\nappVersion: dev # the tag\\n", "1.2.3", "v1.2.3")
+    'name: autoscale\\nversion: 1.2.3\\nappVersion: v1.2.3\\n'
+    """
+    chart = re.sub(r"^version: .*$", f"version: {version}", chart, flags=re.MULTILINE)
+    return re.sub(r"^appVersion: .*$", f"appVersion: {tag}", chart, flags=re.MULTILINE)
+
+
+def with_digests(values: str, digests: Mapping[str, str]) -> str:
+    """``values.yaml`` with the digest of each image that is known.
+
+    >>> with_digests('  image: {repository: a, tag: "", digest: ""}', {"a": "sha256:1"})
+    '  image: {repository: a, tag: "", digest: "sha256:1"}'
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        return found[0].replace('digest: ""', f'digest: "{digests.get(found["name"], "")}"')
+
+    return _IMAGE.sub(filled, values)

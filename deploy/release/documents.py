@@ -1,0 +1,101 @@
+"""The documents of a release (pure): what is inside an image (CycloneDX 1.5), how it was made (in-toto, SLSA 1.0)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.release.inventory import Component
+
+Document = dict[str, object]
+
+BUILDER: Final = "urn:autoscale:release-script"
+BUILD_TYPE: Final = "urn:autoscale:release-script:v1"
+_NAMES: Final = uuid.UUID("6f4f2d3e-7a31-5d1c-9b2b-0a7c8f5d3e21")
+"""Serial numbers are derived from digests below this one, so that equal images have equal lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasedImage:
+    """An image of a release. ``file`` is its archive's name, ``digest`` that of its manifest, with ``sha256:``."""
+
+    name: str
+    file: str
+    digest: str
+    components: tuple[Component, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a release is made of. ``uri`` is empty where the repository has no address."""
+
+    version: str
+    revision: str
+    created: str
+    uri: str = ""
+
+
+def encoded(document: Mapping[str, object]) -> bytes:
+    """A document as bytes: equal ones are equal."""
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def bill_of_materials(image: ReleasedImage, source: Source) -> Document:
+    """A CycloneDX list of what is inside ``image``."""
+    reference = f"{image.name}@{image.digest}"
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMES, reference)}",
+        "version": 1,
+        "metadata": {
+            "timestamp": source.created,
+            "component": {
+                "type": "container",
+                "bom-ref": reference,
+                "name": image.name,
+                "version": source.version,
+                "hashes": [{"alg": "SHA-256", "content": image.digest.removeprefix("sha256:")}],
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            },
+        },
+        "components": [
+            {"type": "library", "bom-ref": each.purl, "name": each.name, "version": each.version, "purl": each.purl}
+            for each in image.components
+        ],
+        "dependencies": [{"ref": reference, "dependsOn": [each.purl for each in image.components]}],
+    }
+
+
+def provenance(subjects: Mapping[str, str], source: Source, materials: Iterable[Component]) -> Document:
+    """An in-toto statement with SLSA's predicate. ``subjects`` are SHA-256 digests, without a prefix, by name.
+
+    It is not signed here: who publishes a release signs it.
+    """
+    repository = {"uri": f"git+{source.uri}" if source.uri else "git", "digest": {"gitCommit": source.revision}}
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"command": ["scripts/release.sh"], "version": source.version},
+                "resolvedDependencies": [repository, *({"uri": each.purl} for each in sorted(set(materials)))],
+            },
+            "runDetails": {"builder": {"id": BUILDER}, "metadata": {"startedOn": source.created}},
+        },
+    }
+
+
+def digests_as_values(images: Sequence[ReleasedImage]) -> dict[str, str]:
+    """What ``release.json`` says: each image's digest by its name."""
+    return {image.name: image.digest for image in images}
+
+
+def checksums(files: Mapping[str, str]) -> bytes:
+    """Lines as ``sha256sum --check`` reads them, of SHA-256 digests by path."""
+    return "".join(f"{digest}  {path}\n" for path, digest in sorted(files.items())).encode()

@@ -1,0 +1,50 @@
+"""Reading what is inside an image archive: its digest, and the files that say which packages it has."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+from deploy.images.building.oci_archive import blob_path
+from deploy.release.documents import ReleasedImage
+from deploy.release.inventory import components, is_listed
+
+
+class ArchiveError(Exception):
+    """The file is no image archive of ours; the message says what it lacks."""
+
+
+def read_image(path: Path) -> ReleasedImage:
+    """The image in the archive at ``path``. Raises ``ArchiveError``."""
+    with tarfile.open(path) as archive:
+        (entry,) = json.loads(_content(archive, "index.json"))["manifests"]
+        manifest = json.loads(_content(archive, blob_path(entry["digest"])))
+        files: dict[str, bytes] = {}
+        for layer in manifest["layers"]:
+            files |= _listed(_content(archive, blob_path(layer["digest"])))
+    name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
+    try:
+        return ReleasedImage(name, path.name, entry["digest"], tuple(components(files)))
+    except ValueError as error:
+        raise ArchiveError(f"{path.name}: {error}") from error
+
+
+def _listed(layer: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(layer)) as packed:
+        return {
+            each.name: content.read()
+            for each in packed
+            if each.isfile() and is_listed(each.name) and (content := packed.extractfile(each)) is not None
+        }
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    try:
+        found = archive.extractfile(name)
+    except KeyError:
+        found = None
+    if found is None:
+        raise ArchiveError(f"this is no image archive: it has no {name}")
+    return found.read()

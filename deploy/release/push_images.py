@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Pushes the images of an air-gapped release to a registry. Needs nothing but Python 3.8: it travels in the release.
+
+Usage: push_images.py HOST[:PORT][/PATH] TAG [FOLDER]    (REGISTRY_USER and REGISTRY_PASSWORD where it wants a login)
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import IO, Any
+
+
+class Registry:
+    """A registry, and a path in it. Those on loopback speak plain HTTP, others where REGISTRY_PLAIN_HTTP=1."""
+
+    def __init__(self, place: str) -> None:
+        host, _, path = place.partition("/")
+        plain = host.startswith(("localhost", "127.", "[::1]")) or os.environ.get("REGISTRY_PLAIN_HTTP") == "1"
+        self._base = f"{'http' if plain else 'https'}://{host}/v2/{path + '/' if path else ''}"
+        login = f"{os.environ.get('REGISTRY_USER', '')}:{os.environ.get('REGISTRY_PASSWORD', '')}"
+        self._login = "" if login == ":" else f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def call(self, method: str, url: str, body: Any = None, **headers: str) -> Any:
+        """One request; the answer. Raises ``HTTPError``."""
+        found = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self._login:
+            found["Authorization"] = self._login
+        target = urllib.parse.urljoin(self._base, url)
+        request = urllib.request.Request(target, data=body, headers=found, method=method)  # noqa: S310 - ours, see above
+        return urllib.request.urlopen(request, timeout=300)  # noqa: S310 - likewise
+
+    def has(self, url: str) -> bool:
+        """Whether the registry has that blob. Raises ``HTTPError``."""
+        try:
+            self.call("HEAD", url).close()
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
+
+def push(registry: Registry, archive: Path, tag: str) -> str:
+    """Pushes one archive; returns ``NAME@DIGEST``. Raises ``HTTPError``."""
+    with tarfile.open(archive) as image:
+        (entry,) = json.load(_content(image, "index.json"))["manifests"]
+        document = _content(image, _blob(entry["digest"])).read()
+        manifest = json.loads(document)
+        name = manifest["annotations"]["org.opencontainers.image.title"]
+        for part in (*manifest["layers"], manifest["config"]):
+            if registry.has(f"{name}/blobs/{part['digest']}"):
+                continue
+            place = registry.call("POST", f"{name}/blobs/uploads/", b"").headers["Location"]
+            url = f"{place}{'&' if '?' in place else '?'}digest={urllib.parse.quote(part['digest'])}"
+            size, kind = str(part["size"]), "application/octet-stream"
+            registry.call("PUT", url, _content(image, _blob(part["digest"])), Content_Type=kind, Content_Length=size)
+        registry.call("PUT", f"{name}/manifests/{tag}", document, Content_Type=entry["mediaType"])
+    return f"{name}@{entry['digest']}"
+
+
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _content(image: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = image.extractfile(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Pushes every archive in the folder ``images``; 2 where it is asked for something else, 1 where it fails."""
+    if len(words) not in (2, 3) or words[0].startswith("-"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    folder = Path(words[2]) if len(words) == 3 else Path(__file__).resolve().parent / "images"
+    registry = Registry(words[0])
+    for archive in sorted(folder.glob("*.tar")):
+        try:
+            print(f"{words[0]}/{push(registry, archive, words[1])}", flush=True)
+        except (OSError, KeyError, ValueError) as error:
+            print(f"{archive.name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Releases: what is written, what is said of it, and that it can be made again."""
