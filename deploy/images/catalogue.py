@@ -35,7 +35,7 @@ class Wheels:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """A layer of Python packages of this project."""
+    """A layer of Python packages and modules of this project."""
 
     name: str
     packages: tuple[str, ...]
@@ -127,7 +127,7 @@ _IPROUTE: Final = Packages(
     ),
 )
 _VM_WHEELS: Final = Wheels("vm-wheels", ("neonvm",))
-_VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "vm_image"))
+_VMS: Final = Sources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
 # The packages come last: of their libraries a layer keeps those that a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))

@@ -64,12 +64,17 @@ class Checkout:
         return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def package_files(self, package: str) -> list[File]:
-        """The files of a Python package, given by its dotted name, and what makes its parents packages."""
+        """The files of a Python package or module, given by its dotted name, and what makes its parents packages.
+
+        Raises ``BuildError`` where there is neither.
+        """
         folder = self.root.joinpath(*package.split("."))
-        if not (folder / "__init__.py").is_file():
+        module = folder.with_suffix(".py")
+        if not module.is_file() and not (folder / "__init__.py").is_file():
             raise BuildError(f"there is no package {package} in {self.root}")
+        own = [module] if module.is_file() else self._below(folder)
         parents = (parent / "__init__.py" for parent in folder.parents if parent.is_relative_to(self.root))
-        paths = [*(path for path in parents if path.parent != self.root), *self._below(folder)]
+        paths = [*(path for path in parents if path.parent != self.root), *own]
         return [
             File(
                 f"{SITE}/{path.relative_to(self.root)}", path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 
@@ -39,6 +40,43 @@ def test_an_image_starts_a_module_that_one_of_its_layers_has(image: Image) -> No
     assert f"def {function}(" in (ROOT / path).read_text()
     packages = [package for layer in image.layers if isinstance(layer, Sources) for package in layer.packages]
     assert any(module.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("image", SERVICES, ids=by_name)
+def test_an_image_has_all_of_this_project_that_it_imports_when_it_starts(image: Image) -> None:
+    packages = [package for layer in image.layers if isinstance(layer, Sources) for package in layer.packages]
+    there = {
+        file.path.partition("dist-packages/")[2] for package in packages for file in Checkout().package_files(package)
+    }
+    assert imported(image.starts.partition(":")[0]) - there == set()
+
+
+def imported(module: str) -> set[str]:
+    """The files of this project that a module imports when it is imported, and theirs, and so on."""
+    found, left = set[str](), [module]
+    while left:
+        file = file_of(left.pop())
+        if file and file not in found:
+            found.add(file)
+            left += names_imported_by(file)
+    return found
+
+
+def names_imported_by(file: str) -> list[str]:
+    """Modules, and what may be modules: what is imported from a package."""
+    names = list[str]()
+    for each in ast.parse((ROOT / file).read_text()).body:
+        if isinstance(each, ast.Import):
+            names += [alias.name for alias in each.names]
+        elif isinstance(each, ast.ImportFrom) and each.module:
+            names += [each.module, *(f"{each.module}.{alias.name}" for alias in each.names)]
+    return names
+
+
+def file_of(name: str) -> str:
+    """The file of a module or package of this project; empty where there is none of that name."""
+    path = name.replace(".", "/")
+    return next((each for each in (f"{path}.py", f"{path}/__init__.py") if (ROOT / each).is_file()), "")
 
 
 @pytest.mark.parametrize("image", WITH_DOCKER, ids=by_name)
