@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.plan.installation_plan import MANIFESTS
-from tests.deploy.manifests import ROOT
 from tests.kubernetes.echo_client import SETTLED, echoing
-from tests.kubernetes.installed import install
+from tests.kubernetes.flat_network import flat_client
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.test_node_failures import pid_of
@@ -26,15 +23,10 @@ pytestmark = pytest.mark.kubernetes
 DEVICES = "autoscaling.neon.tech/guest-devices"
 
 
-def namespace_of(cluster: RealKubernetes, node: str) -> str:
-    command = ["ip", "netns", "identify", str(pid_of(cluster, f"{node} containerd"))]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
 @pytest.fixture(scope="module")
-def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKubernetes]:
+def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
-    install(cluster, tmp_path_factory.mktemp("images"))
+    cluster = with_vms
     cluster.apply(VM)
     try:
         eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
@@ -42,8 +34,6 @@ def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Ite
     finally:
         cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
         eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
-        files = [f"--filename={ROOT / each}" for each in reversed(MANIFESTS)]
-        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", *files)
 
 
 def is_ready(cluster: RealKubernetes) -> bool:
@@ -53,23 +43,11 @@ def is_ready(cluster: RealKubernetes) -> bool:
 
 @pytest.fixture
 def session(vm: RealKubernetes) -> Iterator[Session]:
-    """A session over the flat network, from a place of its own on the first node's part of it."""
-    node, client = namespace_of(vm, "node-1"), f"autoscale-client-{os.getpid()}"
-    made = [
-        ["ip", "netns", "add", client],
-        ["ip", "-n", node, "link", "add", "client0", "type", "veth", "peer", "name", "eth0", "netns", client],
-        ["ip", "-n", node, "link", "set", "client0", "master", "neonvm0", "mtu", "1400", "up"],
-        ["ip", "-n", client, "address", "add", "10.111.255.254/16", "dev", "eth0"],
-        ["ip", "-n", client, "link", "set", "eth0", "mtu", "1400", "up"],
-    ]
-    try:
-        for command in made:
-            subprocess.run(command, check=True)
+    """A session over the flat network."""
+    with flat_client(vm) as client:
         opened = Session(client, status(vm)["extraNetIP"])
         yield opened
         opened.close()
-    finally:
-        subprocess.run(["ip", "netns", "del", client], check=False)
 
 
 def test_a_vm_boots_in_a_pod_and_says_how_fast_it_can_be(vm: RealKubernetes) -> None:
