@@ -113,6 +113,7 @@ class GuestSpec:
 
 
 _DOUBLED_EVERY: Final = 5.0
+_AS_LONG_AS_IT_TAKES: Final = Seconds(1000.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ class TransferLimits:
 
     ``downtime`` is how long it may stand still, which the hypervisor aims at, and ``downtime_most`` what it may become
     for a guest that changes its memory too fast for that; ``bandwidth`` is in bytes per second; after ``timeout``
-    without an end the move is given up. With ``auto_converge`` such a guest is slowed down.
+    without an end the move is given up. With ``auto_converge`` such a guest is slowed down. In ``one_pass`` all is sent
+    once while the guest runs, and what has changed meanwhile while it stands still, however long that takes.
     """
 
     downtime: Seconds
@@ -129,13 +131,21 @@ class TransferLimits:
     timeout: Seconds
     auto_converge: bool = True
     downtime_most: Seconds = Seconds(0.3)
+    one_pass: bool = False
 
-    def with_downtime(self, least: Seconds) -> TransferLimits:
-        """The same for a guest that has to be allowed to stand still for ``least``."""
-        return replace(self, downtime=max(self.downtime, least))
+    def in_one_pass(self) -> TransferLimits:
+        """The same for an emulated guest.
 
-    def downtime_after(self, span: Seconds) -> Seconds:
+        An emulated CPU notes that it is about to change a page, and changes it an instant later. Where QEMU collects
+        the notes in between and sends the page, the change is lost, and the guest breaks at its new place. QEMU
+        collects as soon as it sees an end within the allowed downtime: so none is allowed before all was sent once.
+        """
+        return replace(self, one_pass=True)
+
+    def downtime_after(self, span: Seconds, is_sent_once: bool = False) -> Seconds:
         """How long the guest may stand still once the move has lasted for ``span``: twice as long every 5 s."""
+        if self.one_pass:
+            return _AS_LONG_AS_IT_TAKES if is_sent_once else Seconds(0.0)
         doublings = min(span // _DOUBLED_EVERY, 32.0)
         return Seconds(max(self.downtime, min(self.downtime * 2.0**doublings, self.downtime_most)))
 

@@ -30,7 +30,7 @@ from scripts.autoscale.demonstration.port_forwards import PortForwards
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
-from scripts.autoscale.local import GuestKind
+from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
@@ -68,16 +68,17 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="On a real Kubernetes of two nodes (as root), with VMs in pods.")
     ] = False,
+    kubernetes_version: KubernetesVersion = SUPPORTED[0],
 ) -> None:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
-    spec = _spec(guests, network, groups=groups, kubernetes=kubernetes)
+    spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "")
     run(_demo(_Options(spec, seconds, report_file, picture_file, migration)))
 
 
-def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: bool) -> ClusterSpec:
+def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
     if kubernetes and (groups or guests is not GuestKind.QEMU):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
@@ -88,7 +89,7 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
         node_cpu=_NODE_CPU,
         node_memory=_NODE_MEMORY,
         groups=groups,
-        kubernetes=SUPPORTED[0] if kubernetes else "",
+        kubernetes=kubernetes,
     )
 
 

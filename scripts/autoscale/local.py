@@ -41,6 +41,7 @@ Name = Annotated[
         "--name", callback=cluster_name, help="The cluster's name; clusters with different names are independent."
     ),
 ]
+KubernetesVersion = Annotated[str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
@@ -91,9 +92,7 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help="A real Kubernetes (as root): kubelets and containerd in namespaces.")
     ] = False,
-    kubernetes_version: Annotated[
-        str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")
-    ] = SUPPORTED[0],
+    kubernetes_version: KubernetesVersion = SUPPORTED[0],
     with_: Annotated[
         list[str] | None, typer.Option("--with", help=f"What a real Kubernetes is to have: {', '.join(ADD_ONS)}.")
     ] = None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.kubernetes.installed import installed
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
 
@@ -19,3 +21,10 @@ def home(clusters_home: Path) -> Path:
 def cluster(real_kubernetes: RealKubernetes) -> RealKubernetes:
     """The cluster. A test leaves its nodes Ready, and gives its objects names of their own."""
     return real_kubernetes
+
+
+@pytest.fixture(scope="package")
+def with_vms(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKubernetes]:
+    """The cluster with all that VMs and groups of them need, for the modules that run last and one after the other."""
+    with installed(cluster, tmp_path_factory.mktemp("images")) as ready:
+        yield ready

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
+from deploy.images.building.image_build import build, native_platform
+from deploy.images.building.layers import LayerMaker
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import Origin
+from deploy.images.inputs.checkout import Checkout
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import apply_manifests, built_parts, rolled_out
+from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, REFERENCE
 from protocol.runtime.clock import SystemClock
+from tests.deploy.manifests import ROOT
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
 
+GROUPS: Final = "deploy/kubernetes/groups.yaml"
 
-def install(cluster: RealKubernetes, folder: Path) -> None:
-    """Builds the images into ``folder``, puts them on the nodes, applies the manifests, and waits until all runs.
+
+@contextmanager
+def installed(cluster: RealKubernetes, folder: Path) -> Iterator[RealKubernetes]:
+    """The cluster with all of ours: images are built into ``folder`` and put on the nodes, manifests applied.
 
     Raises ``InstallationError`` with the reason as soon as that cannot be.
     """
-    asyncio.run(_install(cluster, folder))
+    files = [f"--filename={ROOT / each}" for each in (GROUPS, *reversed(MANIFESTS))]
+    try:
+        bring_image(cluster, "autoscale-groups", folder)
+        cluster.kubectl("apply", files[0])
+        asyncio.run(_install(cluster, folder))
+        cluster.wait("condition=Available", "deployment/autoscaling-groups", namespace=NAMESPACE)
+        yield cluster
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", *files)
+
+
+def bring_image(cluster: RealKubernetes, name: str, folder: Path) -> None:
+    """Builds one of our images and puts it on every node."""
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
+    image = build(IMAGES[name], maker, REFERENCE.format(name=name), folder)
+    assert cluster.autoscale("load", str(image.path)).returncode == 0
 
 
 async def _install(cluster: RealKubernetes, folder: Path) -> None:

@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.plan.installation_plan import MANIFESTS
-from tests.deploy.manifests import ROOT
 from tests.kubernetes.echo_client import SETTLED, echoing
 from tests.kubernetes.flat_client import flat_client
-from tests.kubernetes.installed import install
 from tests.kubernetes.postgres_session import Session
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.test_node_failures import pid_of
@@ -27,9 +24,9 @@ DEVICES = "autoscaling.neon.tech/guest-devices"
 
 
 @pytest.fixture(scope="module")
-def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKubernetes]:
+def vm(with_vms: RealKubernetes) -> Iterator[RealKubernetes]:
     """The cluster with our programs, and a VM whose database answers, with its agent beside it."""
-    install(cluster, tmp_path_factory.mktemp("images"))
+    cluster = with_vms
     cluster.apply(VM)
     try:
         eventually(lambda: is_ready(cluster), "the VM is ready", 240.0)
@@ -37,8 +34,6 @@ def vm(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Ite
     finally:
         cluster.kubectl("delete", "neonvm/db", "--ignore-not-found")
         eventually(lambda: not cluster.get("pods", PODS)["items"], "its pod is gone")
-        files = [f"--filename={ROOT / each}" for each in reversed(MANIFESTS)]
-        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", *files)
 
 
 def is_ready(cluster: RealKubernetes) -> bool:
@@ -48,7 +43,7 @@ def is_ready(cluster: RealKubernetes) -> bool:
 
 @pytest.fixture
 def session(vm: RealKubernetes) -> Iterator[Session]:
-    """A session over the flat network, from a place of its own on the first node's part of it."""
+    """A session over the flat network."""
     with flat_client(vm) as client:
         opened = Session(client, status(vm)["extraNetIP"])
         yield opened

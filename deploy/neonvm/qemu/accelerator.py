@@ -22,11 +22,6 @@ MACHINE: Final = "pc-q35-7.2"
 
 KVM_DEVICE: Final = Path("/dev/kvm")
 
-EMULATED_DOWNTIME: Final = Seconds(0.1)
-"""An emulated CPU asks whether a page is watched, and writes to it an instant later. Where it loses the host's CPU in
-between, just when QEMU collects what has changed and sends it, the write is lost and the guest breaks at its new place.
-So what changes while the memory is sent goes all at once, while the guest stands still, and not in rounds before.
-"""
 _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 
@@ -34,16 +29,16 @@ _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 class Accelerator:
     """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen.
 
-    ``least_downtime`` is how long a guest may stand still at least when it moves: see ``EMULATED_DOWNTIME``. Frames for
-    a guest that moves are held for ``frames_held`` at most; each time wakes QEMU, and takes the host's CPU from a guest
-    that is emulated just when it should not lose it.
+    ``is_emulated``: a guest that moves is sent in one pass (``TransferLimits.in_one_pass``). Frames for a guest that
+    moves are held for ``frames_held`` at most; each time wakes QEMU, and takes the host's CPU from a guest that is
+    emulated just when it should not lose it.
     """
 
     name: str
     arguments: Sequence[str]
     kernel: str
     reason: str
-    least_downtime: Seconds = Seconds(0.0)
+    is_emulated: bool = False
     frames_held: Seconds = Seconds(0.001)
 
 
@@ -56,7 +51,7 @@ def emulation(reason: str) -> Accelerator:
     """Emulation: a small code cache per guest, and an emulated clock that the kernel need not calibrate."""
     arguments = ("-accel", "tcg,thread=multi,tb-size=64", "-cpu", "max")
     kernel = "no_timer_check tsc=reliable clocksource=tsc"
-    return Accelerator("tcg", arguments, kernel, reason, EMULATED_DOWNTIME, frames_held=_EMULATED_FRAMES_HELD)
+    return Accelerator("tcg", arguments, kernel, reason, is_emulated=True, frames_held=_EMULATED_FRAMES_HELD)
 
 
 async def choose_accelerator(

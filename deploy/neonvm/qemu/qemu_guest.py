@@ -265,7 +265,8 @@ class QemuGuest:
             here, there = (held.enter_context(each._announcing()) for each in (self, target))
         except NetworkError as error:
             raise self._refused(str(error)) from error
-        limits = limits.with_downtime(self._made_by.accelerator.least_downtime)
+        if self._made_by.accelerator.is_emulated:
+            limits = limits.in_one_pass()
         clock, held_for = self._made_by.clock, self._made_by.accelerator.frames_held
         frames = DirectHandover(source, receiver, clock, held_for)
         ends = TransferEndpoints(str(self._spec.vm), source, receiver, clock, here, there, frames)

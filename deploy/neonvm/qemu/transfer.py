@@ -85,7 +85,7 @@ class Transfer:
         self._report = Report()
         self._began = ends.clock.now()
         self._reported = Instant(self._began - _REPORT)
-        self._downtime = limits.downtime
+        self._downtime = limits.downtime_after(Seconds(0.0))
         self._lead = FrameLead(ends.lead_to_source, ends.lead_to_target, ends.frames)
         self._released: Instant | None = None
         self._is_called_off = False
@@ -140,7 +140,7 @@ class Transfer:
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
-        rates = {**_stands_still(limits.downtime), "max-bandwidth": limits.bandwidth.value}
+        rates = {**_stands_still(self._downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
         await self._endpoints.frames.prepare()
         route = await self._endpoints.wire.open(source, target)
@@ -165,8 +165,9 @@ class Transfer:
         return status in _UNDER_WAY
 
     async def _relax(self) -> None:
-        """Lets the guest stand still for longer where it has not come to its end for long."""
-        downtime = self._limits.downtime_after(Seconds(self._endpoints.clock.now() - self._began))
+        """Lets the guest stand still for longer where it has not come to its end for long, or is sent in one pass."""
+        span = Seconds(self._endpoints.clock.now() - self._began)
+        downtime = self._limits.downtime_after(span, self._report.is_sent_once)
         if downtime != self._downtime:
             self._downtime = downtime
             await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))

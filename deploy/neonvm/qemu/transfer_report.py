@@ -28,6 +28,10 @@ class _Ram(msgspec.Struct, rename="kebab"):
     page_size: Count = 4096
 
 
+class _Disk(msgspec.Struct):
+    remaining: Count = 0
+
+
 class Report(msgspec.Struct, rename="kebab"):
     """The answer to ``query-migrate``: times in milliseconds; no status before the first migration."""
 
@@ -38,6 +42,12 @@ class Report(msgspec.Struct, rename="kebab"):
     expected_downtime: Count = 0
     error_desc: str = ""
     ram: _Ram = msgspec.field(default_factory=_Ram)
+    disk: _Disk = msgspec.field(default_factory=_Disk)
+
+    @property
+    def is_sent_once(self) -> bool:
+        """Whether all of memory and disk has been sent, whatever has changed since."""
+        return self.ram.total > 0 and self.ram.remaining == self.disk.remaining == 0
 
 
 class RunState(msgspec.Struct):

@@ -63,10 +63,6 @@ PACE: Final = Pace(
 """A guest's size is changed by our orders alone, and looked at after each. That it has booted, hangs or is back is said
 by its pod: such a change of it is a sign to look.
 """
-_EMULATED_STANDSTILL: Final = Seconds(30.0)
-"""An emulated guest is stopped with the first look at what it changes, and then sent: see ``EMULATED_DOWNTIME``. Over a
-network, and with its disk, it would be looked at many times, and each look may lose a write.
-"""
 _ROLES: Final = {
     GuestPhase.BOOTING: PodRole.BOOTING,
     GuestPhase.RECEIVING: PodRole.RECEIVING,
@@ -151,7 +147,8 @@ class PodGuests:
         if ends[0] is None or ends[1] is None:
             raise _refused("the guest of one of the pods is not known")
         here, there = ends[0], ends[1]
-        limits = limits.with_downtime(_least_downtime(here.guest.acceleration, there.guest.acceleration))
+        if _are_emulated(here.guest.acceleration, there.guest.acceleration):
+            limits = limits.in_one_pass()
         async with AsyncExitStack() as held:
             machines = [await held.enter_async_context(each.guest.machine()) for each in (here, there)]
             transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
@@ -265,11 +262,11 @@ def _signs(pod: Json | None) -> object:
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 
 
-def _least_downtime(*ends: Acceleration | None) -> Seconds:
-    """Raises ``TransferError`` where the two ends cannot exchange a guest."""
+def _are_emulated(*ends: Acceleration | None) -> bool:
+    """Whether guests are emulated there. Raises ``TransferError`` where the two ends cannot exchange a guest."""
     if len({each.is_on for each in ends if each is not None}) > 1:
         raise _refused("one of the nodes has an accelerator that works and the other emulates its guests")
-    return Seconds(0.0) if all(each is not None and each.is_on for each in ends) else _EMULATED_STANDSTILL
+    return not all(each is not None and each.is_on for each in ends)
 
 
 def _refused(why: str) -> TransferError:

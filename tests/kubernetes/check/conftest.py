@@ -6,28 +6,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.kubernetes.plan.installation_plan import MANIFESTS
 from tests.deploy.manifests import ROOT
 from tests.kubernetes.check.faults import SYSTEM, Installation
-from tests.kubernetes.groups.conftest import bring_image_of
-from tests.kubernetes.installed import install
+from tests.kubernetes.installed import bring_image, installed
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
-INJECTOR = "deploy/kubernetes/injector.yaml"
+INJECTOR = f"--filename={ROOT / 'deploy/kubernetes/injector.yaml'}"
 
 
 @pytest.fixture(scope="package")
 def installation(cluster: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Everything runs, and nothing is wrong with it."""
     folder = tmp_path_factory.mktemp("installation")
-    files = [f"--filename={ROOT / each}" for each in reversed((*MANIFESTS, INJECTOR))]
-    try:
-        before = Installation(cluster).check("--pre")
-        assert before.wrong == {}, before.said
-        install(cluster, folder)
-        bring_image_of(cluster, "autoscale-injector", folder)
-        cluster.kubectl("apply", "--server-side", f"--filename={ROOT / INJECTOR}")
-        cluster.wait("condition=Available", "deployment/autoscaling-injector", namespace=SYSTEM)
-        yield Installation(cluster)
-    finally:
-        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", *files)
+    before = Installation(cluster).check("--pre")
+    assert before.wrong == {}, before.said
+    with installed(cluster, folder):
+        try:
+            bring_image(cluster, "autoscale-injector", folder)
+            cluster.kubectl("apply", "--server-side", INJECTOR)
+            cluster.wait("condition=Available", "deployment/autoscaling-injector", namespace=SYSTEM)
+            yield Installation(cluster)
+        finally:
+            cluster.kubectl("delete", "--ignore-not-found", "--wait=false", INJECTOR)

@@ -56,6 +56,12 @@ def hpa(name: str, target: Object, *metrics: Object, most: int = 3) -> Object:
     return {**kind, "metadata": {"name": name}, "spec": spec}
 
 
+def prompt(autoscaler: Object) -> Object:
+    """An HPA that takes replicas as soon as fewer are enough."""
+    spec = {**autoscaler["spec"], "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}
+    return {**autoscaler, "spec": spec}
+
+
 def cpu_metric(**target: Any) -> Object:
     """A metric of whole pods' CPU."""
     return {"type": "Resource", "resource": {"name": "cpu", "target": target}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, HVPAS, PODS, VERTICAL_AUTOSCALERS
+from tests.kubernetes.groups.external_metrics import external
 from tests.kubernetes.groups.scene import BUSY, SYSTEM, Object, Scene, cpu_metric, deployment, hvpa
 
 pytestmark = pytest.mark.kubernetes
@@ -34,6 +35,8 @@ SCENE = (
         hpaTemplate={"maxReplicas": 2},
         vpaTemplate=sized(maxAllowed=MOST),
     ),
+    deployment("mail"),
+    hvpa("mail", hpaTemplate={"maxReplicas": 3, "metrics": [external("orders", "30")]}),
     deployment("giant"),
     hvpa("giant", updateMode="InPlace", vpaTemplate=sized(minAllowed={"cpu": "64"}, maxAllowed={"cpu": "64"})),
 )
@@ -86,6 +89,11 @@ def figure(scene: Scene, name: str) -> float:
         )
         total += sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(name))
     return total
+
+
+def test_an_external_metric_scales_through_the_hvpa(scene: Scene) -> None:
+    scene.until(lambda: scene.replicas("mail"), 2, "as many replicas as the metric asks for")
+    assert scene.writers_of_replicas("mail") == {("autoscale-groups", "scale")}
 
 
 def test_running_pods_are_resized_in_place_and_none_restarts(scene: Scene) -> None:

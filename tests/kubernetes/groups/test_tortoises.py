@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, TORTOISES, VERTICAL_AUTOSCALERS
-from tests.kubernetes.groups.scene import BUSY, DEPLOYMENT, Object, Scene, cpu_metric, deployment, hpa, tortoise
+from tests.kubernetes.groups.external_metrics import external
+from tests.kubernetes.groups.scene import BUSY, DEPLOYMENT, Object, Scene, cpu_metric, deployment, hpa, prompt, tortoise
 
 pytestmark = pytest.mark.kubernetes
 
@@ -22,6 +23,8 @@ SCENE = (
     deployment("queue"),
     hpa("queue", {**DEPLOYMENT, "name": "queue"}, QUEUE, cpu_metric(type="Utilization", averageUtilization=50), most=2),
     tortoise("queue", attached="queue"),
+    deployment("orders"),
+    prompt(hpa("orders", {**DEPLOYMENT, "name": "orders"}, external("orders", "30"), external("legacy_orders", "30"))),
 )
 
 
@@ -96,3 +99,17 @@ def test_an_hpa_that_lacks_a_metric_makes_an_emergency_until_it_has_all_of_them(
     ]
     scene.patch(HORIZONTAL_AUTOSCALERS, "queue", {"spec": {"metrics": metrics}})
     scene.until(lambda: scene.status(TORTOISES, "queue")["tortoisePhase"] != "Emergency", True, "the way back")
+
+
+def test_an_external_metric_that_is_excluded_scales_no_more_and_the_others_go_on(scene: Scene) -> None:
+    scene.until(lambda: scene.replicas("orders"), 3, "as many replicas as the larger metric asks for")
+    scene.apply(tortoise("orders", attached="orders"))
+    scene.until(lambda: external_metrics_of(scene, "orders"), ["orders"], "the excluded metric is gone")
+    scene.until(lambda: scene.replicas("orders"), 2, "as many replicas as the other metric asks for")
+    assert scene.condition(HORIZONTAL_AUTOSCALERS, "orders", "ScalingActive")[:2] == ("True", "ValidMetricFound")
+    assert scene.writers_of_replicas("orders") == {("kube-controller-manager", "scale")}
+
+
+def external_metrics_of(scene: Scene, name: str) -> list[str]:
+    metrics = scene.get(HORIZONTAL_AUTOSCALERS, name)["spec"]["metrics"]
+    return [each["external"]["metric"]["name"] for each in metrics if each["type"] == "External"]

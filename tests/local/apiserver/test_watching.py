@@ -71,3 +71,30 @@ async def test_the_text_of_an_event_is_made_once_for_all_watchers() -> None:
         lines = Watch(store, Target(PODS, "n"), options, None).lines(asyncio.Event())
         assert await anext(lines) == change.line
         await lines.aclose()  # type: ignore[attr-defined]  # an async generator, declared as the iterator it is
+
+
+async def test_a_bookmark_passes_over_nothing_that_came_while_the_watch_ended() -> None:
+    store = filled(9, "a")
+    options = WatchOptions(resource_version=str(store.revision), bookmarks=True, timeout=0)
+    store.create(Key("pods", "n", "late"), {"metadata": {"name": "late", "uid": "late"}})
+    for closing in (asyncio.Event(), closed()):
+        added, bookmark = await told(store, options, closing)
+        assert (added["type"], added["object"]["metadata"]["name"]) == ("ADDED", "late")
+        assert (bookmark["type"], bookmark["object"]["metadata"]["resourceVersion"]) == (
+            "BOOKMARK",
+            str(store.revision),
+        )
+
+
+async def test_a_bookmark_of_a_quiet_watch_passes_over_nothing_that_came_as_it_was_due() -> None:
+    store = filled(9, "a")
+    options = WatchOptions(resource_version=str(store.revision), bookmarks=True, bookmark_every=0)
+    assert PODS is not None
+    lines = Watch(store, Target(PODS, "n"), options, None).lines(asyncio.Event())
+    due = asyncio.ensure_future(anext(lines))
+    asyncio.get_running_loop().call_soon(  # the wait is over by now, and its task has not gone on yet
+        store.create, Key("pods", "n", "late"), {"metadata": {"name": "late", "uid": "late"}}
+    )
+    told_at_once = [json.loads(line)["type"] for line in (await due).splitlines()]
+    assert told_at_once in (["ADDED"], ["ADDED", "BOOKMARK"])
+    await lines.aclose()  # type: ignore[attr-defined]  # an async generator, declared as the iterator it is

@@ -50,6 +50,7 @@ class Scripted:
     hearings: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     obeys: bool = True
     on_cont: Callable[[], None] = lambda: None
+    figures: dict[str, object] = field(default_factory=dict)
 
     def let_time_do(self) -> None:
         for when in sorted(self.at):
@@ -82,7 +83,8 @@ class Scripted:
             self.migration = "active"
         if command == "migrate_cancel" and self.migration == "active":
             self.migration = "cancelled"
-        answers = {"query-migrate": {"status": self.migration or "none"}, "query-status": {"status": self.run_state}}
+        migration = {"status": self.migration or "none", **self.figures}
+        answers = {"query-migrate": migration, "query-status": {"status": self.run_state}}
         return answers.get(command, {})
 
     def has_sent(self) -> None:
@@ -170,7 +172,7 @@ class Move:
         self.source.at[2.0] = self._sent
         self.begin()
 
-    def begin(self, wire: Wire | None = None, arbiter: Arbiter | None = None) -> None:
+    def begin(self, wire: Wire | None = None, arbiter: Arbiter | None = None, limits: TransferLimits = LIMITS) -> None:
         """A process begins the move, or takes it up."""
         ends = TransferEndpoints(
             "vm",
@@ -183,7 +185,7 @@ class Move:
             wire or SocketPair(),
             arbiter or OwnDecision(),
         )
-        self.transfer = Transfer(ends, LIMITS, self.progress.append)
+        self.transfer = Transfer(ends, limits, self.progress.append)
 
     def _sent(self) -> None:
         self.source.has_sent()
@@ -330,8 +332,8 @@ def _cancel(task: asyncio.Task[TransferInfo]) -> None:
     task.cancel()
 
 
-async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_longer_bit_by_bit(move: Move) -> None:
-    move.source.at = {}
+def allowed_standstills(move: Move) -> list[tuple[int, object]]:
+    """At which second QEMU is told how many milliseconds the guest may stand still, as the move goes on."""
     allowed: list[tuple[int, object]] = []
     ask = move.source.call
 
@@ -341,5 +343,26 @@ async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_long
         return await ask(command, arguments)
 
     move.source.call = heard  # type: ignore[method-assign]  # the same, overheard
+    return allowed
+
+
+async def test_a_guest_that_changes_its_memory_too_fast_may_stand_still_for_longer_bit_by_bit(move: Move) -> None:
+    move.source.at = {}
+    allowed = allowed_standstills(move)
     await move.fails()
     assert allowed == [(0, 20), (5, 40), (10, 80), (15, 160), (20, 300)]
+
+
+async def test_an_emulated_guest_stands_still_only_once_memory_and_disk_have_been_sent(move: Move) -> None:
+    def left(memory: int, disk: int) -> Callable[[], None]:
+        return lambda: move.source.figures.update(
+            {"ram": {"total": 9, "remaining": memory}, "disk": {"remaining": disk}}
+        )
+
+    move.begin(limits=LIMITS.in_one_pass())
+    move.source.at.update(
+        {0.5: left(9, 9), 4.0: left(9, 0), 7.0: left(0, 5), 8.0: left(0, 0), 30.0: move.source.at.pop(2.0)}
+    )
+    allowed = allowed_standstills(move)
+    await move.transfer.run()
+    assert allowed == [(0, 0), (8, 1_000_000)]

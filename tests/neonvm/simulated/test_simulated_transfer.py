@@ -113,7 +113,8 @@ def test_a_guest_may_stand_still_for_longer_the_longer_its_move_lasts(span: floa
     assert found == pytest.approx(may_stand)
 
 
-def test_a_guest_whose_hypervisor_needs_it_may_stand_still_for_longer_from_the_start() -> None:
-    limits = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0))
-    assert [limits.with_downtime(Seconds(least)).downtime for least in (0.0, 0.1)] == [0.02, 0.1]
-    assert limits.with_downtime(Seconds(0.5)).downtime_after(Seconds(30.0)) == 0.5
+@given(st.floats(0, 1e9))
+def test_a_guest_sent_in_one_pass_stands_still_only_after_it_and_then_for_as_long_as_needed(span: float) -> None:
+    limits = TransferLimits(Seconds(0.02), Bytes(MIB), Seconds(60.0)).in_one_pass()
+    assert limits.downtime_after(Seconds(span)) == 0.0
+    assert limits.downtime_after(Seconds(span), is_sent_once=True) >= 2 * limits.timeout

@@ -87,21 +87,19 @@ class Watch:
     async def _follow(self, place: int, closing: asyncio.Event) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         end = clock() + self._options.timeout
-        while not closing.is_set():
-            left = end - clock()
-            if left <= 0:
-                break
-            if not await self._history.wait(place, min(left, self._options.bookmark_every)):
-                if self._options.bookmarks and clock() < end:
-                    yield self._bookmark({})
-                continue
+        is_over = is_quiet = False
+        while not is_over:
+            if (left := end - clock()) > 0 and not closing.is_set():
+                is_quiet = not await self._history.wait(place, min(left, self._options.bookmark_every))
+            is_over = closing.is_set() or clock() >= end
+            # Nothing is awaited from here on: a bookmark must not pass over what came while the wait ended.
             changes = self._history.since(place)
             place += len(changes)
             chunk = b"".join(filter(None, map(self._seen, changes)))
+            if self._options.bookmarks and (is_quiet or is_over):
+                chunk += self._bookmark({})
             if chunk:
                 yield chunk
-        if self._options.bookmarks:
-            yield self._bookmark({})
 
     def _seen(self, change: Change) -> bytes | None:
         """What this watcher is told of a change; None where it is none of its business."""
