@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from protocol.names import ANNOTATION_BOUNDS
 from tests.deploy.manifests import ROOT
-from tests.kubernetes.adoption.load import Load, busy
+from tests.kubernetes.adoption.load import busy
 from tests.kubernetes.adoption.release import (
     NAMESPACE,
     NEXT,
@@ -22,6 +23,7 @@ from tests.kubernetes.adoption.release import (
 )
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually, running
+from tests.kubernetes.vms import bounds
 
 pytestmark = pytest.mark.kubernetes
 
@@ -81,7 +83,7 @@ def from_nothing_to_nothing(release: Release) -> None:
         print(f"it grows after {grown:.0f} s")
         assert grown < TEN_MINUTES
         pods = pods_of_vm(cluster)
-        upgraded_and_back(release, load)
+        upgraded_and_back(release)
         taken_out(release)
         assert (pods_of_vm(cluster), load.failures) == (pods, [])
         before = load.answers
@@ -90,21 +92,25 @@ def from_nothing_to_nothing(release: Release) -> None:
     taken_over_again(release, pods)
 
 
-def upgraded_and_back(release: Release, load: Load) -> None:
-    """Under load, to a version under which the VM shrinks and grows, and back. An upgrade keeps what was edited."""
+def upgraded_and_back(release: Release) -> None:
+    """Under load, to a version that resizes the VM, and back to one that does. An upgrade keeps what was edited."""
     cluster, shipped = release.cluster, settings_of(release.cluster)
     changed = edit_settings(cluster, "cooldownSeconds: 300", "cooldownSeconds: 301")
     notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=4m")
     assert "kept as they are there, whatever the values say: autoscaling-scheduler-config" in " ".join(notes.split())
     assert settings_of(cluster) == changed
     eventually(lambda: release.tags() == {NEXT}, "all programs are the new ones")
-    load.quiet.set()
-    eventually(lambda: cpus(cluster) == 1, "it shrinks under the new version", 180.0)
-    load.quiet.clear()
-    eventually(lambda: cpus(cluster) > 1, "it grows under the new version", 120.0)
+    resized(cluster, 2)
     release.helm("rollback", "--wait", "--timeout=4m")
     eventually(lambda: release.tags() == {"dev"}, "all programs are the old ones")
     assert settings_of(cluster) == shipped, "a roll-back is to all that the revision had"
+    resized(cluster, 3)
+
+
+def resized(cluster: RealKubernetes, size: int) -> None:
+    """Agent and scheduler bring the VM to a size between whose bounds there is no other."""
+    cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", f"{ANNOTATION_BOUNDS}={bounds(str(size), 2 * size)}")
+    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 120.0)
 
 
 def taken_out(release: Release) -> None:
