@@ -121,6 +121,10 @@ class Secured(Programs):
         """As ``Programs.ask``, with TLS where agents ask; each answer over a connection of its own."""
         if port != AGENTS:
             return super(Secured, self).ask(method, port, path, body, token)
+        return self.ask_with_tls(method, port, path, body, token)
+
+    def ask_with_tls(self, method: str, port: int, path: str, body: object = None, token: str = "") -> tuple[int, Any]:
+        """As ``ask``, at any port, without a certificate of one's own. Raises ``OSError``."""
         connection = http.client.HTTPConnection("127.0.0.1", port)
         plain = socket_in(self.namespace)
         try:

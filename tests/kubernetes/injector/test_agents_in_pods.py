@@ -19,7 +19,7 @@ from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
 from tests.conformance.cluster import done
 from tests.kubernetes.injector.secured import Secured, running
-from tests.kubernetes.injector.vm_pods import runner_pod
+from tests.kubernetes.injector.vm_pods import runner_pod, small_vm, want
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.books import PODS, VMS, Obj
@@ -79,13 +79,14 @@ def agents_in(pod: Obj) -> list[Any]:
 
 
 def rehearsed(stage: Stage, pod: Obj) -> httpx.Response:
-    """What would become of a pod."""
-    return stage.http.post(stage.path(PODS), json=pod, params={"dryRun": "All"})
+    """What would become of a pod; its name may be taken."""
+    renamed = {**pod, "metadata": {**pod["metadata"], "name": "rehearsal"}}
+    return stage.http.post(stage.path(PODS), json=renamed, params={"dryRun": "All"})
 
 
 def test_a_vm_grows_by_an_agent_that_was_injected(stage: Stage, programs: Secured) -> None:
     """kube-scheduler places the pod over TLS with its certificate; the agent asks over TLS with its token."""
-    vm = stage.vm("db", cpu=1, slots=2)
+    vm = small_vm(stage, "db")
     pod = done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm)))
     assert len(agents_in(pod)) == 1
     assert pod["spec"]["serviceAccountName"] == "vm-agent"
@@ -93,13 +94,14 @@ def test_a_vm_grows_by_an_agent_that_was_injected(stage: Stage, programs: Secure
     stage.until_placed("db")
     cleaned = {"metadata": {"annotations": None, "labels": {"app.kubernetes.io/name": None}}}
     stage.patch(stage.path(PODS, "db"), cleaned)
-    eventually(lambda: stage.get(VMS, "db")["spec"]["guest"]["memorySlots"]["use"] >= 3, "the VM has grown", 90.0)
+    want(stage, "db", "1", "768Mi")
+    eventually(lambda: stage.get(VMS, "db")["spec"]["guest"]["memorySlots"]["use"] == 6, "the VM has grown", 90.0)
     log = programs.cluster.kubectl("logs", "db", "--container=autoscaler-agent", f"--namespace={stage.name}")
     (programs.folder / "agent.log").write_text(log)
 
 
 def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage: Stage) -> None:
-    vm = stage.vm("db")
+    vm = small_vm(stage, "db")
     plain = runner_pod(stage, vm)
     plain["metadata"]["labels"]["autoscaling.neon.tech/inject-agent"] = "false"
     assert agents_in(done(rehearsed(stage, plain))) == []
@@ -112,7 +114,7 @@ def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage:
 
 
 def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage: Stage) -> None:
-    vm = stage.vm("db")
+    vm = small_vm(stage, "db")
     done(stage.http.delete(stage.path("serviceaccounts", "vm-agent")))
     answer = rehearsed(stage, runner_pod(stage, vm))
     assert agents_in(done(answer)) == []
@@ -120,13 +122,13 @@ def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage
 
 
 def test_who_shows_no_certificate_does_not_get_to_the_extender(programs: Secured) -> None:
-    """Whatever it says then is not read."""
-    with pytest.raises(OSError):  # noqa: PT011 - a reset or an alert, as the moment will have it
-        super(Secured, programs).ask("POST", 10298, "/bind", {})
+    """The server's certificate is good, and whatever is said then is not read."""
+    with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed|EOF|violation"):
+        programs.ask_with_tls("POST", 10298, "/bind", {})
 
 
 def test_a_deleted_pods_token_is_heard_no_more(stage: Stage) -> None:
-    vm = stage.vm("db")
+    vm = small_vm(stage, "db")
     done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm, serviceAccountName="agent")))
     stage.until_placed("db")
     agent = Agent.of(stage, stage.get(PODS, "db"))

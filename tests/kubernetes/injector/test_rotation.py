@@ -15,7 +15,7 @@ from cryptography import x509
 
 from tests.kubernetes.injector.secured import NAMES, SECRETS, Secured, running
 from tests.kubernetes.injector.test_agents_in_pods import agents_in, rehearsed
-from tests.kubernetes.injector.vm_pods import runner_pod
+from tests.kubernetes.injector.vm_pods import runner_pod, small_vm
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
 from tests.kubernetes.scheduling.agents import Agent
 from tests.kubernetes.scheduling.books import PODS
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kubernetes
 
 LIVES: Final = "{life: 30s, authorityLife: 90s}"
 SECONDS: Final = 105.0
-AGENTS: Final = 4
+AGENTS: Final = 2
 
 
 class Traffic:
@@ -90,7 +90,7 @@ def test_nothing_fails_while_certificates_and_authorities_change(
 
 def agent_of(stage: Stage, name: str) -> Agent:
     """The agent of a VM whose pod is placed."""
-    vm = stage.vm(name)
+    vm = small_vm(stage, name)
     made = runner_pod(stage, vm, serviceAccountName="agent")
     made["metadata"]["labels"]["autoscaling.neon.tech/inject-agent"] = "false"
     answer = stage.http.post(stage.path(PODS), json=made)

@@ -1,30 +1,51 @@
 """A namespace with VMs whose pods are like those of NeonVM's own controller (v0.49.1), and a stand-in for the guest.
 
-The guest is a page of metrics of a database whose memory is nearly full, where NeonVM's guest is: at an address of the
-pod's own.
+The guest is a page of metrics where NeonVM's guest is: at an address of the pod's own. Bounds that leave one size
+say how large it should be.
 """
 
 from __future__ import annotations
 
-import re
+import json
 from typing import Any, Final
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
+from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
+from tests.conformance.cluster import done
 from tests.deploy.manifests import ROOT, documents
-from tests.kubernetes.scheduling.books import Obj
+from tests.kubernetes.real_kubernetes import eventually
+from tests.kubernetes.scheduling.books import VMS, Obj
 from tests.kubernetes.scheduling.stage import Stage
 from tests.scheduler_plugin.injector.pods import original
 
 GUEST: Final = "169.254.254.254"
-FULL: Final = {"MemTotal": 2 * 1024**3, "MemAvailable": 64 * 1024**2, "MemFree": 32 * 1024**2}
+PAGE: Final = "tests/agent/adapters/node_exporter.txt"
 
 
-def metrics() -> str:
-    """What node_exporter says in a guest of 2 GiB of which little is left."""
-    text = (ROOT / "tests/agent/adapters/node_exporter.txt").read_text()
-    for name, amount in FULL.items():
-        text = re.sub(rf"(?m)^node_memory_{name}_bytes .*$", f"node_memory_{name}_bytes {amount}", text)
-    return text
+def small_vm(stage: Stage, name: str) -> Obj:
+    """A VM of half a CPU and 512Mi, with its guest of that size."""
+    guest = {
+        "cpus": {"min": "500m", "max": 2, "use": "500m"},
+        "memorySlotSize": "128Mi",
+        "memorySlots": {"min": 4, "max": 16, "use": 4},
+        "rootDisk": {"image": "example.invalid/image"},
+    }
+    labels = {LABEL_ENABLED: "true", "autoscaling.neon.tech/auto-migration-enabled": "false"}
+    body = {"apiVersion": f"{VM_GROUP}/{VM_VERSION}", "kind": VM_KIND, "metadata": {"name": name, "labels": labels}}
+    done(
+        stage.http.post(
+            stage.path(VMS), json={**body, "spec": {"schedulerName": "autoscale-scheduler", "guest": guest}}
+        )
+    )
+    status = {"phase": "Running", "cpus": "500m", "memorySize": "512Mi"}
+    return stage.patch(f"{stage.path(VMS, name)}/status", {"status": status})
+
+
+def want(stage: Stage, name: str, cpu: str, mem: str) -> None:
+    """From now on the VM's agent is to bring it to that size."""
+    size = {"cpu": cpu, "mem": mem}
+    bounds = json.dumps({"min": size, "max": size})
+    stage.patch(stage.path(VMS, name), {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}})
 
 
 def prepare(stage: Stage) -> None:
@@ -37,7 +58,9 @@ def prepare(stage: Stage) -> None:
             made["subjects"] = [{**subject, "namespace": stage.name} for subject in each["subjects"]]
         stage.programs.cluster.apply(made)
     page = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "guest", "namespace": stage.name}}
-    stage.programs.cluster.apply({**page, "data": {"metrics": metrics()}})
+    stage.programs.cluster.apply({**page, "data": {"metrics": (ROOT / PAGE).read_text()}})
+    trusted = stage.path("configmaps", "autoscaling-ca")
+    eventually(lambda: "data" in done(stage.http.get(trusted)), "the authorities are in the namespace", 40.0)
 
 
 def runner_pod(stage: Stage, vm: Obj, **spec: Any) -> Obj:
