@@ -1,16 +1,14 @@
 """A namespace with VMs whose pods are like those of NeonVM's own controller (v0.49.1), and a stand-in for the guest.
 
-The guest is a page of metrics where NeonVM's guest is: at an address of the pod's own. Bounds that leave one size
-say how large it should be.
+The guest is a page of metrics where NeonVM's guest is: at an address of the pod's own.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
-from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
+from protocol.names import LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
 from tests.conformance.cluster import done
 from tests.deploy.manifests import ROOT, documents
 from tests.kubernetes.real_kubernetes import eventually
@@ -39,13 +37,6 @@ def small_vm(stage: Stage, name: str) -> Obj:
     )
     status = {"phase": "Running", "cpus": "500m", "memorySize": "512Mi"}
     return stage.patch(f"{stage.path(VMS, name)}/status", {"status": status})
-
-
-def want(stage: Stage, name: str, cpu: str, mem: str) -> None:
-    """From now on the VM's agent is to bring it to that size."""
-    size = {"cpu": cpu, "mem": mem}
-    bounds = json.dumps({"min": size, "max": size})
-    stage.patch(stage.path(VMS, name), {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}})
 
 
 def prepare(stage: Stage) -> None:
