@@ -64,6 +64,16 @@ def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
     ]
 
 
+def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release) -> None:
+    """The agents' port, the extender and the webhook are asked by the pod of ``helm test``."""
+    values = ("certificates.enabled=true", "scheduler.replicas=2", "agent.node.enabled=false")
+    more = ("agent.sidecar.enabled=true", "policies.enabled=true")
+    with telling(release.cluster):
+        release.helm("install", "--create-namespace", "--wait", "--timeout=3m", f"--set={','.join((*values, *more))}")
+        assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+        release.helm("uninstall", "--wait", "--timeout=2m")
+
+
 def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
     with telling(release.cluster):
         from_nothing_to_nothing(release)
@@ -117,7 +127,7 @@ def taken_out(release: Release) -> None:
     """Nothing of ours is left but the kinds and the VM."""
     cluster = release.cluster
     release.helm("uninstall", "--wait", "--timeout=2m")
-    assert [kind for kind in OURS if release.objects(kind)] == []
+    eventually(lambda: not any(release.objects(kind) for kind in OURS), "nothing of ours is left", 60.0)
     assert {each["metadata"]["name"] for each in release.objects("crds")} == {
         "virtualmachines.vm.neon.tech",
         "virtualmachinemigrations.vm.neon.tech",
