@@ -54,5 +54,7 @@ def is_due(certificate: Life, now: float) -> bool:
 
 
 def longest_pause(life: float) -> float:
-    """How seldom, in seconds, certificates that live so long may be looked at; at least 1 and at most 30."""
-    return min(30.0, max(1.0, life / 24))
+    """How seldom, in seconds, certificates that live so long may be looked at; at least 1 and at most 10: a new
+    namespace waits so long for its authorities.
+    """
+    return min(10.0, max(1.0, life / 24))

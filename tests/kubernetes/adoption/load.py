@@ -15,9 +15,8 @@ _BUSY: Final = "select count(*) from generate_series(1, 300000)"
 
 @dataclass(slots=True)
 class Load:
-    """What the clients have seen. ``quiet`` lets them rest without hanging up."""
+    """What the clients have seen."""
 
-    quiet: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     answers: int = 0
     failures: list[str] = field(default_factory=list)
@@ -27,11 +26,7 @@ class Load:
         """One client; its session must last."""
         try:
             while not self.over.is_set():
-                if self.quiet.is_set():
-                    session.ask("select 1")
-                    self.over.wait(0.5)
-                else:
-                    session.ask(_BUSY)
+                session.ask(_BUSY)
                 self.answers += 1
                 self.longest = max(self.longest, session.longest)
         except OSError as error:

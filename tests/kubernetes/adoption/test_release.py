@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from protocol.names import ANNOTATION_BOUNDS
 from tests.deploy.manifests import ROOT
-from tests.kubernetes.adoption.load import Load, busy
+from tests.kubernetes.adoption.load import busy
 from tests.kubernetes.adoption.release import (
     NAMESPACE,
     NEXT,
@@ -22,6 +23,7 @@ from tests.kubernetes.adoption.release import (
 )
 from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.real_kubernetes import RealKubernetes, eventually, running
+from tests.kubernetes.vms import bounds
 
 pytestmark = pytest.mark.kubernetes
 
@@ -62,6 +64,16 @@ def pods_of_vm(cluster: RealKubernetes) -> list[tuple[str, int]]:
     ]
 
 
+def test_two_schedulers_answer_over_tls_and_so_does_the_webhook(release: Release) -> None:
+    """The agents' port, the extender and the webhook are asked by the pod of ``helm test``."""
+    values = ("certificates.enabled=true", "scheduler.replicas=2", "agent.node.enabled=false")
+    more = ("agent.sidecar.enabled=true", "policies.enabled=true")
+    with telling(release.cluster):
+        release.helm("install", "--create-namespace", "--wait", "--timeout=3m", f"--set={','.join((*values, *more))}")
+        assert "Phase:          Succeeded" in release.helm("test", "--timeout=2m")
+        release.helm("uninstall", "--wait", "--timeout=2m")
+
+
 def test_from_an_empty_cluster_to_growth_through_an_upgrade_and_out_again(release: Release) -> None:
     with telling(release.cluster):
         from_nothing_to_nothing(release)
@@ -81,7 +93,7 @@ def from_nothing_to_nothing(release: Release) -> None:
         print(f"it grows after {grown:.0f} s")
         assert grown < TEN_MINUTES
         pods = pods_of_vm(cluster)
-        upgraded_and_back(release, load)
+        upgraded_and_back(release)
         taken_out(release)
         assert (pods_of_vm(cluster), load.failures) == (pods, [])
         before = load.answers
@@ -90,28 +102,32 @@ def from_nothing_to_nothing(release: Release) -> None:
     taken_over_again(release, pods)
 
 
-def upgraded_and_back(release: Release, load: Load) -> None:
-    """Under load, to a version under which the VM shrinks and grows, and back. An upgrade keeps what was edited."""
+def upgraded_and_back(release: Release) -> None:
+    """Under load, to a version that resizes the VM, and back to one that does. An upgrade keeps what was edited."""
     cluster, shipped = release.cluster, settings_of(release.cluster)
     changed = edit_settings(cluster, "cooldownSeconds: 300", "cooldownSeconds: 301")
     notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=4m")
     assert "kept as they are there, whatever the values say: autoscaling-scheduler-config" in " ".join(notes.split())
     assert settings_of(cluster) == changed
     eventually(lambda: release.tags() == {NEXT}, "all programs are the new ones")
-    load.quiet.set()
-    eventually(lambda: cpus(cluster) == 1, "it shrinks under the new version", 180.0)
-    load.quiet.clear()
-    eventually(lambda: cpus(cluster) > 1, "it grows under the new version", 120.0)
+    resized(cluster, 2)
     release.helm("rollback", "--wait", "--timeout=4m")
     eventually(lambda: release.tags() == {"dev"}, "all programs are the old ones")
     assert settings_of(cluster) == shipped, "a roll-back is to all that the revision had"
+    resized(cluster, 3)
+
+
+def resized(cluster: RealKubernetes, size: int) -> None:
+    """Agent and scheduler bring the VM to a size between whose bounds there is no other."""
+    cluster.kubectl("annotate", "--overwrite", f"neonvm/{NAME}", f"{ANNOTATION_BOUNDS}={bounds(str(size), 2 * size)}")
+    eventually(lambda: cpus(cluster) == size, f"it has {size} CPUs", 120.0)
 
 
 def taken_out(release: Release) -> None:
     """Nothing of ours is left but the kinds and the VM."""
     cluster = release.cluster
     release.helm("uninstall", "--wait", "--timeout=2m")
-    assert [kind for kind in OURS if release.objects(kind)] == []
+    eventually(lambda: not any(release.objects(kind) for kind in OURS), "nothing of ours is left", 60.0)
     assert {each["metadata"]["name"] for each in release.objects("crds")} == {
         "virtualmachines.vm.neon.tech",
         "virtualmachinemigrations.vm.neon.tech",

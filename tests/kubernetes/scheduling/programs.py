@@ -81,7 +81,12 @@ class Programs:
         """Starts our service; returns at once."""
         flags = [f"--config={self.folder / 'config.yaml'}", f"--kubeconfig={self.folder / 'kubeconfig'}"]
         flags += [each for each in container("service")["args"] if not each.startswith("--config=")]
+        flags += self.service_flags()
         self.service = self._start("service", sys.executable, "-m", "scheduler_plugin", *flags)
+
+    def service_flags(self) -> list[str]:
+        """Flags beside those of the manifest."""
+        return []
 
     def kill_service(self) -> None:
         """``kill -9``; returns when it is gone."""

@@ -11,12 +11,14 @@ import pytest
 
 from protocol.messages import ObjectName
 from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, SLICES, VMS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.replicas.pair import SLICE, Process, Replicas, replicas
 from tests.scheduler_plugin.replicas.stopped_process import Fate
+from tests.scheduler_plugin.running import agent_request
 
 PERMITS = to("PATCH", "/virtualmachines/")
 BINDINGS = to("POST", "/binding")
@@ -155,6 +157,26 @@ async def test_a_permit_that_was_written_but_not_answered_counts(pair: Replicas)
     await until_grown(pair, 2)
     assert pair.leader is not None
     assert str(pair.leader.replica.context.ledger.nodes["n1"].reserved) == "5 cpu, 4Gi"
+
+
+async def test_a_permit_whose_write_is_confirmed_after_the_term_is_not_answered(pair: Replicas) -> None:
+    """It is stopped between the write and its answer, and goes on when another leads."""
+    leader, standby = pair.running
+
+    def stops(call: ApiCall) -> Fate:
+        if PERMITS(call):
+            leader.stop()
+        return Fate()
+
+    leader.way.fate = stops
+    headers, body = agent_request(pair.cluster, POD, 5, 4)
+    asking = asyncio.create_task(leader.client.post("http://agents/", content=body, headers=headers))
+    await pair.clock.advance(20)
+    assert (standby.leads, persisted(pair)["vCPUs"], asking.done()) == (True, 5, False)
+    leader.resume()
+    await pair.clock.advance(1)
+    answer = await asking
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
 
 
 async def test_a_lease_is_left_to_expire_where_a_write_may_still_land(pair: Replicas) -> None:

@@ -1,0 +1,1 @@
+"""The injector and its certificates on a real Kubernetes (`make test-adoption`)."""

@@ -1,0 +1,141 @@
+"""A pod like those of NeonVM's own controller gets the agent once, and is placed by an extender that speaks TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deploy.images.building.image_build import build, native_platform
+from deploy.images.building.layers import LayerMaker
+from deploy.images.catalogue import IMAGES
+from deploy.images.inputs.apt import Origin
+from deploy.images.inputs.checkout import Checkout
+from deploy.local.kubernetes.machine.image_loading import load_image
+from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
+from tests.conformance.cluster import done
+from tests.kubernetes.injector.secured import Secured, running
+from tests.kubernetes.injector.vm_pods import runner_pod, small_vm
+from tests.kubernetes.real_kubernetes import RealKubernetes, eventually
+from tests.kubernetes.scheduling.agents import Agent
+from tests.kubernetes.scheduling.books import PODS, Obj
+from tests.kubernetes.scheduling.programs import AGENTS
+from tests.kubernetes.scheduling.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "autoscaling-scheduler", "namespace": "kube-system"},
+    "spec": {"ports": [{"name": "agents", "port": AGENTS}]},
+}
+"""Leads agents to the process in the control plane's network."""
+
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {
+        "name": "autoscaling-scheduler",
+        "namespace": "kube-system",
+        "labels": {"kubernetes.io/service-name": "autoscaling-scheduler"},
+    },
+    "addressType": "IPv4",
+    "ports": [{"name": "agents", "port": AGENTS, "protocol": "TCP"}],
+    "endpoints": [{"addresses": [CONTROL_HOST], "conditions": {"ready": True}}],
+}
+
+
+@pytest.fixture(scope="module")
+def programs(real_kubernetes: RealKubernetes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """All programs, with certificates that live as long as in the manifest; the agent's image is on the nodes."""
+    folder = tmp_path_factory.mktemp("injector")
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), print)
+    archive = build(IMAGES["autoscaler-agent"], maker, "localhost:5001/autoscaler-agent:dev", folder).path
+    asyncio.run(load_image(real_kubernetes.folder / "kubernetes" / "nodes", Path(archive)))
+    real_kubernetes.apply(SERVICE, SLICE)
+    try:
+        with running(real_kubernetes, folder, "{}") as (found, _):
+            yield found
+    finally:
+        real_kubernetes.kubectl(
+            *("delete", "service/autoscaling-scheduler", "endpointslice/autoscaling-scheduler"),
+            *("--namespace=kube-system", "--ignore-not-found"),
+        )
+
+
+@pytest.fixture
+def stage(programs: Secured, staged: Callable[[Secured], Stage]) -> Stage:
+    return staged(programs)
+
+
+def agents_in(pod: Obj) -> list[Any]:
+    return [each for each in pod["spec"].get("initContainers", []) if each["name"] == "autoscaler-agent"]
+
+
+def rehearsed(stage: Stage, pod: Obj) -> httpx.Response:
+    """What would become of a pod; its name may be taken."""
+    renamed = {**pod, "metadata": {**pod["metadata"], "name": "rehearsal"}}
+    return stage.http.post(stage.path(PODS), json=renamed, params={"dryRun": "All"})
+
+
+def test_a_vms_pod_gets_an_agent_once_and_runs_with_it(stage: Stage) -> None:
+    """kube-scheduler shows the extender its certificate; labels and annotations that the VM lacks are cleaned up."""
+    vm = small_vm(stage, "db")
+    pod = done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm)))
+    assert len(agents_in(pod)) == 1
+    assert pod["spec"]["serviceAccountName"] == "vm-agent"
+    assert len(agents_in(done(rehearsed(stage, runner_pod(stage, vm) | {"spec": pod["spec"]})))) == 1
+    stage.until_placed("db")
+    cleaned = {"metadata": {"annotations": None, "labels": {"app.kubernetes.io/name": None}}}
+    stage.patch(stage.path(PODS, "db"), cleaned)
+    eventually(lambda: all(each["started"] for each in statuses(stage)), "guest and agent run", 30.0)
+
+
+def statuses(stage: Stage) -> list[Any]:
+    """Those of the guest and of its agent."""
+    status = stage.get(PODS, "db")["status"]
+    found = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return [each for each in found if each["name"] != "init"] or [{"started": False}]
+
+
+def test_a_vm_that_wants_no_agent_and_one_that_brings_it_stay_as_they_are(stage: Stage) -> None:
+    vm = small_vm(stage, "db")
+    plain = runner_pod(stage, vm)
+    plain["metadata"]["labels"]["autoscaling.neon.tech/inject-agent"] = "false"
+    assert agents_in(done(rehearsed(stage, plain))) == []
+    brings = runner_pod(stage, vm)
+    brings["spec"]["initContainers"].append({"name": "autoscaler-agent", "image": "own", "restartPolicy": "Always"})
+    assert [each["image"] for each in agents_in(done(rehearsed(stage, brings)))] == ["own"]
+    no_runner = runner_pod(stage, vm)
+    no_runner["spec"]["containers"][0]["name"] = "backup"
+    assert agents_in(done(rehearsed(stage, no_runner))) == []
+
+
+def test_without_the_service_account_the_vm_starts_and_its_maker_is_warned(stage: Stage) -> None:
+    vm = small_vm(stage, "db")
+    done(stage.http.delete(stage.path("serviceaccounts", "vm-agent")))
+    answer = rehearsed(stage, runner_pod(stage, vm))
+    assert agents_in(done(answer)) == []
+    assert "has no service account vm-agent" in answer.headers["Warning"]
+
+
+def test_who_shows_no_certificate_does_not_get_to_the_extender(programs: Secured) -> None:
+    """The server's certificate is good, and whatever is said then is not read."""
+    with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed|EOF|violation"):
+        programs.ask_with_tls("POST", 10298, "/bind", {})
+
+
+def test_a_deleted_pods_token_is_heard_no_more(stage: Stage) -> None:
+    vm = small_vm(stage, "db")
+    done(stage.http.post(stage.path(PODS), json=runner_pod(stage, vm, serviceAccountName="agent")))
+    stage.until_placed("db")
+    agent = Agent.of(stage, stage.get(PODS, "db"))
+    eventually(lambda: agent.ask(1, 2)[0] == 200, "its agent is heard", 10.0)
+    stage.delete_pods("db")
+    eventually(lambda: agent.ask(1, 2)[0] in {401, 403, 404}, "it is not any more", 2.0)
