@@ -14,10 +14,13 @@ BIN := $(VENV)/bin
 WORKERS = -n $(shell expr $$(nproc) + 1) --maxprocesses 8 --dist worksteal
 PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_working_sets.py tests/scenarios \
 	tests/scheduler_plugin tests/deploy/images
+QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers
+# Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks check injector)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,17 +30,17 @@ demo: env ## A real postgres VM follows its load, on this machine
 	@$(BIN)/autoscale demo $(DEMO_ARGS)
 
 test: env ## The quick suite: everything that needs neither QEMU nor root
-	$(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes and not monitoring" $(TEST_ARGS)
+	$(BIN)/pytest $(WORKERS) -m "$(QUICK)" $(TEST_ARGS)
 
 coverage: env ## The pure packages' tests with many examples: every branch of them must be taken
-	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "not vm and not cluster and not root and not kubernetes and not monitoring" \
+	AUTOSCALE_THOROUGH=1 $(BIN)/pytest $(WORKERS) -m "$(QUICK)" \
 		--cov --cov-report=term-missing:skip-covered $(PURE_TESTS)
 
 fuzz: env ## 200,000 hostile inputs at everything that any program reads
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 explore: env ## The property tests of the quick suite with new random examples
-	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and not vm and not root and not kubernetes and not monitoring" \
+	AUTOSCALE_EXPLORE=1 $(BIN)/pytest $(WORKERS) -m "hypothesis and $(QUICK)" \
 		$(TEST_ARGS)
 
 test-root: env ## Tests that make network namespaces (as root)
@@ -49,7 +52,14 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(TEST_ARGS)
+	$(BIN)/pytest -m kubernetes -rs $(addprefix --ignore=,$(ADOPTION_TESTS)) $(TEST_ARGS)
+
+test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, `autoscale check`, the injector
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
+
+test-failovers: env ## 200 fail-overs of real schedulers: killed, ended, paused, cut off (10 minutes)
+	AUTOSCALE_FAILOVERS=$${AUTOSCALE_FAILOVERS:-200} $(BIN)/pytest -m failovers $(TEST_ARGS)
 
 test-monitoring: env ## Alerts, rules and dashboards against Debian's Prometheus
 	@scripts/install-packages.sh monitoring

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx
+import pytest
 
 from protocol.units import Resources
 from tests.kubernetes.failing.commitment import never_over_committed
@@ -26,6 +27,8 @@ from tests.kubernetes.failing.fleet import Fleet, until
 from tests.kubernetes.failing.permit_asker import SMALL, Asker, asking
 from tests.scheduler_plugin.replicas.processes.stage import ReplicaProcess, Stage, stage
 from tests.scheduler_plugin.replicas.processes.terms_seen import terms_seen
+
+pytestmark = pytest.mark.failovers
 
 FAILOVERS: Final = int(os.environ.get("AUTOSCALE_FAILOVERS", "4"))
 FIGURES: Final = os.environ.get("AUTOSCALE_FAILOVER_FIGURES")
