@@ -17,6 +17,8 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers
 # Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
 ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks check injector)
+# These stories wait for minutes to pass, each worker's on a control plane of its own.
+FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
@@ -52,7 +54,8 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
-	$(BIN)/pytest -m kubernetes -rs $(addprefix --ignore=,$(ADOPTION_TESTS)) $(TEST_ARGS)
+	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(addprefix --ignore=,$(FAILING) $(ADOPTION_TESTS)))
+	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs -n 2 --dist loadfile $(FAILING))
 
 test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, `autoscale check`, the injector
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench

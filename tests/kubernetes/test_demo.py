@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,23 +16,43 @@ import pytest
 from tests.kubernetes.machine_state import machine_state
 
 pytestmark = pytest.mark.kubernetes
+IS_INSTALLED = re.compile("autoscaler: waiting for")
 AGENT_SPEAKS = re.compile(r"\d s  1 cpu, 256Mi: \w+")
 COMMAND = (sys.executable, "-m", "scripts.autoscale.main", "demo", "--kubernetes")
 
 
-def test_a_demonstration_that_is_ended_when_its_vm_boots_leaves_nothing(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "tell", "number"),
+    [(AGENT_SPEAKS, os.kill, signal.SIGTERM), (IS_INSTALLED, os.killpg, signal.SIGINT)],
+    ids=["SIGTERM when its VM boots", "Ctrl-C when it is installed"],
+)
+def test_a_demonstration_that_is_ended_leaves_nothing(
+    home: Path, tmp_path: Path, at: re.Pattern[str], tell: Callable[[int, int], None], number: int
+) -> None:
+    """Ctrl-C on a terminal is heard by all of its process group."""
     assert home.is_dir(), "there can be clusters on this machine"
     before = machine_state("demo", tmp_path)
-    environment = {**os.environ, "AUTOSCALE_HOME": str(tmp_path)}
-    with subprocess.Popen(COMMAND, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with started({**os.environ, "AUTOSCALE_HOME": str(tmp_path)}) as process:
         assert process.stdout is not None
         said = []
         for line in process.stdout:
             said.append(line)
-            if AGENT_SPEAKS.search(line):
+            if at.search(line):
                 break
-        assert AGENT_SPEAKS.search(said[-1]), "".join(said)
+        assert at.search(said[-1]), "".join(said)
         assert machine_state("demo", tmp_path).cgroups
-        process.send_signal(signal.SIGTERM)
+        tell(process.pid, number)
         assert process.wait(timeout=180.0) == 130
     assert machine_state("demo", tmp_path) == before
+
+
+@contextmanager
+def started(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """The demonstration, in a process group of its own."""
+    with subprocess.Popen(
+        COMMAND, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()

@@ -7,9 +7,10 @@ import time
 import pytest
 
 from protocol.units import Resources
+from scheduler_plugin.auth.authenticator import ACCEPTED_FOR
 from tests.kubernetes.failing.commitment import never_over_committed, settled
 from tests.kubernetes.failing.fleet import until
-from tests.kubernetes.failing.permit_asker import asking
+from tests.kubernetes.failing.permit_asker import SMALL, asking
 from tests.kubernetes.failing.stage import Stage
 
 pytestmark = pytest.mark.kubernetes
@@ -22,11 +23,14 @@ async def test_a_minute_without_the_api_server_costs_growth_and_nothing_else(sta
     fleet, way, silent, of_groups = stage.fleet, await stage.way(), await stage.way(), await stage.way()
     node = await fleet.node()
     first, second, goes = [await fleet.vm(node) for _ in range(3)]
+    content = await fleet.vm(await fleet.node())
     ours, observer, groups = await stage.scheduler(way), await stage.scheduler(silent), await stage.groups(of_groups)
     await until(groups.leads, "the groups' program leads")
     askers = [stage.asker(ours, each) for each in (first, second)]
-    agent, held = askers[0], Resources.parse("2", "8Gi")
+    agent, held, quiet = askers[0], Resources.parse("2", "8Gi"), stage.asker(ours, content)
     assert await agent.ask(held) == 200
+    known = time.monotonic()
+    assert await quiet.ask(SMALL) == 200
 
     silent.silence()
     await way.close()
@@ -37,11 +41,15 @@ async def test_a_minute_without_the_api_server_costs_growth_and_nothing_else(sta
     await fleet.vm(node, slots=2)
     async with never_over_committed(fleet), asking(askers):
         await until(lambda: observer.has_booked(fleet), "who hears nothing looks again", 60.0)
-        await until(lambda: agent.is_refused(held), "what needs the API server is refused", 75.0)
+        await until(lambda: quiet.is_refused(SMALL), "a token is asked about anew, for what needs no writing", 75.0)
         began = time.monotonic()
+        assert began - known >= ACCEPTED_FOR, "until then the answer is known"
         await way.open()
         await of_groups.open()
         await until(lambda: agent.gets(Resources.parse("1", "4Gi")), "permits again", 10.0)
+        await until(lambda: quiet.gets(SMALL), "permits again for what needs no writing", 10.0)
     await settled(ours, fleet, askers)
     await until(groups.leads, "the groups' program leads again", 15.0)
     assert len([each for each in way.since(began) if each.is_list]) <= KINDS, "no storm: each kind once"
+    reviews = [each for each in way.since(began) if each.target.endswith("/tokenreviews")]
+    assert 1 <= len(reviews) <= len((first, second, content)), "each token is asked about once at most"

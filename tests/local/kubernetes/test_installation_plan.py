@@ -40,7 +40,7 @@ def waiting(reason: str, message: str = "", **more: object) -> Json:
 
 
 def test_the_manifests_are_those_of_people_and_all_that_they_run_is_waited_for() -> None:
-    assert set(MANIFESTS) <= set(FILES)
+    assert {(ROOT / each).resolve() for each in MANIFESTS} <= {(ROOT / each).resolve() for each in FILES}
     found = [each for each in documents() if each["kind"] in {"Deployment", "DaemonSet"}]
     names = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in found}  # type: ignore[index]
     assert names == {(NAMESPACE, name) for name in WORKLOADS}

@@ -1,0 +1,116 @@
+"""A VirtualMachineGroup of a test on real nodes, and the HPA over it: small guests that take a CPU each at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from protocol.kubernetes.resources import (
+    ENDPOINT_SLICES,
+    HORIZONTAL_AUTOSCALERS,
+    VIRTUAL_MACHINES,
+    VM_GROUPS,
+    Resource,
+)
+from protocol.units import MilliCpu
+from tests.kubernetes.object_watch import Object, watched
+
+NAME: Final = "shop"
+PRIMARY: Final = f"{NAME}-primary"
+FIRST: Final = f"{NAME}-replica-0"
+SECOND: Final = f"{NAME}-replica-1"
+READS: Final = f"{NAME}-read"
+BUSY: Final = MilliCpu(220)
+"""An emulated guest takes 50 to 100m to rest; to work it takes what it gets of a busy machine, 250m and more."""
+
+_SETTLED: Final = {"stabilizationWindowSeconds": 20}
+_GROUP: Final = {"apiVersion": VM_GROUPS.api_version, "kind": VM_GROUPS.kind}
+
+GROUP: Final[dict[str, Any]] = {
+    **_GROUP,
+    "metadata": {"name": NAME, "namespace": "default"},
+    "spec": {
+        "replicas": 1,
+        "template": {
+            "metadata": {"labels": {"autoscaling.neon.tech/enabled": "true"}},
+            "spec": {
+                "schedulerName": "autoscale-scheduler",
+                "terminationGracePeriodSeconds": 10,
+                "guest": {
+                    "cpus": {"min": 1, "max": 1, "use": 1},
+                    "memorySlotSize": "128Mi",
+                    "memorySlots": {"min": 4, "max": 4, "use": 4},
+                    "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
+                    "ports": [{"name": "postgres", "port": 5432}],
+                },
+            },
+        },
+        "drain": {"gracePeriod": "10s"},
+    },
+}
+HPA: Final[dict[str, Any]] = {
+    "apiVersion": HORIZONTAL_AUTOSCALERS.api_version,
+    "kind": HORIZONTAL_AUTOSCALERS.kind,
+    "metadata": {"name": NAME, "namespace": "default"},
+    "spec": {
+        "minReplicas": 1,
+        "maxReplicas": 2,
+        "scaleTargetRef": {**_GROUP, "name": NAME},
+        "metrics": [
+            {
+                "type": "Resource",
+                "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": BUSY.quantity()}},
+            }
+        ],
+        "behavior": {"scaleUp": _SETTLED, "scaleDown": _SETTLED},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOfVms:
+    """The group as the API server has it."""
+
+    api: httpx.Client
+
+    def vm(self, name: str, holds: Callable[[Object], bool], what: str, seconds: float = 90.0) -> Object:
+        """A member's VM, once ``holds`` says so."""
+        return self._once(VIRTUAL_MACHINES, name, holds, what, seconds)
+
+    def serves(self, *replicas: str, seconds: float) -> dict[str, str]:
+        """The addresses of these replicas, once they and no others are whom the read endpoint offers to new clients."""
+        found = self._once(ENDPOINT_SLICES, READS, lambda it: set(offered(it)) == set(replicas), "who serves", seconds)
+        return offered(found)
+
+    def wants(self, replicas: int, what: str, seconds: float) -> None:
+        """Returns once so many replicas are asked for."""
+        self._once(VM_GROUPS, NAME, lambda it: it["spec"]["replicas"] == replicas, what, seconds)
+
+    def rests(self) -> None:
+        """Returns once the HPA has read of the replicas that they do little."""
+        self._once(HORIZONTAL_AUTOSCALERS, NAME, is_calm, "the HPA reads that the replica rests", 90.0)
+
+    def is_gone(self, *vms: str) -> None:
+        """Returns once these VMs are no more."""
+        for name in vms:
+            self.vm(name, lambda it: not it, "its VM is gone")
+
+    def _once(self, kind: Resource, name: str, holds: Callable[[Object], bool], what: str, seconds: float) -> Object:
+        return watched(self.api, kind, name, holds, what, seconds)
+
+
+def offered(found: Object) -> dict[str, str]:
+    """Whom an EndpointSlice offers to new clients: addresses by the VMs' names."""
+    ready = [each for each in found.get("endpoints") or () if each["conditions"]["ready"]]
+    return {each["targetRef"]["name"]: each["addresses"][0] for each in ready}
+
+
+def is_calm(hpa: Object) -> bool:
+    """Whether the HPA has figures of the replicas, and they are far below what it scales at."""
+    read = hpa["status"].get("currentMetrics") or ()
+    return [
+        MilliCpu.parse(each["resource"]["current"]["averageValue"]) < BUSY for each in read if "resource" in each
+    ] == [True]
