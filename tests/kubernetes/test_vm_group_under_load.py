@@ -10,7 +10,7 @@ import pytest
 
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VM_GROUPS
 from protocol.names import ANNOTATION_DRAINING
-from tests.kubernetes.flat_network import flat_client
+from tests.kubernetes.flat_client import flat_client
 from tests.kubernetes.group_of_vms import FIRST, GROUP, HPA, NAME, PRIMARY, SECOND, GroupOfVms
 from tests.kubernetes.object_watch import asking
 from tests.kubernetes.postgres_session import Session
