@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from scripts.manifests.__main__ import ROOT, helm, rendered
 from scripts.manifests.rendering import CHART, PLAIN
 from tests import plain_yaml
 from tests.deploy.manifests import documents
-from tests.kubernetes.adoption.release import Release
+from tests.kubernetes.adoption.release import NAMESPACE, Release
 from tests.kubernetes.real_kubernetes import RealKubernetes
 
 pytestmark = pytest.mark.kubernetes
@@ -197,7 +199,7 @@ def test_fences_are_around_the_releases_own_accounts_and_spare_both_namespaces()
     assert "request.namespace == 'ours'" in found["autoscaling-leases"]
     assert "!(request.namespace in ['kube-system', 'ours'])" in found["neonvm-controller-pods"]
     binds, displaces = found["autoscaling-scheduler-pods"].split("variables.displaces ||")
-    assert "!variables.binds || (request.namespace != 'kube-system'" in binds
+    assert "!variables.binds || ((request.namespace != 'kube-system' || request.name == 'autoscaling-answers')" in binds
     assert "!(request.namespace in ['kube-system', 'ours'])" in displaces
 
 
@@ -228,6 +230,62 @@ def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_ar
     assert "Kinds that the cluster has from elsewhere are left as they are" in left["info"]["notes"]
     taken = json.loads(release.helm("install", *rehearsed, "--take-ownership", "--set=definitions.adopt=true"))
     assert taken["manifest"].count("kind: CustomResourceDefinition\n") == 2
+
+
+def in_cluster(cluster: RealKubernetes, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """What Helm renders with a look at the cluster."""
+    given = (f"--set-json={name}={json.dumps(value)}" for name, value in values.items())
+    return Release(cluster).try_helm("template", "--dry-run=server", *given)
+
+
+@contextmanager
+def applied(cluster: RealKubernetes, **found: Any) -> Iterator[None]:
+    """An object in the namespace of the release, for the time being."""
+    typed = json.dumps({"apiVersion": "v1", **found})
+    cluster.try_kubectl("create", "namespace", NAMESPACE)
+    cluster.kubectl("apply", f"--namespace={NAMESPACE}", "--filename=-", typed=typed)
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", f"--namespace={NAMESPACE}", "--filename=-", typed=typed)
+
+
+def test_certificates_are_not_added_beside_a_scheduler_that_serves_without_them(cluster: RealKubernetes) -> None:
+    about = {"metadata": {"name": "autoscaling-scheduler"}}
+    ports = [{"name": "agents", "port": 10299}]
+    with applied(cluster, kind="Service", **about, spec={"selector": {"a": "b"}, "ports": ports}):
+        assert in_cluster(cluster, {}).returncode == 0
+        refused = in_cluster(cluster, SECURED)
+        words = f"kubectl --namespace {NAMESPACE} delete service/autoscaling-scheduler deployment/autoscaling-scheduler"
+        assert (refused.returncode != 0, words in refused.stderr) == (True, True), refused.stderr
+    with applied(cluster, kind="Service", **about, spec={"ports": ports}):
+        assert in_cluster(cluster, SECURED).returncode == 0
+
+
+def test_kept_settings_of_the_injector_pin_neither_the_agent_nor_its_scheduler(cluster: RealKubernetes) -> None:
+    edited = {
+        "agent": {"image": "old/agent:1", "schedulerUrl": "https://old", "resources": {"requests": {"cpu": "77m"}}},
+        "certificates": {"provider": "files", "life": "30d"},
+    }
+    about = {"name": "autoscaling-injector-config", "annotations": {"autoscaling.neon.tech/settings-written": "other"}}
+    with applied(cluster, kind="ConfigMap", metadata=about, data={"settings.yaml": json.dumps(edited)}):
+        rendered_now = [each for each in plain_yaml.load_all(in_cluster(cluster, SECURED).stdout) if each]
+    (found,) = (each for each in rendered_now if each["metadata"]["name"] == about["name"])
+    assert plain_yaml.load(found["data"]["settings.yaml"]) == {
+        "agent": {
+            "image": "localhost:5001/autoscaler-agent:dev",
+            "schedulerUrl": f"https://autoscaling-scheduler.{NAMESPACE}.svc:10299",
+            "resources": {"requests": {"cpu": "77m"}},
+        },
+        "certificates": {"provider": "self", "life": "30d"},
+    }
+
+
+def test_the_keys_of_authorities_outlive_their_certificates() -> None:
+    values = {"certificates": {"enabled": True, "provider": "cert-manager"}, "expander": {"enabled": True}}
+    found = [each["spec"] for each in objects(values) if each["kind"] == "Certificate"]
+    policies = {each["secretName"]: each["privateKey"]["rotationPolicy"] for each in found if each.get("isCA")}
+    assert policies == {"autoscaling-certificates": "Never", "autoscaling-expander-ca": "Never"}
 
 
 def test_kinds_are_kept_and_everything_else_is_in_the_releases_namespace() -> None:

@@ -55,7 +55,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 
 {{/* Settings that people changed in the cluster are theirs: they are kept until the values' are asked for again.
-     list $ NAME KEY TEXT COMPONENT; prints the whole ConfigMap. The annotation has the digest of what the chart wrote. */}}
+     list $ NAME KEY TEXT COMPONENT [SECTION: fields that are the values' all the same]; prints the whole ConfigMap. The
+     annotation has the digest of what the chart wrote. */}}
 {{- define "autoscale.settings" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -64,7 +65,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- $written := sha256sum $text -}}
 {{- if include "autoscale.changedInCluster" (list $root $name $key) -}}
 {{- $live := lookup "v1" "ConfigMap" $root.Release.Namespace $name -}}
+{{- $ours := $text -}}
 {{- $text = index $live.data $key -}}
+{{- if gt (len .) 5 }}{{ $text = include "autoscale.withOurs" (list $text $ours (index . 5)) }}{{ end -}}
 {{- $written = index $live.metadata.annotations "autoscaling.neon.tech/settings-written" -}}
 {{- end -}}
 apiVersion: v1
@@ -77,6 +80,20 @@ metadata:
 data:
   {{ $key }}: |
     {{- $text | trim | nindent 4 }}
+{{- end }}
+
+{{/* Kept settings with some fields as the values have them; as they are where these agree, or where they are no YAML.
+     list KEPT VALUES {SECTION: fields} */}}
+{{- define "autoscale.withOurs" -}}
+{{- $kept := fromYaml (index . 0) -}}
+{{- $ours := fromYaml (index . 1) -}}
+{{- $found := deepCopy $kept -}}
+{{- range $section, $fields := index . 2 -}}
+{{- range $field := $fields -}}
+{{- $found = mergeOverwrite $found (dict $section (dict $field (index $ours $section $field))) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (hasKey $kept "Error") (eq (toYaml $kept) (toYaml $found)) }}{{ index . 0 }}{{ else }}{{ toYaml $found }}{{ end -}}
 {{- end }}
 
 {{/* "true" where the settings in the cluster are not those that the chart wrote: list $ NAME KEY */}}
