@@ -29,6 +29,7 @@ class Write:
     after: Document | None = None
     before: Document | None = None
     extra: Mapping[str, list[str]] = field(default_factory=dict)
+    name: str = ""
 
     @property
     def request(self) -> Document:
@@ -39,7 +40,7 @@ class Write:
             "resource": {"group": self.group, "version": "v1", "resource": self.resource},
             "userInfo": user,
         }
-        more = {"namespace": self.namespace, "subResource": self.subresource}
+        more = {"name": self.name, "namespace": self.namespace, "subResource": self.subresource}
         return found | {name: value for name, value in more.items() if value}
 
 
@@ -48,8 +49,8 @@ def write_by(username: str, method: str, path: str, before: Document | None, aft
     _, root, *rest = path.split("/")
     group, rest = ("", rest[1:]) if root == "api" else (rest[0], rest[2:])
     namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else ""
-    resource, _, subresource = [*(rest[2:] if namespace else rest), "", ""][:3]
-    return Write(username, _OPERATIONS[method], group, resource, namespace, subresource, after, before)
+    resource, name, subresource = [*(rest[2:] if namespace else rest), "", ""][:3]
+    return Write(username, _OPERATIONS[method], group, resource, namespace, subresource, after, before, {}, name)
 
 
 def refusal(policies: list[Document], write: Write) -> str:

@@ -40,6 +40,7 @@ def write_of(tried: Attempt) -> Write:
         None if tried.verb == "delete" else after,
         before,
         tried.who.extra,
+        tried.name,
     )
 
 

@@ -54,3 +54,13 @@ async def test_its_writes_pass() -> None:
     writes = [write_by(SCHEDULER.username, *each) for each in api.writes]
     assert [any(is_judged(policy, each) for policy in POLICIES) for each in writes] == [True] * len(writes)
     assert [refusal(POLICIES, each) for each in writes] == [""] * len(writes)
+
+
+async def test_of_the_clusters_own_namespace_it_binds_the_pod_of_helm_test_alone() -> None:
+    api = Answering()
+    writer = ClusterWriter(api, "autoscaling-scheduler-1.7", Term(FakeClock()).writing)  # type: ignore[arg-type]
+    for name in ("autoscaling-answers", "coredns"):
+        await writer.bind(ObjectName("kube-system", name), "u-1", "node-b")
+    of_helm_test, other = (write_by(SCHEDULER.username, *each) for each in api.writes)
+    assert refusal(POLICIES, of_helm_test) == ""
+    assert refusal(POLICIES, other).startswith("autoscaling-scheduler-pods: of the cluster's own namespace")
