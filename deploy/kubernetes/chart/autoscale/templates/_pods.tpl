@@ -104,7 +104,7 @@ securityContext:
 
 {{/* Probes of a container with /healthz and /readyz: the port's name */}}
 {{- define "autoscale.probes" -}}
-startupProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 1, failureThreshold: 60}
+startupProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 120}
 livenessProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 10, timeoutSeconds: 5}
 readinessProbe: {httpGet: {path: /readyz, port: {{ . }}}, periodSeconds: 2, timeoutSeconds: 2}
 {{- end }}
