@@ -8,8 +8,8 @@ Rules that hold here:
 - A Lease that is older than it was, or gone, comes from a restored store: another may have held it later than it says,
   so only the whole duration from then on makes it free.
 - Every write asks ``remaining`` first and takes no longer than that.
-- A holder whose time ran out before it asked again begins a new term: what it knew of the old one proves nothing, since
-  others may have led in between.
+- A holder whose time ran out before its renewal was answered begins a new term: others may have led in between, so what
+  it knew of the old one proves nothing, and what it began in the old one has ended.
 - A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
 """
 
@@ -228,7 +228,7 @@ class Leadership:
         self._version = version_of(lease)
         self._newest = number(self._version)
         self.holder = self.identity
-        if asked >= self._until:
+        if not self.leads:
             self.term += 1
         self._until = Instant(asked + self._terms.duration - self._terms.spare)
 

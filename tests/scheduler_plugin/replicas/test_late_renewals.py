@@ -1,0 +1,58 @@
+"""A renewal that is answered after the replica's time was over begins a new term: nothing is left half begun."""
+
+from __future__ import annotations
+
+import asyncio
+
+from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.pages import Page
+from scheduler_plugin.cluster.api import ApiCall
+from tests.fake_clock import FakeClock, settle
+from tests.scheduler_plugin.granted import granted
+from tests.scheduler_plugin.replicas.pair import replicas
+from tests.scheduler_plugin.replicas.stopped_process import Way
+
+
+class Gated(Way):
+    """What it writes to the Lease, and its lists, are answered while the gates are open."""
+
+    def __init__(self, way: Way) -> None:
+        super().__init__(way.cluster, way.clock)
+        self.leases, self.lists = asyncio.Event(), asyncio.Event()
+
+    async def call(self, call: ApiCall) -> JsonObject:
+        answer = await super().call(call)
+        if "/leases" in call.path and call.method != "GET":
+            await self.leases.wait()
+        return answer
+
+    async def page(self, call: ApiCall) -> Page:
+        await self.lists.wait()
+        return await super().page(call)
+
+
+async def test_a_replica_acts_though_its_lists_ended_while_its_renewal_was_late() -> None:
+    clock = FakeClock()
+    async with replicas(granted(), clock, count=0) as run:
+        way = Gated(Way(run.cluster, clock))
+        way.lists.set()
+        process = await run.start(way)
+        way.lists.clear()
+        way.leases.set()
+        await settle()  # the Lease is won: it writes until 8, and lists
+        way.leases.clear()
+        await clock.advance(3.0)
+        way.leases.set()  # asked at 2: until 10
+        way.is_cut = True
+        await clock.advance(5.9)
+        way.is_cut = False
+        way.leases.clear()
+        await clock.advance(1.2)  # asked at 9
+        way.lists.set()
+        await settle()
+        assert not process.leads
+        await clock.advance(0.1)
+        way.leases.set()  # until 17
+        await settle()
+        assert process.leads
+        assert process.replica.context.term.signed("replica-1") == "replica-1.2"
