@@ -231,3 +231,10 @@ def test_a_workload_selects_its_own_pods() -> None:
     for pod in (pod for pod in pods() if pod.labels):
         kind, _, name = pod.owner.split("/")
         assert one(kind, name)["spec"]["selector"]["matchLabels"].items() <= pod.labels.items()
+
+
+def test_a_scheduler_without_a_lease_is_not_replaced_sooner_than_any_pod_of_a_node_that_is_away() -> None:
+    """It may still act there, and nothing keeps the one that replaces it from acting too."""
+    (scheduler,) = (each for each in pods() if each.owner == "Deployment/kube-system/autoscaling-scheduler")
+    assert not [arg for arg in scheduler.containers[0]["args"] if arg.startswith("--lease")]
+    assert [each for each in scheduler.spec.get("tolerations", []) if "tolerationSeconds" in each] == []

@@ -24,11 +24,21 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Where the pods of a Deployment run: list $ COMPONENT NAME */}}
+{{/* Where the pods of a Deployment run: list $ COMPONENT NAME [whether two may run at once: a pod that has no Lease stays
+     on a node that cannot be reached as long as the cluster's own default says, for it may still act there] */}}
 {{- define "autoscale.placement" -}}
 {{- $root := index . 0 -}}
 {{- $component := index . 1 -}}
 {{- $shared := $root.Values.deployments -}}
+{{- if and (gt (len .) 3) (not (index . 3)) -}}
+{{- $kept := list -}}
+{{- range $shared.tolerations -}}
+{{- if not (and (hasKey . "tolerationSeconds") (has .key (list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable"))) -}}
+{{- $kept = append $kept . -}}
+{{- end -}}
+{{- end -}}
+{{- $shared = set (deepCopy $shared) "tolerations" $kept -}}
+{{- end -}}
 {{- include "autoscale.placementOf" (list $root $component $shared) }}
 topologySpreadConstraints:
   {{- if $component.topologySpreadConstraints }}
