@@ -79,9 +79,11 @@ class Term:
         return self._clock.now() - self._unknown_at >= SETTLE
 
     def _limited(self, call: ApiCall) -> ApiCall:
-        if self._is_closing or not self.leads:
+        now = self._clock.now()
+        remaining = call.timeout if self._leadership is None else self._leadership.remaining
+        if self._is_closing or not self.leads or remaining <= 0:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
             return call
-        timeout = self._leadership.allowed(call.timeout)
-        return replace(call, timeout=timeout, not_after=Instant(self._clock.now() + timeout))
+        timeout = min(call.timeout, remaining)
+        return replace(call, timeout=timeout, not_after=Instant(now + timeout))

@@ -46,9 +46,10 @@ class DirectApi:
 
     async def _answered(self, call: ApiCall) -> bytes:
         async with self._pool.connection() as connection:
+            request = self._request(call)  # reads the token, maybe from a file: nothing slow lies behind the check
             if call.not_after is not None and self._now() >= call.not_after:
                 raise TimeoutError("its time was over before it could be sent")
-            answer = await connection.ask(self._request(call))
+            answer = await connection.ask(request)
             body = await _body(call, connection)
         if not answer.is_success:
             raise complaint(answer.status, body, answer.retry_after)

@@ -6,13 +6,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.connections import ConnectionPool, DirectApi, connection, direct_api, pool
 
@@ -119,6 +119,22 @@ async def test_a_refusal_says_when_to_come_again() -> None:
         with pytest.raises(ApiRefusedError) as caught:
             await found.call(CALL)
     assert caught.value.refusal.retry_after == Seconds(7.0)
+
+
+async def test_a_call_whose_time_ends_while_it_is_written_down_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token may come from a file, which takes as long as it takes."""
+    time = [1.0]
+
+    def slow_token() -> str:
+        time[0] = 3.0
+        return "secret"
+
+    async with api() as (found, served):
+        monkeypatch.setattr(found, "_token", slow_token)
+        monkeypatch.setattr(found, "_now", lambda: time[0])
+        with pytest.raises(ApiUnknownError, match="its time was over before it could be sent"):
+            await found.call(replace(CALL, not_after=Instant(2.0)))
+    assert served.asked == []
 
 
 async def test_nothing_that_listens_is_unknown() -> None:

@@ -1,0 +1,52 @@
+"""What a term lets be written, and until when."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall
+from scheduler_plugin.lease import Leadership, LeaseTerms
+from scheduler_plugin.term import OutOfTermError, Term
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster
+
+CALL = ApiCall("PATCH", "/api/v1/nodes/n1", Seconds(3.0))
+TERMS = LeaseTerms(ObjectName("kube-system", "scheduler"))
+
+
+class Slow(FakeClock):
+    """Between two looks at it ``step`` seconds pass."""
+
+    step = 0.0
+
+    def now(self) -> Instant:
+        seen = super().now()
+        self._offset += self.step
+        return Instant(seen + self._offset)
+
+    _offset = 0.0
+
+
+async def test_a_write_ends_with_the_term_however_slow_the_process_is() -> None:
+    """The Lease was won at 0 and lasts until 8."""
+    clock = Slow(start=0.0)
+    leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
+    await leadership._turn()
+    term = Term(clock, leadership)
+    clock._offset, clock.step = 4.5, 1.0
+    with term.writing(CALL) as call:
+        assert call.not_after is not None
+        assert call.not_after <= 8.0
+
+
+@pytest.mark.parametrize("left", [0.5, 1.5])
+async def test_nothing_is_sent_where_the_time_ends_while_it_is_looked_at(left: float) -> None:
+    clock = Slow(start=0.0)
+    leadership = Leadership(EmbeddedCluster(clock).connection(), clock, TERMS, "replica-1")
+    await leadership._turn()
+    term = Term(clock, leadership)
+    clock._offset, clock.step = 8.0 - left, 1.0
+    with pytest.raises(OutOfTermError), term.writing(CALL):
+        raise AssertionError("this would be sent")
