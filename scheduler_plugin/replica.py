@@ -27,7 +27,7 @@ from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.service import Service, Standing, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
-from scheduler_plugin.term import Term
+from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.workqueue import WorkQueues
 
 LOG: Final = logging.getLogger("autoscale.replica")
@@ -46,12 +46,12 @@ class Replica:
         self._leadership = leadership
         self._endpoints = endpoints
         self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
+        self._writes = Writes(ports.clock)
         ledger, queues = Ledger(), WorkQueues()
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
         self._following = self._context(ledger, queues, self._term())
         self._acting: Parts | None = None
         self._news = asyncio.Event()
-        self._gives_back = True
         self._leadership.on_change = self._led
         ports.telemetry.leads(False)
 
@@ -80,14 +80,15 @@ class Replica:
                 tasks.create_task(self._seek())
                 tasks.create_task(self._act())
         finally:
-            if self._gives_back:
+            if await self.retire():
                 await self._leadership.release()
 
-    async def retire(self) -> None:
-        """Begins no further write and waits for those in flight, so that the Lease can be given back."""
-        if self._acting is not None and not await self._acting.context.term.close():
-            self._gives_back = False
+    async def retire(self) -> bool:
+        """Begins no further write and waits for those in flight; whether the Lease can be given back."""
+        is_known = await self._writes.close()
+        if not is_known and self._leadership.leads:
             LOG.warning("the Lease is left to expire: it is not known what became of a write")
+        return is_known
 
     async def _seek(self) -> Never:
         """A replica that has not read the cluster yet would lead and answer nothing."""
@@ -135,7 +136,7 @@ class Replica:
         self._ports.telemetry.leads(False)
 
     def _term(self) -> Term:
-        return Term(self._ports.clock, self._leadership)
+        return Term(self._ports.clock, self._leadership, self._writes)
 
     def _context(self, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
         return context_of(self._ports, self.feed, ledger, queues, term)

@@ -5,7 +5,8 @@ Rules that hold here:
 - A write begins within the term and carries the instant after which it must not be sent: a process that is stopped in
   between finds the time over when it goes on.
 - What was read or decided in one term is never written in another, not even by the same process.
-- Only a term whose writes have all ended in a known way may be given back: others may begin at once then.
+- A term is given back only where all writes of the process have ended in a known way, those of the terms before too:
+  others may begin at once then.
 """
 
 from __future__ import annotations
@@ -29,17 +30,51 @@ class OutOfTermError(ApiUnknownError):
     """Nothing was sent: this process does not hold the Lease, or is about to give it back."""
 
 
-class Term:
-    """The right to write. Without a ``leadership`` it never ends by itself."""
+class Writes:
+    """What this process has written and is writing, in all of its terms: one may have ended before its writes."""
 
-    def __init__(self, clock: Clock, leadership: Leadership | None = None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._leadership = leadership
-        self._number = 0 if leadership is None else leadership.term
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._unknown_at = NEVER
-        self._is_closing = False
+        self.is_closing = False
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Entered around each write."""
+        self._in_flight += 1
+        self._idle.clear()
+        is_known = False
+        try:
+            yield
+            is_known = True
+        except ApiRefusedError:
+            is_known = True
+            raise
+        finally:
+            if not is_known:
+                self._unknown_at = self._clock.now()
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def close(self) -> bool:
+        """Begins no further write and waits for those in flight; whether it is known what became of all of them."""
+        self.is_closing = True
+        if self._in_flight:
+            await self._idle.wait()
+        return self._clock.now() - self._unknown_at >= SETTLE
+
+
+class Term:
+    """The right to write. Without a ``leadership`` it never ends by itself. ``writes`` are those of the process."""
+
+    def __init__(self, clock: Clock, leadership: Leadership | None = None, writes: Writes | None = None) -> None:
+        self._clock = clock
+        self._leadership = leadership
+        self._writes = writes or Writes(clock)
+        self._number = 0 if leadership is None else leadership.term
 
     @property
     def leads(self) -> bool:
@@ -55,33 +90,17 @@ class Term:
     def writing(self, call: ApiCall) -> Iterator[ApiCall]:
         """The call as it may be made now. Raises ``OutOfTermError``."""
         limited = self._limited(call)
-        self._in_flight += 1
-        self._idle.clear()
-        is_known = False
-        try:
+        with self._writes.begun():
             yield limited
-            is_known = True
-        except ApiRefusedError:
-            is_known = True
-            raise
-        finally:
-            if not is_known:
-                self._unknown_at = self._clock.now()
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
     async def close(self) -> bool:
-        """Begins no further write and waits for those in flight; whether it is known what became of all of them."""
-        self._is_closing = True
-        if self._in_flight:
-            await self._idle.wait()
-        return self._clock.now() - self._unknown_at >= SETTLE
+        """See ``Writes.close``."""
+        return await self._writes.close()
 
     def _limited(self, call: ApiCall) -> ApiCall:
         now = self._clock.now()
         remaining = call.timeout if self._leadership is None else self._leadership.remaining
-        if self._is_closing or not self.leads or remaining <= 0:
+        if self._writes.is_closing or not self.leads or remaining <= 0:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
             return call

@@ -17,7 +17,7 @@ from tests.scheduler_plugin.fake_cluster import NODES, PODS, SLICES, VMS, Fault,
 from tests.scheduler_plugin.granted import POD, granted
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.replicas.pair import SLICE, Process, Replicas, replicas
-from tests.scheduler_plugin.replicas.stopped_process import Fate
+from tests.scheduler_plugin.replicas.stopped_process import Fate, as_usual
 from tests.scheduler_plugin.running import agent_request
 
 PERMITS = to("PATCH", "/virtualmachines/")
@@ -247,3 +247,35 @@ async def test_while_the_api_refuses_the_slice_it_is_tried_again(pair: Replicas)
     await pair.end(leader, Process.terminate)
     await pair.clock.advance(3)
     assert pair.served is standby
+
+
+async def test_one_that_fails_gives_the_lease_back_no_sooner_than_one_that_is_told_to_end(pair: Replicas) -> None:
+    leader, _ = pair.running
+    leader.way.fate = lambda call: Fate(late=Seconds(8.0)) if PERMITS(call) else Fate()
+    assert await pair.ask(POD, 5, 4) is not None
+
+    def fails(call: ApiCall) -> Fate:
+        leader.way.fate = as_usual
+        raise RuntimeError("a fault of the program")
+
+    leader.way.fate = fails
+    pair.running.remove(leader)
+    pair.ended.append(leader.way)
+    while not leader.task.done():
+        await pair.clock.advance(0.1)
+    assert isinstance(leader.task.exception(), ExceptionGroup)
+    assert pair.lease()["holderIdentity"] == "replica-1"
+
+
+async def test_a_write_of_an_earlier_term_whose_outcome_is_unknown_is_remembered_in_the_next(pair: Replicas) -> None:
+    leader, standby = pair.running
+    await pair.end(standby, Process.terminate)
+    leader.way.fate = lambda call: Fate(late=None) if call.method == "PATCH" else Fate()
+    assert await pair.ask(POD, 5, 4) is not None
+    while pair.leader:
+        await pair.clock.advance(0.1)
+    leader.way.fate = as_usual
+    while not pair.leader:
+        await pair.clock.advance(0.1)
+    await pair.end(leader, Process.terminate)
+    assert pair.lease()["holderIdentity"] == "replica-1"
