@@ -45,7 +45,7 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
-        account.answer(permit, claim.pod.uid, request.sequence, now)
+        account.answer(permit, request.resources, claim.pod.uid, request.sequence, now)
         _note_denial(state, claim, wanted.minus_or_zero(permit) if account.has_agent else ZERO, now)
     persist = account.write(state.next_revision())
     state.settle_vm(account)

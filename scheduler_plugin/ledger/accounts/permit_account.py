@@ -8,6 +8,8 @@ Rules that hold here:
   from the API once its last pod is gone. A VM without an agent follows its object.
 - A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
   sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
+- An agent that is permitted less than it asked for and held goes on with the older permit until it hears of that; that
+  it has heard is known once it asks for less.
 - A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
   pod are compared: an agent in another pod of the VM is heard only once the VM runs there, and counts from elsewhere.
 - Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, and after one
@@ -147,13 +149,14 @@ class PermitAccount:
             self.trusted_from = Instant(now + SETTLE)
             self._derive()
 
-    def answer(self, permit: Resources, pod: str, sequence: int | None, now: Instant) -> None:
+    def answer(self, permit: Resources, asked: Resources, pod: str, sequence: int | None, now: Instant) -> None:
         """Records the decision for a message that is not old, from the pod with this UID."""
         is_newest = sequence is not None and self.heard is not None and sequence > self.heard
+        may_hold = permit.at_least(asked.at_most(self.promises.held))
         if is_newest and now >= self.trusted_from:
-            self.promises.replace(permit, now)
+            self.promises.replace(may_hold, now)
         else:
-            self.promises.add(permit, now)
+            self.promises.add(may_hold, now)
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
         self.permit, self.heard, self.heard_from, self.heard_at = permit, sequence, pod, now

@@ -62,3 +62,12 @@ def test_a_migration_that_runs_holds_the_vm_although_its_target_pod_was_never_se
     assert asked(fleet, 4, 1) == (True, 2)
     fleet.did(fleet.ledger.see_migration(replace(migration("a", FAILED), version=9), LATER))
     assert asked(fleet, 4, 2) == (False, 4)
+
+
+def test_what_an_agent_held_stays_reserved_until_it_asks_for_less() -> None:
+    """The answer that takes a permit back may be lost, or come behind a patch that uses it."""
+    fleet, reserved = placed(), list[tuple[float, float]]()
+    for number, cpus in enumerate((4, 8, 3, 1), start=2):
+        asked(fleet, cpus, number)
+        reserved.append(on_both(fleet))
+    assert reserved == [(4, 4), (4, 4), (3, 3), (2, 2)]
