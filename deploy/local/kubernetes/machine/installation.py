@@ -39,7 +39,9 @@ async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -
 async def apply_manifests(kubeconfig: Path, parts: Parts) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
     texts = [for_version((_PROJECT / each).read_text(), parts.version) for each in MANIFESTS]
-    await kubectl(kubeconfig, parts, "apply", "--server-side", "--filename=-", typed="\n---\n".join(texts))
+    # Whatever was applied by hand before, without --server-side, is now as these say.
+    how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
+    await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))
 
 
 async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], None]) -> None:
