@@ -16,6 +16,7 @@ VERSION_LABEL: Final = "app.kubernetes.io/version"
 SCHEDULER: Final = "autoscaling-scheduler"
 AGENT: Final = "autoscaling-agent"
 INJECTOR: Final = "autoscaling-injector"
+GROUPS: Final = "autoscaling-groups"
 DEVICES: Final = "neonvm-devices"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 LEADING: Final = "_leading"
@@ -47,7 +48,7 @@ PROGRAMS: Final = (
         SCHEDULER, leases=("autoscaling-scheduler", "autoscaling-kube-scheduler"), metrics=10297, tls=(10299, 10298)
     ),
     Program(AGENT, is_daemon=True, metrics=9101),
-    Program("autoscaling-groups", leases=("autoscale-groups",), metrics=10294),
+    Program(GROUPS, leases=("autoscale-groups",), metrics=10294),
     Program(INJECTOR, leases=("autoscaling-injector",), metrics=10292, tls=(10293,)),
     Program("autoscaling-expander", metrics=10295, tls=(10296,)),
     Program("neonvm-controller", leases=("neonvm-controller",), metrics=10293),

@@ -82,6 +82,16 @@ def settings(name: str, key: str, text: str) -> Callable[[Facts], Facts]:
     return in_list("config_maps", name, lambda each: each["data"].update({key: text}))
 
 
+def settings_of(deployment: str, config_map: str) -> Callable[[Facts], Facts]:
+    """Has the Deployment mount a ConfigMap of the operator's own."""
+
+    def change(each: Obj) -> None:
+        (volume,) = (v for v in each["spec"]["template"]["spec"]["volumes"] if v["name"] == "config")
+        volume["configMap"]["name"] = config_map
+
+    return in_list("deployments", deployment, change)
+
+
 def edited(name: str, key: str, old: str, new: str) -> Callable[[Facts], Facts]:
     def edit(each: Obj) -> None:
         assert old in each["data"][key]

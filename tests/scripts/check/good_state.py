@@ -28,6 +28,7 @@ NOW: Final = 1_800_000_000.0
 NAMESPACE: Final = "autoscale-system"
 RELEASE: Final = "0.2.0"
 NODES: Final = ("node-1", "node-2")
+LEASE: Final = f"--lease={NAMESPACE}/autoscaling-scheduler"
 HOOK: Final = "autoscaling-injector.neon.tech"
 
 Obj = dict[str, Any]
@@ -48,6 +49,11 @@ class Authority:
     def make(cls, name: str = "authority") -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         return cls(key, _signed(name, key, name, key, (-1.0, 364.0)))
+
+    def intermediate(self, name: str = "intermediate") -> Authority:
+        """One that this one has signed."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        return Authority(key, _signed(name, key, self.name, self.key, (-1.0, 364.0)))
 
     def leaf(self, days: tuple[float, float] = (-1.0, 29.0), name: str = "scheduler") -> x509.Certificate:
         """Valid from and to, in days from now."""
@@ -117,6 +123,8 @@ def workloads() -> list[Obj]:
     found = copied(_shipped("Deployment", "DaemonSet"))
     for each in found:
         each["metadata"]["namespace"] = NAMESPACE
+        if each["metadata"]["name"] == "autoscaling-scheduler":
+            each["spec"]["template"]["spec"]["containers"][0]["args"].append(LEASE)
         count = each["spec"].get("replicas", len(NODES))
         each["status"] = (
             {"replicas": count, "readyReplicas": count}

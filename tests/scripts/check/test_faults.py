@@ -5,14 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cryptography import x509
 
-from scripts.autoscale.check.facts import Facts, Server
+from protocol.kubernetes.objects import name_of
+from scripts.autoscale.check.facts import Facts, Served, Server
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.looks import Seen, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
-from tests.scripts.check.changes import Fault, no_answer, without
+from tests.scripts.check.changes import (
+    Fault,
+    added,
+    both,
+    certificates,
+    changed,
+    in_list,
+    no_answer,
+    settings_of,
+    without,
+)
 from tests.scripts.check.faults import FAULTS
-from tests.scripts.check.good_state import NAMESPACE, NOW, good
+from tests.scripts.check.good_state import (
+    LEASE,
+    NAMESPACE,
+    NOW,
+    Authority,
+    authority,
+    encoded,
+    good,
+    lease,
+    pem,
+    secret,
+)
 
 
 def wrong(facts: Facts, *, before: bool = False) -> dict[str, Finding]:
@@ -43,6 +66,49 @@ def test_a_fault_is_named_by_its_line_and_no_other(fault: Fault) -> None:
 
 def test_a_scheduler_that_acts_alone_needs_no_lease() -> None:
     assert wrong(without("leases", "autoscaling-scheduler")(good())) == {}
+
+
+def test_a_lease_that_is_left_of_two_schedulers_is_no_matter_to_one_alone() -> None:
+    stale = lease("autoscaling-scheduler", "gone-1", ago=9000.0)
+    alone = in_list(
+        "deployments",
+        "autoscaling-scheduler",
+        lambda each: each["spec"]["template"]["spec"]["containers"][0]["args"].remove(LEASE),
+    )
+    left = both(without("leases", "autoscaling-scheduler"), added("leases", stale))(good())
+    assert list(wrong(left)) == ["leases-held"]
+    assert wrong(alone(left)) == {}
+
+
+def test_settings_of_the_operators_own_are_read_where_the_program_reads_them() -> None:
+    (shipped,) = (each for each in good().config_maps.value if name_of(each).name == "autoscaling-scheduler-config")
+    mine = {**shipped, "metadata": {"namespace": NAMESPACE, "name": "mine"}}
+    moved = both(settings_of("autoscaling-scheduler", "mine"), added("config_maps", mine))
+    assert wrong(both(moved, without("config_maps", "autoscaling-scheduler-config"))(good())) == {}
+
+
+def test_an_intermediate_leads_from_the_leaf_to_its_authority() -> None:
+    middle, ca = authority().intermediate(), encoded(authority().certificate)
+    own = middle.leaf()
+
+    def found(*chain: x509.Certificate) -> list[str]:
+        kept = secret("autoscaling-certificates-scheduler", tls_crt=encoded(*chain), ca_crt=ca)
+        return list(wrong(both(certificates(kept), changed(served={}))(good())))
+
+    assert (found(own, middle.certificate), found(own)) == ([], ["certificates-signed"])
+
+
+def test_what_cert_manager_makes_for_the_expander_is_ours() -> None:
+    other = Authority.make("expander")
+    own, ca = other.leaf(), encoded(other.certificate)
+    filled = added(
+        "secrets",
+        secret("autoscaling-expander-ca", tls_crt=ca, ca_crt=ca),
+        secret("autoscaling-expander-tls", tls_crt=encoded(own), ca_crt=ca),
+    )
+    shows = changed(served={"autoscaling-expander:10296": Seen(Served(pem(own)))})
+    assert wrong(both(filled, shows)(good())) == {}
+    assert list(wrong(shows(good()))) == ["certificates-served"]
 
 
 def test_every_line_has_a_fault_that_it_names() -> None:

@@ -21,6 +21,7 @@ from scripts.autoscale.check.gathering.accounts import samples
 from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
 from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, wanted_by_accounts
 from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.gathering.ports import tls_ports
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 from scripts.autoscale.check.table import judged
 from tests.fake_clock import FakeClock, SleepingClock
@@ -178,6 +179,32 @@ async def test_a_missing_kubectl_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(NoForwardError, match="kubectl cannot be run: No such file or directory"):
         async with Kubectl(Path("none")).forward("ns", "pod/x", [1]):
             """Nothing is opened."""
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('Error from server (Forbidden): services "autoscaling-injector" is forbidden: User "u" cannot get', Unseen),
+        ('error: error upgrading connection: pods "x" is forbidden: User "u" cannot create pods/portforward', Unseen),
+        ("error: timed out waiting for the condition", Seen),
+        ("", Seen),
+    ],
+)
+async def test_a_webhook_that_may_not_be_asked_is_skipped_and_one_that_cannot_is_told(
+    said: str, expected: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    _, answers = await tls_ports(Kubectl(Path("none")), replace(good(), pods=Unseen("not looked at")))
+    assert [type(each) for each in answers.values()] == [expected]
+
+
+async def test_without_kubectl_no_webhook_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    _, answers = await tls_ports(Kubectl(Path("none")), replace(good(), pods=Unseen("not looked at")))
+    assert list(answers.values()) == [Unseen("kubectl cannot be run: No such file or directory")]
 
 
 async def test_it_is_looked_again_while_a_check_fails_and_for_no_longer_than_asked() -> None:

@@ -14,10 +14,15 @@ from protocol.units import Seconds
 
 PATIENCE: Final = Seconds(8.0)
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
+_FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
 
 
 class NoForwardError(Exception):
     """The ports cannot be reached; the message says why."""
+
+
+class CannotForwardError(NoForwardError):
+    """The person who asks cannot forward ports at all: there is no kubectl, or no right to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Kubectl:
                 *self.command(*arguments), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
             )
         except OSError as error:
-            raise NoForwardError(f"kubectl cannot be run: {error.strerror}") from None
+            raise CannotForwardError(f"kubectl cannot be run: {error.strerror}") from None
         try:
             yield await asyncio.wait_for(_ports(process, ports), PATIENCE)
         except TimeoutError:
@@ -63,7 +68,8 @@ async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> d
         line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line:
             said = (await process.stderr.read()).decode().strip() if process.stderr else ""
-            raise NoForwardError(said.splitlines()[-1] if said else "kubectl port-forward ended")
+            kind = CannotForwardError if _FORBIDDEN.search(said) else NoForwardError
+            raise kind(said.splitlines()[-1] if said else "kubectl port-forward ended")
         if match := _FORWARDING.search(line):
             found.append(int(match[1]))
     return dict(zip(ports, found, strict=True))

@@ -33,7 +33,7 @@ from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
-from scripts.autoscale.check.judges.certificate_ages import SECRETS as CERTIFICATES
+from scripts.autoscale.check.judges.certificate_ages import has_certificates
 from scripts.autoscale.check.looks import Look, Seen, Unseen
 
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
@@ -136,7 +136,7 @@ class Gathering:
         found = await self._all(SECRETS, namespace)
         if isinstance(found, Unseen):
             return found
-        return Seen([each for each in found.value if name_of(each).name.startswith(CERTIFICATES)])
+        return Seen([each for each in found.value if has_certificates(name_of(each).name)])
 
     async def _tried(self, facts: Facts, *, before: bool) -> Facts:
         """Rights, and whether pods are admitted."""

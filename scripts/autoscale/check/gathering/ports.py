@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from scripts.autoscale.check.facts import Facts, Served, Webhook
-from scripts.autoscale.check.gathering.forwarding import Kubectl, NoForwardError
+from scripts.autoscale.check.gathering.forwarding import CannotForwardError, Kubectl, NoForwardError
 from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
 from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
@@ -85,5 +85,7 @@ async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
     try:
         async with kubectl.forward(hook.namespace, f"service/{hook.service}", [hook.port]) as ports:
             return Seen(await reviewed(ports[hook.port], hook.name, hook.path))
+    except CannotForwardError as error:
+        return Unseen(str(error))
     except NoForwardError as error:
         return Seen(Webhook(hook.name, str(error)))

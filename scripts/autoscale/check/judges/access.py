@@ -43,10 +43,12 @@ def install_rights(namespace: str) -> list[Right]:
     inside = (
         ("", "serviceaccounts"), ("", "configmaps"), ("", "secrets"), ("", "services"), ("apps", "deployments"),
         ("apps", "daemonsets"), ("policy", "poddisruptionbudgets"), (_RBAC, "roles"), (_RBAC, "rolebindings"),
+        ("networking.k8s.io", "networkpolicies"), ("discovery.k8s.io", "endpointslices"),
     )  # fmt: skip
     outside = (
         ("apiextensions.k8s.io", "customresourcedefinitions"), (_RBAC, "clusterroles"), (_RBAC, "clusterrolebindings"),
-        (_ADMISSION, "mutatingwebhookconfigurations"),
+        (_ADMISSION, "mutatingwebhookconfigurations"), (_ADMISSION, "validatingadmissionpolicies"),
+        (_ADMISSION, "validatingadmissionpolicybindings"),
     )  # fmt: skip
     found = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
     found += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -19,6 +19,10 @@ from scripts.autoscale.check.looks import Seen, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
 """What the names of our Secrets with certificates begin with; the one of that name has the authorities alone."""
+
+EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
+OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
+"""What cert-manager fills for the expander where the others' keeper is not there; an authority of its own signs it."""
 
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
@@ -39,7 +43,7 @@ class Kept:
     @property
     def is_authority(self) -> bool:
         """Whether these sign, and are not shown."""
-        return self.secret == SECRETS or self.key.startswith("ca")
+        return self.secret in (SECRETS, EXPANDER_AUTHORITY) or self.key.startswith("ca")
 
     @property
     def decisive(self) -> x509.Certificate:
@@ -61,7 +65,12 @@ def kept_certificates(facts: Facts) -> list[Kept]:
 
 
 def _secrets(facts: Facts) -> list[Json]:
-    return [each for each in facts.secrets.value if name_of(each).name.startswith(SECRETS)]
+    return [each for each in facts.secrets.value if has_certificates(name_of(each).name)]
+
+
+def has_certificates(secret: str) -> bool:
+    """Whether a Secret of that name is one of ours with certificates."""
+    return secret.startswith(SECRETS) or secret in OF_THE_EXPANDER
 
 
 def _decoded(value: str) -> bytes:
@@ -148,9 +157,21 @@ def are_signed(facts: Facts) -> Found:
     problems = [
         Problem(each.secret, f"{each} is not signed by any authority in ca.crt")
         for each in leafs
-        if not any(_signed(each.decisive, ca) for ca in authorities)
+        if not _vouched(each.chain, authorities)
     ]
     return Found(f"{len(leafs)} certificates", problems)
+
+
+def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
+    """Whether an authority has signed the leaf, or an intermediate of its chain that leads to it."""
+    at, *others = chain
+    while not any(_signed(at, ca) for ca in authorities):
+        signers = [each for each in others if _signed(at, each)]
+        if not signers:
+            return False
+        at = signers[0]
+        others.remove(at)
+    return True
 
 
 def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
@@ -203,7 +224,8 @@ def our_webhooks(facts: Facts) -> list[tuple[str, Json]]:
 
 def bundles_are_current(facts: Facts) -> Found:
     """Whether each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
-    authorities = {ca for each in _kept(facts) if each.is_authority for ca in each.chain}
+    own = (each for each in _kept(facts) if each.is_authority and each.secret not in OF_THE_EXPANDER)
+    authorities = {ca for each in own for ca in each.chain}
     problems = [
         Problem(configuration, why)
         for configuration, webhook in our_webhooks(facts)

@@ -57,8 +57,9 @@ def offer_devices(facts: Facts) -> Found:
     offered = {name_of(node).name: _offers(node) for node in _for_guests(facts)}
     if DEVICES not in installed(facts) and not any(offered.values()):
         raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
+    level = Level.WARNING if any(offered.values()) else Level.FAILURE
     problems = [
-        Problem(node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM")
+        Problem(node, f"node {node} offers no {RESOURCES[0]}: pods of VMs are not placed there, or have no KVM", level)
         for node, has in offered.items()
         if not has
     ]

@@ -11,6 +11,7 @@ from scripts.autoscale.check.finding import Found, Problem
 from scripts.autoscale.check.installed_programs import (
     LEADING,
     PROGRAMS,
+    SCHEDULER,
     Program,
     installed,
     leads,
@@ -37,11 +38,26 @@ def are_held(facts: Facts) -> Found:
 
 
 def _is_sought(facts: Facts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
-    """Whether there must be such a Lease: there is, or the replicas all stand by. One that acts alone leads without."""
+    """Whether there must be such a Lease: there is, or the replicas all stand by.
+
+    A scheduler that acts alone leads without one, and an old one that is left then is no matter.
+    """
+    if program.name == SCHEDULER and program.name in here and not _asks_for_lease(here[program.name]):
+        return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
     told = [_says_leading(facts, name_of(pod).name) for pod in pods_of(facts, program.name)]
     return False in told and True not in told
+
+
+def _asks_for_lease(workload: Json) -> bool:
+    containers = items(workload, "spec", "template", "spec", "containers")
+    return any(word.partition("=")[0] == "--lease" for each in containers for word in _words(each))
+
+
+def _words(container: Json) -> list[str]:
+    found = (container.get(key) for key in ("command", "args"))
+    return [word for each in found if isinstance(each, list) for word in each if isinstance(word, str)]
 
 
 def _says_leading(facts: Facts, pod: str) -> bool | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from agent.config import read_policy
 from agent.core.policy import Policy
-from protocol.kubernetes.objects import name_of, texts
+from protocol.kubernetes.objects import Json, items, name_of, text, texts
 from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.check.facts import Facts
 from scripts.autoscale.check.finding import Found, Problem
-from scripts.autoscale.check.installed_programs import AGENT, SCHEDULER, installed
+from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed
 from scripts.autoscale.check.looks import Seen, UnseenError
 
-SCHEDULER_CONFIG: Final = "autoscaling-scheduler-config"
 _REFUSED: Final = "_settings_refused"
 
 
@@ -25,34 +25,57 @@ def _policy(document: str) -> None:
     read_policy(document, Policy())
 
 
-PARSERS: Final[Mapping[tuple[str, str], Callable[[str], object]]] = {
-    (SCHEDULER_CONFIG, CONFIG_KEY): parse_settings,
-    ("autoscaling-agent", "policy.yaml"): _policy,
-    ("autoscaling-groups-config", "settings.yaml"): parse_groups,
-    ("autoscaling-injector-config", "settings.yaml"): parse_injector,
-}
-"""By ConfigMap and key: what reads it."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which volume of a program's pods has its settings, under which key, and what reads them."""
 
-_NEEDED_BY: Final = {SCHEDULER_CONFIG: SCHEDULER, "autoscaling-agent": AGENT}
+    volume: str
+    key: str
+    parse: Callable[[str], object]
+
+
+SETTINGS: Final[Mapping[str, Settings]] = {
+    SCHEDULER: Settings("config", CONFIG_KEY, parse_settings),
+    AGENT: Settings("policy", "policy.yaml", _policy),
+    GROUPS: Settings("config", "settings.yaml", parse_groups),
+    INJECTOR: Settings("settings", "settings.yaml", parse_injector),
+}
+"""By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
 
 
 def are_valid(facts: Facts) -> Found:
-    """Whether each of our ConfigMaps holds what its program can use, and whether a program refuses what it has."""
+    """Whether each ConfigMap holds what its program can use, and whether a program refuses what it has."""
     maps = {name_of(each).name: texts(each, "data") for each in facts.config_maps.value}
-    here, problems, good = installed(facts), list[Problem](), list[str]()
-    for (name, key), parse in PARSERS.items():
-        if name not in maps:
-            if _NEEDED_BY.get(name) in here:
-                problems.append(Problem(name, f"the ConfigMap {name} of {_NEEDED_BY[name]} is missing"))
-        elif key not in maps[name]:
-            problems.append(Problem(name, f"the ConfigMap {name} has no {key}"))
-        elif why := _refusal(parse, maps[name][key]):
-            problems.append(Problem(name, f"{key} of the ConfigMap {name} is refused: {why}"))
-        else:
-            good.append(name)
-    if not good and not problems:
-        raise UnseenError(f"there is no ConfigMap {SCHEDULER_CONFIG}")
-    return Found(", ".join(good), problems or _refused_by_programs(facts))
+    named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
+    named = {program: name for program, name in named.items() if name}
+    if not named:
+        raise UnseenError("no program that has settings is installed")
+    told = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
+    problems = [Problem(name, why) for name, why in told.items() if why]
+    good = [name for name, why in told.items() if not why]
+    return Found(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
+
+
+def _config_map(workload: Json, program: str) -> str:
+    """The name of the ConfigMap with the program's settings; empty where it has none."""
+    volumes = items(workload, "spec", "template", "spec", "volumes")
+    found = (text(each, "configMap", "name") for each in volumes if _has_settings(program, each))
+    return next(found, "")
+
+
+def _has_settings(program: str, volume: Json) -> bool:
+    return program in SETTINGS and text(volume, "name") == SETTINGS[program].volume
+
+
+def _wrong(program: str, name: str, data: Mapping[str, str] | None) -> str:
+    """What is wrong with the ConfigMap; empty where nothing is."""
+    settings = SETTINGS[program]
+    if data is None:
+        return f"the ConfigMap {name} of {program} is missing"
+    if settings.key not in data:
+        return f"the ConfigMap {name} has no {settings.key}"
+    why = _refusal(settings.parse, data[settings.key])
+    return f"{settings.key} of the ConfigMap {name} is refused: {why}" if why else ""
 
 
 def _refusal(parse: Callable[[str], object], document: str) -> str:
@@ -63,10 +86,10 @@ def _refusal(parse: Callable[[str], object], document: str) -> str:
     return ""
 
 
-def _refused_by_programs(facts: Facts) -> list[Problem]:
+def _refused_by_programs(facts: Facts, config_map: str) -> list[Problem]:
     """A file that is good by now may not have reached its program."""
     return [
-        Problem(SCHEDULER_CONFIG, f"pod {pod} still refuses the settings that it was given: its log names the fields")
+        Problem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
         for pod, look in facts.metrics.items()
         if isinstance(look, Seen) and any(each.name.endswith(_REFUSED) and each.value for each in look.value)
     ]
