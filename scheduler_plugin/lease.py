@@ -78,7 +78,7 @@ class Leadership:
     """Seeks the Lease, keeps it, and says for how long this process may still write.
 
     ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
-    ``term`` counts how often this process has begun to lead.
+    ``term`` counts how often this process has begun to lead. ``spare`` is how long before the Lease's end it stops.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
@@ -87,6 +87,7 @@ class Leadership:
         self._api = api
         self._clock = clock
         self._terms = terms
+        self.spare = terms.spare
         self.term = 0
         self._until = NEVER
         self._told = 0

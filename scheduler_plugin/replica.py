@@ -6,7 +6,7 @@ Rules that hold here:
   kube-scheduler that another leads.
 - A term begins with a new ledger, made of lists that were begun after the Lease was won: whatever the leader before
   could write within its own time is in them. What a follower's ledger says is not enough: it does not know what was
-  answered.
+  answered. One that wins again waits the spare time first, as another would have had to.
 - It ends at the instant at which the Lease may pass on, whatever is in flight then.
 - The Lease is given back only where it is known what became of every write.
 """
@@ -113,6 +113,8 @@ class Replica:
 
     async def _lead(self, term: Term) -> None:
         began = self._ports.clock.now()
+        if self._leadership.term > 1:  # what it sent in its last term may still arrive
+            await self._ports.clock.sleep(self._leadership.spare)
         await self.feed.refresh()
         if not term.leads:
             return

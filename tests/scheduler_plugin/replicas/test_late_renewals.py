@@ -53,6 +53,6 @@ async def test_a_replica_acts_though_its_lists_ended_while_its_renewal_was_late(
         assert [each for each in run.running if each.leads] == []
         await clock.advance(0.1)
         way.leases.set()  # until 17
-        await settle()
+        await clock.advance(1.0)
         assert [each for each in run.running if each.leads] == [process]
         assert process.replica.context.term.signed("replica-1") == "replica-1.2"

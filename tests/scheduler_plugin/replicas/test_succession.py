@@ -16,7 +16,7 @@ from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, SLICES, VMS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
-from tests.scheduler_plugin.replicas.pair import SLICE, Process, Replicas, replicas
+from tests.scheduler_plugin.replicas.pair import SLICE, TERMS, Process, Replicas, replicas
 from tests.scheduler_plugin.replicas.stopped_process import Fate, as_usual
 from tests.scheduler_plugin.running import agent_request
 
@@ -279,3 +279,20 @@ async def test_a_write_of_an_earlier_term_whose_outcome_is_unknown_is_remembered
         await pair.clock.advance(0.1)
     await pair.end(leader, Process.terminate)
     assert pair.lease()["holderIdentity"] == "replica-1"
+
+
+async def test_one_that_wins_again_lists_no_sooner_than_another_would_have_begun(pair: Replicas) -> None:
+    """What it sent at the end of its last term may still arrive in the spare second, as with any other leader."""
+    leader, standby = pair.running
+    await pair.end(standby, Process.terminate)
+    leader.way.fate = lambda call: Fate(late=None) if call.method == "PATCH" else Fate()
+    while pair.leader:
+        await pair.clock.advance(0.1)
+    leader.way.fate = as_usual
+    before = pair.lease()["renewTime"]
+    while pair.lease()["renewTime"] == before:
+        await pair.clock.advance(0.01)
+    won = pair.clock.now()
+    while not pair.leader:
+        await pair.clock.advance(0.01)
+    assert pair.clock.now() - won == pytest.approx(TERMS.spare, abs=0.02)
