@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Final, Never
 
 from protocol.kubernetes.objects import Json, JsonObject, items, version_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
+from scheduler_plugin.lease import NEVER
 from scheduler_plugin.term import Term
 
 LOG: Final = logging.getLogger("autoscale.endpoints")
@@ -29,6 +31,9 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 TIMEOUT: Final = Seconds(2.0)
 INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)
+
+FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.NOT_FOUND})
+"""Refusals that last until a person changes the installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,22 @@ class LeaderEndpoints:
 
     async def keep(self, term: Term) -> Never:
         """Leads clients here for as long as the term lasts, for ever."""
+        due = dict.fromkeys(self._slices, NEVER)
         while True:
-            wait = INTERVAL
-            for name in self._slices:
-                try:
-                    await self._lead_here(name, term)
-                except ApiError as error:
-                    wait = RETRY
-                    LOG.warning("clients are not led here yet", extra={"slice": str(name), "reason": str(error)})
-            await self._clock.sleep(wait)
+            for name in [each for each in self._slices if due[each] <= self._clock.now()]:
+                wait = await self._tried(name, term)
+                due[name] = Instant(self._clock.now() + wait)
+            until = min(due.values(), default=self._clock.now() + INTERVAL)
+            await self._clock.sleep(Seconds(max(0.0, until - self._clock.now())))
+
+    async def _tried(self, name: ObjectName, term: Term) -> Seconds:
+        """How long to wait before the slice is looked at again."""
+        try:
+            await self._lead_here(name, term)
+        except ApiError as error:
+            LOG.warning("clients are not led here yet", extra={"slice": str(name), "reason": str(error)})
+            return INTERVAL if isinstance(error, ApiRefusedError) and error.kind in FOR_PEOPLE else RETRY
+        return INTERVAL
 
     async def _lead_here(self, name: ObjectName, term: Term) -> None:
         path = ENDPOINT_SLICES.path(name.namespace, name.name)
