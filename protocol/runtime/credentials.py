@@ -173,8 +173,8 @@ def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
         if login.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-    except ssl.SSLError as error:
-        raise CredentialsError(f"certificate-authority: {error.reason or error}") from None
+    except (ssl.SSLError, TypeError, ValueError) as error:  # TypeError: it is not ASCII
+        raise CredentialsError(f"certificate-authority: {getattr(error, 'reason', None) or error}") from None
     if login.certificate and login.key:
         _show_certificate(context, _read(login.certificate, folder), _read(login.key, folder))
     return context
@@ -217,9 +217,12 @@ def _read(pem: Pem, folder: Path) -> str:
         return pem.text
     path = folder / pem.path
     try:
-        return path.read_text()
+        found = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CredentialsError(f"{path}: {getattr(error, 'strerror', error)}") from None
+    if not found.strip():  # a context without an authority would trust all of this machine's
+        raise CredentialsError(f"{path}: the file is empty")
+    return found
 
 
 def _show_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

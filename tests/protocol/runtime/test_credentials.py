@@ -19,6 +19,7 @@ from deploy.kube.client import ApiUnavailableError, client_from_kubeconfig
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
 from protocol.kubernetes.timestamps import timestamp
 from protocol.runtime.credentials import Credentials, CredentialsError, FileToken, from_kubeconfig, from_pod
+from protocol.runtime.tls_files import FollowingContext
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.connections import ConnectionPool, DirectApi
@@ -96,6 +97,7 @@ def test_another_context_is_taken_by_name(tmp_path: Path) -> None:
         ({"certificate-authority-data": "?"}, {}, {}, "certificate-authority-data: expected base64 of a PEM text"),
         ({"certificate-authority-data": b64(b"x")}, {}, {}, "certificate-authority: "),
         ({"certificate-authority": "absent"}, {}, {}, "absent: No such file or directory"),
+        ({"certificate-authority-data": b64("Autorität".encode())}, {}, {}, "certificate-authority: "),
         ({}, {"auth-provider": {"name": "gcp"}}, {}, "user u: auth-provider is not supported"),
         ({}, {"username": "root"}, {}, "user u: username is not supported"),
         ({}, {"as": "root"}, {}, "user u: as is not supported"),
@@ -110,6 +112,21 @@ def test_what_cannot_be_used_is_named(
     with pytest.raises(CredentialsError) as refused:
         found(tmp_path, cluster, user, **changes)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "api.internal"])
+def test_an_authority_that_is_just_being_written_never_means_every_authority(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "ca.crt"
+    path.write_bytes(pair("ca")[0])
+    it = found(tmp_path, {"certificate-authority": "ca.crt"} | ({"tls-server-name": name} if name else {}))
+    assert isinstance(it.tls, FollowingContext)
+    first = it.tls.followed.value()
+    for content in (b"", b" \n", "Autorität".encode()):
+        path.write_bytes(content)
+        assert it.tls.followed.value() is first
+        with pytest.raises(CredentialsError, match=r"ca\.crt: the file is empty|certificate-authority: "):
+            from_kubeconfig(tmp_path / "kubeconfig", FakeClock())
+    assert it.tls.followed.refusals == 3
 
 
 def test_unreadable_files_are_named(tmp_path: Path) -> None:
