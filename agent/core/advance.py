@@ -35,7 +35,7 @@ from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
 from agent.core.permits import objection
-from agent.core.policy import DENIED_BACKOFF, SCHEDULER_BACKOFF, SUCCESSION_BACKOFF, VM_API_BACKOFF
+from agent.core.policy import DENIED_BACKOFF, MOST_OF_SUCCESSION, SCHEDULER_BACKOFF, SUCCESSION_BACKOFF, VM_API_BACKOFF
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
@@ -227,12 +227,13 @@ def _ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> 
 
 def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: float) -> None:
     """The scheduler's own wish is heard as far as the promise of a request every ``tick`` allows. One that wishes no
-    wait stands by, and one that cannot be reached may be succeeded: another answers soon.
+    wait stands by, and one that cannot be reached may be succeeded: another answers soon, or none does.
     """
     side = state.scheduler
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
     is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
-    wait = (SUCCESSION_BACKOFF if is_elsewhere else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
+    is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
+    wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)
     side.retry_at = Instant(now + max(wait, min(failed.retry_after or wait, state.policy.timing.tick)))
 
 

@@ -135,6 +135,9 @@ SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
 SUCCESSION_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(3.0), factor=1.5)
 """After a request that found no scheduler, or one that stands by: another may lead within seconds."""
 
+MOST_OF_SUCCESSION: Final = 8
+"""Failures in a row, some 16 s, after which no succession explains them."""
+
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(8.0), factor=1.5)
 """After a permit below the request."""
 

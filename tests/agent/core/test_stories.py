@@ -149,6 +149,20 @@ def test_a_failed_request_is_repeated_ever_later_and_soon_where_another_schedule
     assert waits == expected
 
 
+def test_a_scheduler_that_nothing_succeeds_is_asked_as_seldom_as_any_that_fails() -> None:
+    story = settled(1).looks(cores=0.25)
+    story.acts()
+    story.at(1.1).happens(AskFailed(NETWORK, "no answer"))
+    waits = []
+    for _ in range(12):
+        wake = story.plans().wake_at
+        assert wake is not None
+        waits.append(round(wake - story.now, 1))
+        story.at(wake).acts()
+        story.happens(AskFailed(NETWORK, "no answer"))
+    assert waits == [0.5, 0.8, 1.1, 1.7, 2.5, 3.0, 3.0, 3.0, 12.0, 12.0, 12.0, 12.0]
+
+
 def test_the_scheduler_may_ask_for_a_longer_pause_but_not_beyond_the_promise() -> None:
     story = settled(1).looks(cores=0.25)
     story.acts()
