@@ -21,6 +21,7 @@ from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
+from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.connections import ConnectionPool, DirectApi
@@ -41,6 +42,9 @@ from scheduler_plugin.web.serving import Listener, serve
 CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
 """A flood of tokens must not hold the connections that bindings and permits are written over."""
+
+LEADING_CONNECTIONS: Final = 2
+"""For the Lease and for the slices that lead clients here: nothing else may hold up a renewal."""
 
 AGENTS_LIMITS: Final = Limits(connections=8192, per_peer=1024, idle=Seconds(75.0))
 EXTENDER_LIMITS: Final = Limits(connections=256, per_peer=256)
@@ -72,11 +76,16 @@ async def _run(options: argparse.Namespace) -> None:
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     found = credentials(options.kubeconfig, clock)
-    async with ConnectionPool(found, CONNECTIONS) as pool, ConnectionPool(found, REVIEW_CONNECTIONS) as review_pool:
+    async with (
+        ConnectionPool(found, CONNECTIONS) as pool,
+        ConnectionPool(found, REVIEW_CONNECTIONS) as review_pool,
+        ConnectionPool(found, LEADING_CONNECTIONS) as leading_pool,
+    ):
         api, reviews = DirectApi(pool, found.token), TokenReviews(DirectApi(review_pool, found.token))
+        leading = DirectApi(leading_pool, found.token)
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
-        program = _alone(ports, settings) if options.lease is None else _replica(ports, settings, options)
+        program = _alone(ports, settings) if options.lease is None else _replica(ports, leading, settings, options)
         follower = SettingsFollower(program.feed.use, telemetry)
         served = listeners(options, program.desk)
         shown = [each.tls for each in served if each.tls is not None]
@@ -108,12 +117,15 @@ def _alone(ports: SchedulerPorts, settings: SchedulerSettings) -> Program:
     return Program(parts.service, parts.context.feed, lambda: parts.run(ports.api), parts.context.term.close)
 
 
-def _replica(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
-    leadership = Leadership(ports.api, ports.clock, lease_terms(options), ports.identity)
+def _replica(
+    ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
+) -> Program:
+    """``leading`` is the way to the API for the Lease and the slices."""
+    leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
     slices = [ObjectName(namespace, name) for name in options.leader_endpoints]
     pod = ObjectName(namespace, socket.gethostname())
-    endpoints = LeaderEndpoints(ports.api, ports.clock, slices, Place(options.pod_ip, pod, options.node))
+    endpoints = LeaderEndpoints(leading, ports.clock, slices, Place(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
     return Program(replica, replica.feed, replica.run, replica.retire)
 

@@ -33,6 +33,7 @@ LOG: Final = logging.getLogger("autoscale.lease")
 
 CALL_TIMEOUT: Final = Seconds(2.0)
 SPARE: Final = Seconds(1.0)
+RETRY: Final = Seconds(0.5)
 
 NEVER: Final = Instant(float("-inf"))
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -54,6 +55,11 @@ class LeaseTerms:
     def spare(self) -> Seconds:
         """The holder stops so long before the Lease's end: a late packet, a slow clock."""
         return Seconds(min(SPARE, self.duration / 9))
+
+    @property
+    def retry_every(self) -> Seconds:
+        """How soon a renewal that failed is repeated."""
+        return Seconds(min(RETRY, self.renew_every))
 
     @property
     def call_timeout(self) -> Seconds:
@@ -117,12 +123,14 @@ class Leadership:
         """Seeks and keeps the Lease for ever."""
         while True:
             self._tell()
+            is_done = False
             try:
                 await self._turn()
+                is_done = True
             except ApiError as error:
                 LOG.warning("the Lease cannot be renewed or read", extra={"reason": str(error)})
             self._tell()
-            await self._clock.sleep(self._pause())
+            await self._clock.sleep(self._pause(is_done))
 
     async def release(self) -> None:
         """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
@@ -148,9 +156,11 @@ class Leadership:
             self._version = version_of(found)
             await self._write(GIVEN_BACK)
 
-    def _pause(self) -> Seconds:
+    def _pause(self, is_done: bool) -> Seconds:
         """Until the next turn; at the latest when the time to write is over, so that this is told."""
-        return Seconds(min(self._terms.renew_every, self.remaining)) if self.leads else self._terms.look_every
+        if not self.leads:
+            return self._terms.look_every
+        return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))
 
     async def _turn(self) -> None:
         if self.leads and self._version and await self._take({}):

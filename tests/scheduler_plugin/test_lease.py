@@ -241,3 +241,14 @@ async def test_after_an_outage_the_holder_goes_on_at_once() -> None:
         store.away = set()
         await run.clock.advance(2.0)
         assert first.leads or second.leads
+
+
+async def test_a_renewal_that_failed_is_repeated_soon() -> None:
+    async with processes() as run:
+        way = run.cluster.connection()
+        first = await run.start("first", way)
+        way.is_cut = True
+        await run.clock.advance(2.1)
+        way.is_cut = False
+        await run.clock.advance(0.5)
+        assert first.remaining == pytest.approx(7.9)
