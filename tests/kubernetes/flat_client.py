@@ -29,4 +29,6 @@ def flat_client(cluster: RealKubernetes, node: str = "node-1") -> Iterator[str]:
             subprocess.run(each, check=True)
         yield client
     finally:
+        # A namespace stays while a process is in it, and its link with it: that must not be in the way of the next one.
+        subprocess.run(["ip", "-n", of_node, "link", "del", "client0"], check=False)
         subprocess.run(["ip", "netns", "del", client], check=False)
