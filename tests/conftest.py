@@ -9,6 +9,8 @@ import gc
 import logging
 import os
 from collections.abc import Generator, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """A worker that has told all ends at once: to take its modules apart would take more than half a second."""
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each worker of a whole run begins to import the tests at a place of its own.
+
+    pytest compiles a file of tests when it is first imported. In a fresh checkout workers that all begin at the first
+    one would all compile every one of them.
+    """
+    config, here = session.config, Path(__file__).parent
+    if hasattr(config, "workerinput") and [Path(each).resolve() for each in config.args] == [here]:
+        names = sorted(each.relative_to(here.parent).with_suffix("").parts for each in here.rglob("test_*.py"))
+        worker, workers = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]
+        first = len(names) * worker // workers
+        for name in (*names[first:], *names[:first]):
+            with suppress(Exception, pytest.skip.Exception):  # Collecting it says what is wrong.
+                import_module(".".join(name))
 
 
 def pytest_collection_finish() -> None:
