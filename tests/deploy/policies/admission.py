@@ -13,12 +13,15 @@ from deploy.local.apiserver.schema.cel import EvaluationError, compiled, evaluat
 from tests.deploy.manifests import Document
 
 _OPERATIONS: Final = {"POST": "CREATE", "PATCH": "UPDATE", "PUT": "UPDATE", "DELETE": "DELETE"}
-_NAMES: Final = ("request", "object", "oldObject", "variables")
+_NAMES: Final = ("request", "object", "oldObject", "namespaceObject", "variables")
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write as admission sees it, after authorization: who, what, and the object before and after."""
+    """A write as admission sees it, after authorization: who, what, and the object before and after.
+
+    ``labels`` are those of its namespace.
+    """
 
     username: str
     operation: str
@@ -30,6 +33,7 @@ class Write:
     before: Document | None = None
     extra: Mapping[str, list[str]] = field(default_factory=dict)
     name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def request(self) -> Document:
@@ -79,7 +83,10 @@ def _covers(rule: Document, write: Write) -> bool:
 
 
 def _scope(write: Write) -> dict[str, Any]:
-    return {"request": write.request, "object": write.after, "oldObject": write.before, "variables": {}}
+    metadata = {"name": write.namespace, **({"labels": dict(write.labels)} if write.labels else {})}
+    namespace = {"metadata": metadata} if write.namespace else None
+    objects = {"object": write.after, "oldObject": write.before, "namespaceObject": namespace}
+    return {"request": write.request, **objects, "variables": {}}
 
 
 def _said_by(policy: Document, write: Write) -> str:

@@ -9,7 +9,7 @@ from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import Write, is_judged, refusal
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
 from tests.kubernetes.attacks.attempts import ATTEMPTS
-from tests.kubernetes.attacks.world import OBJECTS, Obj
+from tests.kubernetes.attacks.world import NAMESPACES, OBJECTS, Obj
 
 POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
 BINDINGS = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicyBinding"]
@@ -41,6 +41,7 @@ def write_of(tried: Attempt) -> Write:
         before,
         tried.who.extra,
         tried.name,
+        NAMESPACES.get(namespace, {}),
     )
 
 

@@ -13,7 +13,7 @@ import httpx
 from protocol.kubernetes.resources import NODES, SERVICE_ACCOUNTS
 from tests.deploy.manifests import documents
 from tests.kubernetes.attacks.attempt import RBAC, Attempt
-from tests.kubernetes.attacks.world import ELSEWHERE, OBJECTS, SYSTEM, Obj, Who
+from tests.kubernetes.attacks.world import ELSEWHERE, NAMESPACES, OBJECTS, SYSTEM, Obj, Who
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.kubernetes.failing.fleet import Fleet, until
@@ -23,10 +23,13 @@ _POLICY: Final = re.compile(r"ValidatingAdmissionPolicy '([^']+)'")
 _ROLES: Final = frozenset({"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"})
 _FENCES: Final = frozenset({"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"})
 _OPERATOR: Final[tuple[Obj, ...]] = (
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": ELSEWHERE}},
+    *(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+        for name, labels in NAMESPACES.items()
+    ),
     *(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
-        for name, namespace in (("operator", ELSEWHERE), ("default", ELSEWHERE), ("default", SYSTEM))
+        for name, namespace in (("operator", ELSEWHERE), *(("default", each) for each in (SYSTEM, *NAMESPACES)))
     ),
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -36,7 +39,7 @@ _OPERATOR: Final[tuple[Obj, ...]] = (
         "subjects": [{"kind": "ServiceAccount", "name": "operator", "namespace": ELSEWHERE}],
     },
 )
-"""What a cluster of others has: a namespace, and an operator that may do everything."""
+"""What a cluster of others has: namespaces, and an operator that may do everything."""
 
 
 @dataclass(frozen=True, slots=True)

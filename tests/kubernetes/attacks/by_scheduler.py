@@ -24,7 +24,7 @@ from tests.kubernetes.attacks.attempt import (
     patches,
     use,
 )
-from tests.kubernetes.attacks.world import SCHEDULER, SECRETS, SYSTEM, move, named, owner, pod
+from tests.kubernetes.attacks.world import CLOSED, SCHEDULER, SECRETS, SYSTEM, move, named, owner, pod
 
 _VMS: Final = "policy autoscaling-scheduler-vms"
 _NODES: Final = "policy autoscaling-scheduler-nodes"
@@ -67,6 +67,10 @@ BY_SCHEDULER: Final = (
         SCHEDULER, "binds a pod of the cluster's own", _PODS, "create", PODS, "unplaced", binding_of("unplaced"),
         namespace=SYSTEM, subresource="binding",
     ),
+    Attempt(
+        SCHEDULER, "binds a pod of a namespace that is closed to it", _PODS, "create", PODS, "vault-1",
+        binding_of("vault-1"), namespace=CLOSED, subresource="binding",
+    ),
     Attempt(SCHEDULER, "binds by the old way", _PODS, "create", BINDINGS, "waiting", binding_of("waiting")),
     *patches(
         PODS, "waiting", SCHEDULER,
@@ -81,6 +85,10 @@ BY_SCHEDULER: Final = (
     Attempt(SCHEDULER, "displaces a pod of lower priority", "", "delete", PODS, "web-1"),
     Attempt(SCHEDULER, "deletes a pod that has no node", _PODS, "delete", PODS, "waiting"),
     Attempt(SCHEDULER, "deletes a pod of the cluster's own", _PODS, "delete", PODS, "dns", namespace=SYSTEM),
+    Attempt(
+        SCHEDULER, "deletes a pod of a namespace that is closed to it", _PODS, "delete", PODS, "vault-0",
+        namespace=CLOSED,
+    ),
     Attempt(SCHEDULER, "makes a pod", RBAC, "create", PODS, "x", pod("x")),
     Attempt(SCHEDULER, "reads secrets", RBAC, "get", SECRETS, ""),
     *patches(PERSISTENT_VOLUME_CLAIMS, "data", SCHEDULER, {

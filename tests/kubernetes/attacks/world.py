@@ -32,6 +32,13 @@ Obj = dict[str, Any]
 HOME: Final = "default"
 ELSEWHERE: Final = "other"
 SYSTEM: Final = "kube-system"
+CLOSED: Final = "vault"
+NAMESPACES: Final[dict[str, dict[str, str]]] = {
+    ELSEWHERE: {},
+    CLOSED: {"autoscaling.neon.tech/scheduling": "false"},
+}
+"""Those of others, with their labels."""
+
 SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 WEBHOOKS: Final = Resource(
     "admissionregistration.k8s.io",
@@ -219,6 +226,8 @@ OBJECTS: Final[tuple[tuple[Resource, Obj], ...]] = (
     (PODS, pod("waiting")),
     (PODS, pod("ours", schedulerName="autoscale-scheduler")),
     (PODS, pod("unplaced", namespace=SYSTEM)),
+    (PODS, pod("vault-0", "node-a", CLOSED)),
+    (PODS, pod("vault-1", namespace=CLOSED)),
     *((MIGRATIONS, each) for each in (move("by-us", "autoscale-scheduler"), move("by-hand"))),
     (DEPLOYMENTS, deployment()),
     (HORIZONTAL_AUTOSCALERS, named(HORIZONTAL_AUTOSCALERS, "theirs", spec=HPA)),
