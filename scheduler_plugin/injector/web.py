@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError
 from scheduler_plugin.injector.app import Program
-from scheduler_plugin.web.bodies import BodyError, read_body
-from scheduler_plugin.web.hot_paths import HotPaths
+from scheduler_plugin.web.bodies import BodyError
+from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.models import Problem
 from scheduler_plugin.web.probes import probes_app
 
 MUTATE: Final = "/mutate"
@@ -21,19 +22,23 @@ LONGEST_REVIEW: Final = 8 * 1024 * 1024
 """An object has at most 1.5 MiB in the store, and may be written out twice in a review."""
 
 
-def webhook_app(injector: Injector) -> ASGIApp:
+def webhook_app(injector: Injector) -> HotPaths:
     """What the API server talks to: 200 with the answer, 400 or 413 where it is no question that can be read."""
 
-    async def mutate(request: Request) -> Response:
+    async def mutate(request: HotRequest) -> HotResponse:
         try:
-            found = await injector.answer(await read_body(request, LONGEST_REVIEW))
+            found = await injector.answer(request.body())
         except MalformedReviewError as error:
-            return JSONResponse({"error": f"expected an AdmissionReview of admission.k8s.io/v1: {error}"}, 400)
+            return _problem(f"expected an AdmissionReview of admission.k8s.io/v1: {error}", 400)
         except BodyError as error:
-            return JSONResponse({"error": str(error)}, error.status)
-        return Response(found, media_type="application/json")
+            return _problem(str(error), error.status)
+        return HotResponse(found)
 
-    return HotPaths({MUTATE: mutate}, _nothing)
+    return HotPaths({MUTATE: HotPath(mutate, LONGEST_REVIEW)}, _nothing)
+
+
+def _problem(text: str, status: int) -> HotResponse:
+    return HotResponse(msgspec.json.encode(Problem(text)), status)
 
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,12 +10,11 @@ import math
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from protocol.codec import MalformedRequestError, decode_request, encode_response
 from scheduler_plugin.service import RefusedError, Service
-from scheduler_plugin.web.bodies import BodyError, read_body
+from scheduler_plugin.web.bodies import BodyError
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""
@@ -29,11 +28,11 @@ class AgentRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def request(self, request: Request) -> Response:
+    async def request(self, request: HotRequest) -> HotResponse:
         """One agent's request of any wire version."""
         try:
-            wire = decode_request(await read_body(request, LONGEST_BODY))
-            granted = await self._service.permit(wire, request.headers.get("authorization"))
+            wire = decode_request(request.body())
+            granted = await self._service.permit(wire, request.authorization)
             answer = encode_response(wire.version, granted.response, granted.slot_size)
         except MalformedRequestError as error:
             return self._refused(RefusedError(400, str(error)))
@@ -41,14 +40,13 @@ class AgentRoutes:
             return self._refused(RefusedError(error.status, str(error)))
         except RefusedError as refusal:
             return self._refused(refusal)
-        return Response(answer, media_type="application/json")
+        return HotResponse(answer)
 
-    def _refused(self, refusal: RefusedError) -> Response:
+    def _refused(self, refusal: RefusedError) -> HotResponse:
         self._service.context.telemetry.refusals.labels(str(refusal.status)).inc()
         headers = {}
         if refusal.retry_after is not None:
-            headers["Retry-After"] = str(math.ceil(refusal.retry_after))
+            headers["retry-after"] = str(math.ceil(refusal.retry_after))
         if refusal.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        body = _ENCODER.encode({"error": str(refusal)})
-        return Response(body, refusal.status, headers, media_type="application/json")
+            headers["www-authenticate"] = "Bearer"
+        return HotResponse(_ENCODER.encode({"error": str(refusal)}), refusal.status, headers)

@@ -15,16 +15,15 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import FastAPI, Path
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp
 
 from protocol.messages import ObjectName
 from protocol.wire_messages import WireRequestBody, WireResponseBody
-from scheduler_plugin.service import Desk, StandingByError
+from scheduler_plugin.service import Desk, Service, StandingByError
+from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.documentation import Operation, answers, document
-from scheduler_plugin.web.extender import ExtenderRoutes
+from scheduler_plugin.web.extender import LONGEST_BODY, ExtenderRoutes
 from scheduler_plugin.web.extender_messages import (
     ExtenderArgs,
     ExtenderBindingArgs,
@@ -35,12 +34,14 @@ from scheduler_plugin.web.extender_messages import (
     HostPriority,
 )
 from scheduler_plugin.web.guard import guarded
-from scheduler_plugin.web.hot_paths import HotPaths
+from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import NodesModel, Problem, VmModel
 from scheduler_plugin.web.standby import by_leader
 from scheduler_plugin.web.views import nodes_view, vm_view
 
 Name = Annotated[str, Path(max_length=253)]
+
+Answer = HotResponse | Awaitable[HotResponse]
 
 _ENCODER: Final = msgspec.json.Encoder()
 _MALFORMED: Final = ("the request is malformed", Problem)
@@ -85,22 +86,24 @@ VERBS: Final = (
 )
 
 
-def agents_app(desk: Desk) -> ASGIApp:
+def agents_app(desk: Desk) -> HotPaths:
     """What agents talk to (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT], [])
-    return HotPaths({"/": by_leader(desk, lambda service, request: AgentRoutes(service).request(request))}, app)
+    handler = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
+    return HotPaths({"/": HotPath(handler, LONGEST_REQUEST)}, app)
 
 
-def extender_app(desk: Desk) -> ASGIApp:
+def extender_app(desk: Desk) -> HotPaths:
     """What kube-scheduler talks to (:10298); with a bearer token where the settings name a file that holds one."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
-    return HotPaths({f"/{verb.__name__}": guarded(by_leader(desk, _asked(verb)), desk) for verb in verbs}, app)
+    handlers = {f"/{verb.__name__}": guarded(by_leader(desk, _asked(verb)), desk) for verb in verbs}
+    return HotPaths({path: HotPath(handler, LONGEST_BODY) for path, handler in handlers.items()}, app)
 
 
-def _asked(verb: Callable[[ExtenderRoutes, Request], Awaitable[Response]]) -> Callable[..., Awaitable[Response]]:
+def _asked(verb: Callable[[ExtenderRoutes, HotRequest], Answer]) -> Callable[[Service, HotRequest], Answer]:
     return lambda service, request: verb(ExtenderRoutes(service), request)
 
 

@@ -30,15 +30,15 @@ async def read_body(request: Request, longest: int) -> bytes:
     """The body. Raises ``BodyError`` where it has more than ``longest`` bytes, or breaks off."""
     declared = request.headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
-        raise _too_long(longest)
+        raise too_long(longest)
     if declared.isascii() and declared.isdigit() and int(declared) > longest:
-        raise _too_long(longest)
+        raise too_long(longest)
     chunks, size = [], 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size > longest:
-                raise _too_long(longest)
+                raise too_long(longest)
             chunks.append(chunk)
     except ClientDisconnect:
         raise BodyError(400, "the body broke off") from None
@@ -53,5 +53,6 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise BodyError(400, field_message(error)) from None
 
 
-def _too_long(longest: int) -> BodyError:
+def too_long(longest: int) -> BodyError:
+    """The body has more than ``longest`` bytes."""
     return BodyError(413, f"a request has at most {longest} bytes")

@@ -13,8 +13,6 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.pods import decode_pod
@@ -24,7 +22,7 @@ from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import Candidate
 from scheduler_plugin.placement import Filtered
 from scheduler_plugin.service import Service
-from scheduler_plugin.web.bodies import BodyError, decoded, read_body
+from scheduler_plugin.web.bodies import BodyError, decoded
 from scheduler_plugin.web.extender_messages import (
     AskedNodes,
     ExtenderArgs,
@@ -39,6 +37,7 @@ from scheduler_plugin.web.extender_messages import (
     MetaVictims,
     RawNodeList,
 )
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
 """Bytes: a pod and the names of 5,000 nodes have half of one MiB, whole nodes have some KiB each."""
@@ -57,10 +56,10 @@ class ExtenderRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def filter(self, request: Request) -> Response:
+    def filter(self, request: HotRequest) -> HotResponse:
         """``/filter``: which nodes the pod fits."""
         try:
-            result = self._filtered(decoded(_FILTER, await read_body(request, LONGEST_BODY)))
+            result = self._filtered(decoded(_FILTER, request.body()))
         except (LedgerError, ValueError) as error:
             self._count("filter", "error")
             return _json(ExtenderFilterResult(error=str(error)))
@@ -81,10 +80,10 @@ class ExtenderRoutes:
         nodes = [decode_node(item) for item in items]
         return [node.name for node in nodes], self._service.simulate(pod, nodes)
 
-    async def prioritize(self, request: Request) -> Response:
+    def prioritize(self, request: HotRequest) -> HotResponse:
         """``/prioritize``: how good each node would be."""
         try:
-            args = decoded(_ARGS, await read_body(request, LONGEST_BODY))
+            args = decoded(_ARGS, request.body())
             names = args.node_names or [decode_node(item).name for item in _items(args)]
             scores = self._service.scores(decode_pod(args.pod), names)
         except (LedgerError, ValueError) as error:
@@ -93,20 +92,20 @@ class ExtenderRoutes:
         self._count("prioritize", "done")
         return _json(list(map(HostPriority, names, scores)))
 
-    async def bind(self, request: Request) -> Response:
+    async def bind(self, request: HotRequest) -> HotResponse:
         """``/bind``: Reserve, then the binding itself."""
         try:
-            args = decoded(_BINDING, await read_body(request, LONGEST_BODY))
+            args = decoded(_BINDING, request.body())
             error = await self._service.bind(ObjectName(args.pod_namespace, args.pod_name), args.pod_uid, args.node)
         except ValueError as malformed:
             error = str(malformed)
         self._count("bind", "refused" if error else "done")
         return _json(ExtenderBindingResult(error))
 
-    async def preempt(self, request: Request) -> Response:
+    def preempt(self, request: HotRequest) -> HotResponse:
         """``/preempt``: on which of the nodes the pod would fit once the victims are gone."""
         try:
-            args = decoded(_PREEMPTION, await read_body(request, LONGEST_BODY))
+            args = decoded(_PREEMPTION, request.body())
             offered = _offered(args)
             candidates = [Candidate(node, {pod.uid for pod in v.pods or ()}) for node, v in offered.items()]
             helped = self._service.preempt(decode_pod(args.pod), candidates)
@@ -139,10 +138,10 @@ def _offered(args: ExtenderPreemptionArgs) -> dict[str, MetaVictims]:
     }
 
 
-def _json(result: object) -> Response:
-    return Response(_ENCODER.encode(result), media_type="application/json")
+def _json(result: object) -> HotResponse:
+    return HotResponse(_ENCODER.encode(result))
 
 
-def _failed(error: Exception) -> Response:
+def _failed(error: Exception) -> HotResponse:
     status = 503 if isinstance(error, LedgerError) else error.status if isinstance(error, BodyError) else 400
-    return Response(_ENCODER.encode({"error": str(error)}), status, media_type="application/json")
+    return HotResponse(_ENCODER.encode({"error": str(error)}), status)

@@ -1,37 +1,89 @@
-"""Routes that pass the framework by: its router and middleware cost more than a verb or a permit does.
+"""Routes that pass the framework by: its router, requests and responses cost more than a verb or a permit does.
 
 Rules that hold here:
 
 - A hot path is a POST to exactly its path; other methods are answered with 405, all other paths by the application.
+- ``hot_protocol`` answers it right from the connection. What it leaves alone (``Expect``, an upgrade, HTTP/1.0) comes
+  here as to any ASGI application, and is answered by the same handlers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-Handler = Callable[[Request], Awaitable[Response]]
+from scheduler_plugin.web.bodies import BodyError, read_body
+
+JSON: Final = "application/json"
+
+
+class HotRequest(msgspec.Struct, frozen=True, gc=False):
+    """A POST: what a hot path needs of it. ``content`` is the whole body, or what is wrong with it."""
+
+    content: bytes | BodyError
+    authorization: str | None = None
+
+    def body(self) -> bytes:
+        """The body. Raises ``BodyError``."""
+        if isinstance(self.content, BodyError):
+            raise self.content
+        return self.content
+
+
+class HotResponse(msgspec.Struct, frozen=True, gc=False):
+    """An answer in JSON. A header ``connection`` ends the connection; names of headers are in lower case."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+Handler = Callable[[HotRequest], HotResponse | Awaitable[HotResponse]]
+"""Answers at once where nothing has to be waited for: that spares a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotPath:
+    """A handler, and the ``longest`` body in bytes that it is given."""
+
+    handler: Handler
+    longest: int
 
 
 class HotPaths:
-    """An ASGI application: ``handlers`` by their path, before ``rest``."""
+    """An ASGI application: hot ``paths`` before ``rest``."""
 
-    def __init__(self, handlers: Mapping[str, Handler], rest: ASGIApp) -> None:
-        self._handlers = handlers
+    def __init__(self, paths: Mapping[str, HotPath], rest: ASGIApp) -> None:
+        self.by_url: Final = {path.encode(): found for path, found in paths.items()}
+        self._paths = paths
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        handler = self._handlers.get(scope["path"]) if scope["type"] == "http" else None
-        if handler is None:
+        path = self._paths.get(scope["path"]) if scope["type"] == "http" else None
+        if path is None:
             await self._rest(scope, receive, send)
             return
         is_post = scope["method"] == "POST"
-        response = await handler(Request(scope, receive)) if is_post else _NOT_ALLOWED
+        response = await _answered(Request(scope, receive), path) if is_post else _NOT_ALLOWED
         await response(scope, receive, send)
+
+
+async def _answered(request: Request, path: HotPath) -> Response:
+    content: bytes | BodyError
+    try:
+        content = await read_body(request, path.longest)
+    except BodyError as error:
+        content = error
+    found = path.handler(HotRequest(content, request.headers.get("authorization")))
+    answer = found if isinstance(found, HotResponse) else await found
+    return Response(answer.body, answer.status, answer.headers, media_type=JSON)
 
 
 _NOT_ALLOWED = PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})

@@ -15,12 +15,14 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
+from scheduler_plugin.web.hot_paths import HotPaths
+from scheduler_plugin.web.hot_protocol import HotProtocol
 from scheduler_plugin.web.limits import BoundedProtocol, Limits, Peers
 
 LOG: Final = logging.getLogger("autoscale.serving")
@@ -103,7 +105,11 @@ class Server(uvicorn.Server):
         LOG.info("listening", extra=what)
 
     def _connection(self) -> BoundedProtocol:
-        return BoundedProtocol(self._peers, config=self.config, server_state=self.server_state, app_state={})
+        options: dict[str, Any] = {"config": self.config, "server_state": self.server_state, "app_state": {}}
+        app = self.listener.app
+        if isinstance(app, HotPaths):
+            return HotProtocol(self._peers, app, **options)
+        return BoundedProtocol(self._peers, **options)
 
 
 def split_address(address: str) -> tuple[str, int]:

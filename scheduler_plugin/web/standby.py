@@ -9,26 +9,23 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from scheduler_plugin.service import Desk, Service, StandingByError
-from scheduler_plugin.web.hot_paths import Handler
+from scheduler_plugin.web.hot_paths import Handler, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _ENCODER: Final = msgspec.json.Encoder()
-_ELSEWHERE: Final = {"Retry-After": "0", "Connection": "close"}
+_ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 
 
-def by_leader(desk: Desk, answer: Callable[[Service, Request], Awaitable[Response]]) -> Handler:
+def by_leader(desk: Desk, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]) -> Handler:
     """What ``answer`` says for the service that acts; 503 while another process leads."""
 
-    async def handle(request: Request) -> Response:
+    def handle(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
         try:
             service = desk.acting()
         except StandingByError as error:
-            body = _ENCODER.encode(Problem(str(error)))
-            return Response(body, 503, _ELSEWHERE, media_type="application/json")
-        return await answer(service, request)
+            return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)
+        return answer(service, request)
 
     return handle

@@ -1,0 +1,255 @@
+"""Hot paths are answered right from the connection, and otherwise like everything else: real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from protocol.units import Seconds
+from scheduler_plugin.web.bodies import BodyError
+from scheduler_plugin.web.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.limits import LONGEST_HEAD, Limits
+from scheduler_plugin.web.serving import Listener, serve
+from tests.scheduler_plugin.web.test_serving import free_address, listening
+
+LONGEST = 1000
+ENOUGH = 500
+"""Requests: each would be several frames on the stack, of which Python has a thousand."""
+
+
+def post(path: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Answers:
+    """Hot paths of which one answers at once, and one when it is told to."""
+
+    def __init__(self) -> None:
+        self.address = free_address()
+        self.go_on = asyncio.Event()
+        self.asked: list[str] = []
+        self.was_asked, self.has_ended = asyncio.Event(), asyncio.Event()
+        self.large = b""
+
+    def app(self) -> HotPaths:
+        handlers: dict[str, Handler] = {"/now": self.now, "/later": self.later, "/broken": self.broken}
+        return HotPaths({path: HotPath(handler, LONGEST) for path, handler in handlers.items()}, _Rest())
+
+    def now(self, request: HotRequest) -> HotResponse:
+        try:
+            said = request.body().decode()
+        except BodyError as error:
+            return HotResponse(str(error).encode(), error.status)
+        self.asked.append(said)
+        return HotResponse(self.large or f"{said} by {request.authorization}".encode(), headers={"x-path": "now"})
+
+    async def later(self, request: HotRequest) -> HotResponse:
+        self.asked.append(request.body().decode())
+        self.was_asked.set()
+        await self.go_on.wait()
+        self.has_ended.set()
+        return HotResponse(b"waited")
+
+    def broken(self, request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
+        if request.body() == b"now":
+            raise RuntimeError("a fault of ours")
+        return self._broken_later()
+
+    async def _broken_later(self) -> HotResponse:
+        raise RuntimeError("a fault of ours")
+
+
+class _Rest:
+    async def __call__(self, scope: object, receive: object, send: object) -> None:
+        await PlainTextResponse("the rest")(scope, receive, send)  # type: ignore[arg-type]  # as it is given
+
+
+class Client:
+    """One connection to ``Answers``."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> tuple[str, dict[str, str], str]:
+        """Status, headers and body of the next answer."""
+        async with asyncio.timeout(5):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return head[0].partition(" ")[2], headers, body.decode()
+
+    async def said(self) -> tuple[str, str]:
+        """Status and body of the next answer."""
+        status, _, body = await self.answer()
+        return status, body
+
+    async def has_ended(self) -> bool:
+        async with asyncio.timeout(5):
+            return not await self.reader.read()
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Answers, Client]]:
+    found, stop = Answers(), asyncio.Event()
+    task = asyncio.create_task(serve([Listener("hot", found.app(), found.address, limits=limits or Limits())], stop))
+    try:
+        await listening(found.address)
+        client = Client(*await asyncio.open_connection(*found.address.split(":"), limit=2**26))
+        yield found, client
+        client.writer.close()
+    finally:
+        stop.set()
+        await task
+
+
+async def test_a_hot_path_is_answered_in_one_piece_with_what_it_was_shown() -> None:
+    async with serving() as (_, client):
+        client.writer.write(post("/now", b"hello", "Authorization: Bearer a", "Authorization: Bearer b"))
+        status, headers, body = await client.answer()
+        assert (status, body) == ("200 OK", "hello by Bearer a")
+        assert sorted(headers) == ["content-length", "content-type", "date", "x-path"]
+
+
+async def test_all_else_goes_to_the_application_on_the_same_connection() -> None:
+    async with serving() as (_, client):
+        client.writer.write(
+            post("/now", b"1") + post("/other") + b"GET /now HTTP/1.1\r\nHost: x\r\n\r\n" + post("/now")
+        )
+        answers = [await client.said() for _ in range(4)]
+        assert answers == [
+            ("200 OK", "1 by None"),
+            ("200 OK", "the rest"),
+            ("405 Method Not Allowed", "Method Not Allowed"),
+            ("200 OK", " by None"),
+        ]
+
+
+async def test_pipelined_requests_are_answered_in_their_order_however_many_they_are() -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/later", b"first") + post("/now", b"x") * ENOUGH + post("/other"))
+        await found.was_asked.wait()
+        assert found.asked == ["first"]
+        found.go_on.set()
+        assert await client.said() == ("200 OK", "waited")
+        assert {await client.said() for _ in range(ENOUGH)} == {("200 OK", "x by None")}
+        assert await client.said() == ("200 OK", "the rest")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n",
+        b"POST /now HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999\r\n\r\n",
+        b"POST /now HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001,
+    ],
+)
+async def test_a_body_that_is_too_long_is_refused_before_it_is_whole(said: bytes) -> None:
+    async with serving() as (found, client):
+        client.writer.write(said)
+        assert await client.said() == ("413 Request Entity Too Large", "a request has at most 1000 bytes")
+        assert found.asked == []
+
+
+async def test_a_body_in_chunks_is_put_together() -> None:
+    async with serving() as (_, client):
+        client.writer.write(b"POST /now HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+        await asyncio.sleep(0)
+        client.writer.write(b"1\r\nc\r\n0\r\n\r\n")
+        assert await client.said() == ("200 OK", "abc by None")
+
+
+@pytest.mark.parametrize("how", [b"now", b"later"])
+async def test_a_handler_that_fails_is_answered_with_500_and_the_connection_ends(
+    how: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as (_, client):
+        client.writer.write(post("/broken", how))
+        status, headers, body = await client.answer()
+        assert (status, body) == ("500 Internal Server Error", '{"error":"the service failed, its log says how"}')
+        assert headers["connection"] == "close"
+        assert await client.has_ended()
+        assert "a request failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        post("/now", b"hello", "Connection: close"),
+        b"POST /now HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+async def test_a_client_that_wants_one_answer_only_gets_it(said: bytes) -> None:
+    async with serving() as (_, client):
+        client.writer.write(said)
+        assert await client.said() == ("200 OK", "hello by None")
+        assert await client.has_ended()
+
+
+async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
+    async with serving() as (_, client):
+        client.writer.write(b"POST /now HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.writer.write(b"go")
+        assert await client.said() == ("200 OK", "go by None")
+
+
+async def test_a_client_that_does_not_read_is_not_worked_for() -> None:
+    async with serving() as (found, client):
+        found.large = b"x" * 1024 * 1024
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads as well
+        for _ in range(30):
+            client.writer.write(post("/now", b"more"))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        asked = len(found.asked)
+        assert asked < 25
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert {len((await client.said())[1]) for _ in range(30)} == {len(found.large)}
+        assert len(found.asked) == 30
+
+
+async def test_what_a_client_asked_for_is_finished_though_it_has_gone() -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/later", b"bind"))
+        await found.was_asked.wait()
+        client.writer.transport.abort()
+        await asyncio.sleep(0)
+        found.go_on.set()
+        await found.has_ended.wait()
+
+
+async def test_an_answer_that_is_on_its_way_when_the_listener_ends_is_given() -> None:
+    found, stop = Answers(), asyncio.Event()
+    task = asyncio.create_task(serve([Listener("hot", found.app(), found.address)], stop))
+    await listening(found.address)
+    client = Client(*await asyncio.open_connection(*found.address.split(":")))
+    client.writer.write(post("/later", b"bind"))
+    await found.was_asked.wait()
+    stop.set()
+    await asyncio.sleep(0.15)  # uvicorn looks ten times a second
+    found.go_on.set()
+    status, headers, body = await client.answer()
+    assert (status, headers["connection"], body) == ("200 OK", "close", "waited")
+    await task
+    client.writer.close()
+
+
+@pytest.mark.parametrize("said", [post("/now", b"x" * 100)[:-1], b"POST /now HTTP/1.1\r\nHost: "])
+async def test_a_request_that_does_not_become_whole_in_time_is_ended(said: bytes) -> None:
+    async with serving(Limits(request=Seconds(0.05))) as (found, client):
+        client.writer.write(said)
+        assert (await client.said())[0] == "408 Request Timeout"
+        assert found.asked == []
+
+
+async def test_a_head_that_is_too_long_is_refused() -> None:
+    async with serving() as (found, client):
+        client.writer.write(post("/now", b"", "X: " + "x" * (LONGEST_HEAD + 1)))
+        assert (await client.said())[0] == "400 Bad Request"
+        assert found.asked == []
