@@ -27,13 +27,14 @@ from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
 from scheduler_plugin.constraints import PLAIN_POD
-from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger import PodFacts, RunnerRequests
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
+BURSTABLE: Final = "Burstable"
 
 MOST_PARTS: Final = 1000
 """An object with more containers, or amounts, than this is not read: it would hold the event loop for long."""
@@ -59,15 +60,22 @@ class Metadata(msgspec.Struct, frozen=True):
     uid: str = ""
     labels: dict[str, str] | None = None
     ownerReferences: list[Owner] | None = None  # noqa: N815 - the name in the API
+    resourceVersion: str = ""  # noqa: N815 - the name in the API
+    generation: int = 0
 
 
 class _Requests(msgspec.Struct, frozen=True):
     requests: Amounts | None = None
 
 
+class _Resources(msgspec.Struct, frozen=True):
+    requests: Amounts | None = None
+    limits: Amounts | None = None
+
+
 class _Container(msgspec.Struct, frozen=True):
     name: str = ""
-    resources: _Requests | None = None
+    resources: _Resources | None = None
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
 
 
@@ -88,6 +96,7 @@ class _Condition(msgspec.Struct, frozen=True):
     status: str = ""
     reason: str | None = None
     message: str | None = None
+    observedGeneration: int = 0  # noqa: N815 - the name in the API
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -103,6 +112,7 @@ Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
 
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
+    qosClass: str | None = None  # noqa: N815 - the name in the API
     conditions: list[_Condition] | None = None
     containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
@@ -171,6 +181,7 @@ def _pod_facts(found: _Pod) -> PodFacts:
         around=ZERO if vm is None else around,
         unschedulable="" if migration is None else _unschedulable(status),
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
+        runner=None if vm is None else _runner(meta, found.spec, status),
     )
 
 
@@ -201,6 +212,37 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
 
 
 # Requests ------------------------------------------------------------------------------------------------------------
+
+
+def _runner(meta: Metadata, spec: _PodSpec, status: _PodStatus) -> RunnerRequests | None:
+    """What the guest's container requests, where that may be changed in place (B.10).
+
+    A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
+    limits would need both changed. Limits are the operator's: a container that has some is left as it is.
+    """
+    found = next((each for each in spec.containers if each.name == RUNNER_CONTAINER), None)
+    if found is None or status.qosClass != BURSTABLE or spec.resources is not None:
+        return None
+    resources = found.resources or _Resources()
+    if (resources.limits or {}).keys() & {"cpu", "memory"}:
+        return None
+    held = next((each for each in status.containerStatuses or () if each.name == found.name), _Held())
+    allocated = held.allocatedResources
+    return RunnerRequests(
+        asked=_amounts("requests of the guest's container", resources.requests),
+        allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
+        problem=_resize_problem(meta, status),
+        version=meta.resourceVersion,
+    )
+
+
+def _resize_problem(meta: Metadata, status: _PodStatus) -> str:
+    """What the kubelet says against the present requests; what it said of earlier ones does not count."""
+    for each in status.conditions or ():
+        if (each.type, each.status) == (RESIZE_PENDING, "True"):
+            is_current = not each.observedGeneration or each.observedGeneration >= meta.generation
+            return f"{each.reason}: {each.message or ''}" if is_current else ""
+    return ""
 
 
 def _counted(spec: _PodSpec, status: _PodStatus) -> tuple[Resources, Resources]:

@@ -10,6 +10,7 @@ from scheduler_plugin.ledger.facts import (
     NodeFacts,
     NodePolicy,
     PodFacts,
+    RunnerRequests,
     VmFacts,
 )
 from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations, violations_on
@@ -25,7 +26,9 @@ from scheduler_plugin.ledger.outcomes import (
     PersistPermit,
     ReadMigration,
     ReadPod,
+    RequestsSeen,
     Reservation,
+    ResizePod,
     RoomFreed,
     UnknownPodError,
 )
@@ -54,8 +57,11 @@ __all__ = [
     "Pressure",
     "ReadMigration",
     "ReadPod",
+    "RequestsSeen",
     "Reservation",
+    "ResizePod",
     "RoomFreed",
+    "RunnerRequests",
     "UnknownPodError",
     "VmFacts",
     "VmTruth",

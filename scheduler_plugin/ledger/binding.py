@@ -16,7 +16,14 @@ from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_siz
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
-from scheduler_plugin.ledger.outcomes import Effect, NotReadyError, ReadPod, Reservation, UnknownPodError
+from scheduler_plugin.ledger.outcomes import (
+    Effect,
+    NotReadyError,
+    ReadPod,
+    RequestsSeen,
+    Reservation,
+    UnknownPodError,
+)
 from scheduler_plugin.ledger.sampled_pods import is_sample
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
@@ -146,6 +153,7 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         state.waiting.seen(pod.uid)
         if pod.migration is not None:
             state.migrations.target_waits(pod.migration, pod)
+        _see_unbound(state, pod)
         return
     if pod.migration is not None:
         state.migrations.target_placed(pod.migration)
@@ -159,11 +167,29 @@ def see_pod(state: LedgerState, pod: PodFacts) -> None:
         return
     if claim.node != pod.node:
         state.move_claim(claim, pod.node)
-    claim.pod, claim.state, claim.attempts = pod, ClaimState.BOUND, 0
+    claim.state, claim.attempts = ClaimState.BOUND, 0
+    _learn(state, claim, pod)
     state.accounts.enter(claim)
     state.recount(pod.vm)
     state.migrations.disturb(pod.vm)
     state.change(claim)
+
+
+def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
+    """A pod whose bind is on its way: its requests may have been raised for that."""
+    claim = state.claims.get(pod.uid)
+    if claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
+        _learn(state, claim, pod)
+        state.change(claim)
+
+
+def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
+    """Takes the newer facts of the claim's pod; the caller brings the sums to them."""
+    claim.pod = pod
+    if claim.resizes is not None and pod.runner is not None:
+        if claim.resizes.goal is not None:
+            state.orders.append(RequestsSeen(pod.uid))
+        claim.resizes.seen(pod.runner)
 
 
 def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:

@@ -39,7 +39,9 @@ class Explanation:
 
     ``denied`` is what was asked for and not granted, ``denied_for`` since when, ``denied_by`` what stood in the way.
     ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent is told so;
-    ``journeys`` are the VM's active migrations.
+    ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
+    what of them the kubelet has set aside; None where they do not follow the VM. ``requests_problem`` is what stands
+    between them and the reservation, empty where nothing does.
     """
 
     pod: ObjectName
@@ -60,11 +62,16 @@ class Explanation:
     node_reserved: Resources
     node_pressure: Pressure
     journeys: tuple[Journey, ...]
+    requests: Resources | None = None
+    requests_secured: Resources | None = None
+    requests_problem: str = ""
 
 
-def explain(claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant) -> Explanation:
+def explain(
+    claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant, *, follows_requests: bool = False
+) -> Explanation:
     """What is known of ``claim`` on the node of ``book``, and of its VM's ``migrations``."""
-    account = claim.vm
+    account, runner = claim.vm, claim.pod.runner if follows_requests else None
     return Explanation(
         pod=claim.pod.name,
         vm=claim.pod.vm,
@@ -84,7 +91,23 @@ def explain(claim: Claim, node: NodeAccount, migrations: Sequence[Migration], no
         node_reserved=node.reserved,
         node_pressure=node.pressure,
         journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
+        requests=None if runner is None else runner.asked,
+        requests_secured=None if runner is None else runner.secured,
+        requests_problem=_requests_problem(claim) if follows_requests and account is not None else "",
     )
+
+
+def _requests_problem(claim: Claim) -> str:
+    runner, resizes = claim.pod.runner, claim.resizes
+    if runner is None:
+        return "the pod's requests are left as they are: it has none, or its guest's container has limits"
+    if resizes is not None and resizes.is_exempt:
+        return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.why_not}"
+    if runner.problem:
+        return f"the kubelet does not give what the pod requests: {runner.problem}"
+    if resizes is not None and resizes.why_not:
+        return f"the pod's requests were not raised: {resizes.why_not}"
+    return "" if runner.asked.within(runner.secured) else "the kubelet has not set aside yet what the pod requests"
 
 
 def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:
@@ -118,6 +141,8 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     }
     floors = {source: amount + around for source, amount in guest.items() if amount.any}
     floors["requests of the pod"] = claim.pod.requests
+    if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.sent:
+        floors["a resize of the pod that is on its way"] = claim.resizes.most(claim.pod.runner) + around
     return {source: amount for source, amount in floors.items() if amount.any}
 
 

@@ -85,6 +85,26 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RunnerRequests:
+    """What the guest's container requests, in a pod whose requests may be changed in place (B.10).
+
+    ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
+    ``problem`` is what the kubelet says against what is asked, beginning with ``Deferred`` or ``Infeasible``; empty
+    where it says nothing. ``version`` is the pod's resourceVersion.
+    """
+
+    asked: Resources
+    allocated: Resources | None = None
+    problem: str = ""
+    version: str = ""
+
+    @property
+    def secured(self) -> Resources:
+        """What the pod holds on its node, whatever other schedulers and the kubelet do."""
+        return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
+
+
+@dataclass(frozen=True, slots=True)
 class PodFacts:
     """A pod. ``requests`` is what kube-scheduler counts for it; ``vm`` is the VM that it runs, None for other pods.
 
@@ -94,7 +114,8 @@ class PodFacts:
     controls the pod, and ``migration_uid`` its UID: the pod is its target (after its success the VM owns it).
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
-    ``has_runner``: it has a container that may run a guest.
+    ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
+    changed in place, or must not be.
     """
 
     uid: str
@@ -112,6 +133,7 @@ class PodFacts:
     traits: PodTraits = PLAIN_POD
     unschedulable: str = ""
     has_runner: bool = True
+    runner: RunnerRequests | None = None
 
 
 @dataclass(frozen=True, slots=True)

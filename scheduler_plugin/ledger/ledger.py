@@ -15,9 +15,10 @@ from __future__ import annotations
 from scheduler_plugin.ledger.parts.agent_permits import AgentPermits
 from scheduler_plugin.ledger.parts.cluster_facts import ClusterFacts
 from scheduler_plugin.ledger.parts.migration_orders import MigrationOrders
+from scheduler_plugin.ledger.parts.request_orders import RequestOrders
 from scheduler_plugin.ledger.parts.scheduling import Scheduling
 from scheduler_plugin.ledger.parts.views import LedgerViews
 
 
-class Ledger(ClusterFacts, MigrationOrders, Scheduling, AgentPermits, LedgerViews):
+class Ledger(ClusterFacts, MigrationOrders, Scheduling, AgentPermits, RequestOrders, LedgerViews):
     """Who has reserved what on which node, and what every VM may use."""

@@ -61,6 +61,26 @@ class PersistPermit:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Write ``size`` as the requests of the guest's container of ``pod``, onto this ``version`` of it alone.
+
+    Report a certain refusal with ``requests_refused``; what else becomes of it is seen on the pod.
+    """
+
+    uid: str
+    pod: ObjectName
+    size: Resources
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsSeen:
+    """News of a pod whose requests are being raised: what waits for the kubelet looks again."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreateMigration:
     """Room is reserved and the source has its order: make the VirtualMachineMigration ``migration`` for ``move``.
 
@@ -78,7 +98,7 @@ class ReadMigration:
     migration: ObjectName
 
 
-Effect = RoomFreed | ReadPod | PersistPermit | CreateMigration | ReadMigration
+Effect = RoomFreed | ReadPod | PersistPermit | RequestsSeen | CreateMigration | ReadMigration
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ Rules that hold here:
 - ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent may use that much
   at any moment without asking, so it is reserved even over the node's total. Everywhere else the ledger knows better,
   and an agent's claim raises nothing.
+- Where pods' requests follow permits, nothing above the reservation is permitted before they hold it (B.10). What is
+  missing there is no pressure: another node would not help.
 - A VM for which autoscaling is not enabled gets what it has.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
 """
@@ -34,19 +36,21 @@ def decide(state: LedgerState, claim: Claim, request: AgentRequest, now: Instant
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
     if request.metrics is not None:
         claim.metrics = request.metrics
-    wanted = _bounded(account, request.resources)
+    wanted = bounded(account, request.resources)
     outside = False
     if account.is_old(claim.pod.uid, request.sequence, now) and account.permit is not None:
         permit = _held(claim, account, wanted.at_most(account.permit))
         account.answer_old(permit, request.sequence, now)
     else:
-        permit = wanted if wanted.within(account.reserved) else wanted.at_most(_ceiling(state, account, claim))
-        permit = _held(claim, account, permit)
+        by_room = wanted if wanted.within(account.reserved) else wanted.at_most(ceiling(state, account, claim))
+        by_room = _held(claim, account, by_room)
+        permit = _secured(state, claim, account, by_room)
         if account.is_unproven and request.last_permit is not None:
             outside = True
             permit = permit.at_least(wanted.at_most(request.last_permit))
         account.answer(permit, request.resources, claim.pod.uid, request.sequence, now)
-        _note_denial(state, claim, wanted.minus_or_zero(permit) if account.has_agent else ZERO, now)
+        unmet = wanted.minus_or_zero(by_room.at_least(permit)) if account.has_agent else ZERO
+        _note_denial(state, claim, unmet, now)
     persist = account.write(state.next_revision())
     state.settle_vm(account)
     return Decision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
@@ -65,21 +69,22 @@ def _account(claim: Claim) -> VmAccount:
     return account
 
 
-def _bounded(account: VmAccount, wanted: Resources) -> Resources:
+def bounded(account: VmAccount, wanted: Resources) -> Resources:
+    """``wanted`` as far as the VM may go by its upper bound."""
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
     return wanted.at_most(account.facts.most.at_least(account.in_use))
 
 
-def _ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
+def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """What the VM may reach: its reservation and what is free beside it, wherever it has a pod."""
     if not account.has_agent:
         return account.reserved
     pods_on = Counter(each.node for each in account.claims) if len(account.claims) > 1 else {}
-    ceiling = _reach(state, claim, pods_on)
+    found = _reach(state, claim, pods_on)
     for other in account.claims if pods_on else ():
-        ceiling = ceiling.at_most(_reach(state, other, pods_on))
-    return ceiling
+        found = found.at_most(_reach(state, other, pods_on))
+    return found
 
 
 def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
@@ -93,6 +98,14 @@ def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Reso
 def _held(claim: Claim, account: VmAccount, permit: Resources) -> Resources:
     """``permit`` as far as a VM may have it that may be holding still."""
     return permit.at_most(account.in_use) if claim.holds_still else permit
+
+
+def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
+    """``permit`` as far as the pod's requests hold it against all other schedulers, where they follow permits."""
+    if not state.follows_requests or permit.within(account.reserved):
+        return permit
+    secured = claim.secured
+    return permit if secured is None else permit.at_most(account.reserved.at_least(secured))
 
 
 def _share(free: Resources, pods: int) -> Resources:

@@ -18,10 +18,11 @@ from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RoomFreed
+from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, RequestsSeen, RoomFreed
 from scheduler_plugin.ledger.sampled_pods import SampledPods
 from scheduler_plugin.ledger.vm_accounts import VmAccounts
 from scheduler_plugin.ledger.waiting_pods import WaitingPods
@@ -49,7 +50,8 @@ class LedgerState:
         self.vms = self.accounts.named
         self.strained: set[str] = set()
         self.scheduler = SCHEDULER_NAME
-        self.writes: list[PersistPermit] = []
+        self.follows_requests = False
+        self.orders: list[PersistPermit | RequestsSeen] = []
         self._changed_vms: dict[VmAccount, None] = {}
         self._revision = 0
         self._gone: dict[str, None] = {}
@@ -117,7 +119,7 @@ class LedgerState:
         """No pod of the VM is left: its permit is taken back, and it is forgotten where its object is gone too."""
         order = account.take_back(self.next_revision())
         if order is not None:
-            self.writes.append(order)
+            self.orders.append(order)
         self._changed_vms[account] = None
         self.accounts.forget_unneeded(account)
 
@@ -223,9 +225,17 @@ class LedgerState:
         self.migrations.disturb(name)
         self.accounts.forget_unneeded(account)
 
-    def rebuilt(self) -> None:
-        """A first complete list was taken in: where it names no pod of a VM, there is no agent either."""
+    def rebuilt(self, now: Instant) -> None:
+        """A first complete list was taken in: where it names no pod of a VM, there is no agent either.
+
+        Requests above a VM's reservation may yet be lowered by a write of the process before.
+        """
         for account in list(self.vms.values()):
+            for claim in account.claims:
+                runner = claim.pod.runner
+                if runner is not None and not runner.asked.within(account.reserved):
+                    claim.resizes = PodRequests()
+                    claim.resizes.send(account.reserved, runner, now)
             if not account.claims and account.facts is not None:
                 account.agent_gone()
                 self._agent_gone(account)
@@ -242,6 +252,10 @@ class LedgerState:
         for account in self.vms.values():
             if account.is_unproven and account.lapse(now):
                 self.settle_vm(account)
+            for claim in account.claims:
+                if claim.resizes is not None and claim.resizes.sent:
+                    claim.resizes.settle(now)
+                    self.change(claim)
         for account in [each for each in self.vms.values() if each.in_doubt and not (each.pending or each.claims)]:
             self._agent_gone(account)
 
@@ -264,8 +278,8 @@ class LedgerState:
         freed = self._wake()
         self._touched.clear()
         self._changed_vms.clear()
-        effects: tuple[Effect, ...] = (*self.writes, *freed)
-        self.writes.clear()
+        effects: tuple[Effect, ...] = (*self.orders, *freed)
+        self.orders.clear()
         return effects
 
     def _wake(self) -> list[RoomFreed]:

@@ -116,7 +116,11 @@ class MetricsModel(Model, frozen=True):
 
 
 class ExplainedPod(Model, frozen=True):
-    """Why a pod of a VM has its reservation and permit: ``reservedBecause`` has each floor of it by its source."""
+    """Why a pod of a VM has its reservation and permit: ``reservedBecause`` has each floor of it by its source.
+
+    ``requests`` are those of the guest's container, where they follow the VM; ``requestsSecured`` is what of them the
+    kubelet has set aside.
+    """
 
     pod: str
     node: str
@@ -131,6 +135,9 @@ class ExplainedPod(Model, frozen=True):
     migrating: bool
     holds_still: bool
     metrics: MetricsModel | None
+    requests: Amounts | None
+    requests_secured: Amounts | None
+    requests_problem: str | None
     node_total: Amounts
     node_reserved: Amounts
     node_pressure: PressureModel

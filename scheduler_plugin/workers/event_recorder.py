@@ -47,7 +47,8 @@ class EventRecorder:
         self._told_at[vm.name] = now
         if len(self._told_at) > REMEMBERED:
             del self._told_at[next(iter(self._told_at))]
-        why = self._context.ledger.explain(uid, now).denied_by or "its upper bound is reached"
+        found = self._context.ledger.explain(uid, now)
+        why = found.denied_by or found.requests_problem or "its upper bound is reached"
         self.tell(EventRecord(about_vm(vm), "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
 
     def tell(self, notice: EventRecord) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
+from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import PodFacts
 
 
@@ -31,7 +32,7 @@ class Claim:
     ``reserved`` is the amount that the node's sum contains; ``unmet`` what its VM last asked for and did not get.
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
-    must not be resized any more.
+    must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
     """
 
     pod: PodFacts
@@ -46,11 +47,23 @@ class Claim:
     holds_still: bool = False
     metrics: Metrics | None = None
     denied_since: Instant | None = field(default=None)
+    resizes: PodRequests | None = None
 
     @property
     def size(self) -> Resources:
-        """What the claim must reserve by what is known now; see ``claim_size``."""
-        return claim_size(self.pod, self.vm)
+        """What the claim must reserve by what is known now; see ``claim_size``. A resize on its way counts as done."""
+        size, runner = claim_size(self.pod, self.vm), self.pod.runner
+        if self.resizes is None or runner is None or not self.resizes.sent:
+            return size
+        return size.at_least(self.resizes.most(runner) + self.pod.around)
+
+    @property
+    def secured(self) -> Resources | None:
+        """How large the guest may be by its pod's requests, whatever write lands; None where they do not follow it."""
+        runner = self.pod.runner
+        if self.vm is None or runner is None or (self.resizes is not None and self.resizes.is_exempt):
+            return None
+        return runner.secured if self.resizes is None else self.resizes.least(runner)
 
     @property
     def is_unmeasured(self) -> bool:

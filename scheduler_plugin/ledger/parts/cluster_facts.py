@@ -34,7 +34,7 @@ class ClusterFacts(LedgerPart):
         doubtful = self._list_pods(list(pods))
         doubtful += migration_reservations.relist(state, list(migrations), now)
         if not self.is_ready:
-            state.rebuilt()
+            state.rebuilt(now)
         state.lapse(now)
         self.is_ready = True
         return (*doubtful, *self._finish(outside=True))

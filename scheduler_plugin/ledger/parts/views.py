@@ -60,4 +60,5 @@ class LedgerViews(LedgerPart):
         """Everything known of one pod. Raises ``UnknownPodError``."""
         claim = self._claim(uid)
         migrations = () if claim.pod.vm is None else self._state.migrations.of(claim.pod.vm)
-        return explain(claim, self._state.nodes[claim.node], migrations, now)
+        node, follows = self._state.nodes[claim.node], self._state.follows_requests
+        return explain(claim, node, migrations, now, follows_requests=follows)

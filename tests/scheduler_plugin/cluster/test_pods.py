@@ -11,6 +11,7 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from scheduler_plugin.cluster.pods import decode_pod, pod_at_most, read_pod
+from scheduler_plugin.ledger import RunnerRequests
 from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
 
 
@@ -82,6 +83,61 @@ def test_a_request_on_the_pod_itself_is_resized_in_place_too() -> None:
 
 
 # Whose it is --------------------------------------------------------------------------------------------------------
+
+
+# Requests that follow a VM ------------------------------------------------------------------------------------------
+
+
+def runner_of(status: Obj, spec: Obj | None = None, **resources: Any) -> RunnerRequests | None:
+    pod = vm_pod("db", "n1")
+    runner = {**pod["spec"]["containers"][0], **({"resources": resources} if resources else {})}
+    pod["metadata"] |= {"resourceVersion": "7", "generation": 3}
+    pod["spec"] |= {"containers": [container("sidecar", "1", "1Gi"), runner], **(spec or {})}
+    pod["status"] = {"qosClass": "Burstable", **status}
+    return read_pod(pod).runner
+
+
+def asks(cpu: str, memory: str, allocated: Resources | None = None, problem: str = "") -> RunnerRequests:
+    return RunnerRequests(Resources.parse(cpu, memory), allocated, problem, "7")
+
+
+def test_what_the_guests_container_requests_is_known_beside_what_its_kubelet_has_set_aside() -> None:
+    assert runner_of({}) == asks("100m", "128Mi")
+    assert runner_of({}, limits={"neonvm/kvm": "1"}) == asks("0", "0")
+    held = [{"name": "sidecar"}, {"name": "neonvm-runner", "allocatedResources": amounts("50m", "64Mi")}]
+    found = runner_of({"containerStatuses": held})
+    assert found == asks("100m", "128Mi", Resources.parse("50m", "64Mi"))
+    assert found is not None
+    assert found.secured == Resources.parse("50m", "64Mi")
+
+
+@pytest.mark.parametrize(
+    ("observed", "problem"), [({}, "Deferred: no cpu"), ({"observedGeneration": 3}, "Deferred: no cpu")]
+)
+def test_what_the_kubelet_says_against_the_present_requests_is_known(observed: Obj, problem: str) -> None:
+    other = {"type": "Ready", "status": "True"}
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "no cpu", **observed}
+    assert runner_of({"conditions": [other, pending]}) == asks("100m", "128Mi", problem=problem)
+
+
+def test_what_the_kubelet_said_of_earlier_requests_is_over() -> None:
+    pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": 2}
+    assert runner_of({"conditions": [pending]}) == asks("100m", "128Mi")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        runner_of({"qosClass": "BestEffort"}),
+        runner_of({"qosClass": "Guaranteed"}),
+        runner_of({}, requests=amounts("1", "1Gi"), limits={"memory": "2Gi"}),
+        runner_of({}, spec={"resources": {"requests": amounts("1", "1Gi")}}),
+        runner_of({}, spec={"containers": [container("sidecar", "1", "1Gi")]}),
+        read_pod(plain_pod("p") | {"status": {"qosClass": "Burstable"}}).runner,
+    ],
+)
+def test_requests_that_cannot_or_must_not_be_changed_do_not_follow(found: object) -> None:
+    assert found is None
 
 
 def owned(*owners: Obj, labels: Obj | None = None) -> Obj:

@@ -1,0 +1,166 @@
+"""Requests of pods follow the reservations of their VMs: when to raise them, and when to lower them (B.10).
+
+Rules that hold here:
+
+- Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
+- They are lowered once the reservation has come down, which it does when the guest has really given back.
+- What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
+- No pod is asked to have more than its node's allocatable.
+- A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
+"""
+
+from __future__ import annotations
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant, Resources
+from scheduler_plugin.ledger import binding
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.pod_requests import HELD, PodRequests
+from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
+from scheduler_plugin.ledger.outcomes import ResizePod
+from scheduler_plugin.ledger.parts.part import Effects, LedgerPart
+from scheduler_plugin.ledger.permit_rule import bounded, ceiling
+
+
+class RequestOrders(LedgerPart):
+    """Says which pod's requests to write next, and hears what was refused."""
+
+    def follow_requests(self, follows: bool) -> None:
+        """Whether the requests of pods follow reservations from now on: the settings say so, and the API can."""
+        self._state.follows_requests = follows
+
+    @property
+    def follows_requests(self) -> bool:
+        """Whether permits wait for the requests of pods."""
+        return self._state.follows_requests
+
+    def with_requests(self) -> list[str]:
+        """The UIDs of all pods whose requests follow a VM."""
+        accounts = self._state.accounts if self._state.follows_requests else ()
+        return [claim.pod.uid for account in accounts for claim in account.claims if _is_followed(claim)]
+
+    def is_short(self, uid: str, request: AgentRequest) -> bool:
+        """Whether the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+        claim = self._state.claims.get(uid)
+        if claim is None or not self._state.follows_requests:
+            return False
+        secured, account = claim.secured, claim.vm
+        if secured is None or account is None or not account.has_agent or claim.holds_still:
+            return False
+        return not bounded(account, request.resources).within(account.reserved.at_least(secured))
+
+    def is_awaited(self, uid: str) -> bool:
+        """Whether the pod asks for more than its kubelet has set aside, and has not heard that it cannot have it."""
+        claim = self._state.claims.get(uid)
+        runner = None if claim is None else claim.pod.runner
+        if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.sent:
+            return False
+        return not runner.asked.within(runner.secured)
+
+    def raise_requests(self, uid: str, request: AgentRequest, now: Instant) -> tuple[ResizePod | None, Effects]:
+        """What to write before the agent may get what it asks for; None where nothing, or not now.
+
+        The node's book holds the room from now on.
+        """
+        if not self.is_short(uid, request):
+            return None, ()
+        claim = self._claim(uid)
+        account, runner = claim.vm, claim.pod.runner
+        if account is None or runner is None or not _may_grow(account, claim):
+            return None, ()
+        resizes = _resizes(claim)
+        by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
+        size = runner.asked.at_least(self._possible(claim, by_room.at_least(account.reserved)))
+        resizes.held_until = Instant(now + HELD)
+        if runner.problem or now < resizes.again_at or (size == runner.asked and not resizes.sent):
+            return None, ()
+        return self._order(claim, runner, size, now)
+
+    def is_unheld(self, uid: str) -> bool:
+        """Whether the pod's requests are less than its VM has reserved."""
+        claim = self._state.claims.get(uid)
+        runner = None if claim is None or not self._state.follows_requests else claim.pod.runner
+        if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
+            return False
+        return not self._possible(claim, claim.vm.reserved).within(runner.asked)
+
+    def requests_due(self, uid: str, now: Instant) -> tuple[ResizePod | None, Effects]:
+        """What to write so that the pod's requests are what its VM has reserved; None where nothing, or not now."""
+        claim = self._state.claims.get(uid)
+        if claim is None or not self._state.follows_requests or not _is_followed(claim):
+            return None, ()
+        account, runner = claim.vm, claim.pod.runner
+        if account is None or account.facts is None or runner is None:
+            return None, ()
+        if runner.problem:
+            _resizes(claim).refused(None, runner.problem, now)
+        size = _due(claim, runner, self._possible(claim, account.reserved), now)
+        if size is None or size == runner.asked:
+            return None, ()
+        return self._order(claim, runner, size, now)
+
+    def requests_of_waiting(self, pod: PodFacts) -> ResizePod | None:
+        """What to write onto a pod that waits for a node; None where it requests what its VM needs.
+
+        Raises ``NotReadyError`` while its VM is not known.
+        """
+        state = self._state
+        if not state.follows_requests or pod.runner is None or pod.node is not None or pod.uid in state.claims:
+            return None
+        binding.claim_of(state, pod)
+        account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
+        if account is None or account.reserved == pod.runner.asked:
+            return None
+        return ResizePod(pod.uid, pod.name, account.reserved, pod.runner.version)
+
+    def requests_refused(self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False) -> Effects:
+        """The API server certainly did not do it; without a reason because the pod had changed.
+
+        ``is_final``: it never will, so that permits do not depend on this pod's requests.
+        """
+        claim = self._state.claims.get(order.uid)
+        if claim is None or claim.resizes is None:
+            return ()
+        claim.resizes.refused(order.size, why, now)
+        claim.resizes.is_exempt = claim.resizes.is_exempt or is_final
+        self._state.change(claim)
+        return self._finish(outside=False)
+
+    def _order(self, claim: Claim, runner: RunnerRequests, size: Resources, now: Instant) -> tuple[ResizePod, Effects]:
+        resizes = _resizes(claim)
+        if not size.within(runner.asked):
+            resizes.goal = size
+        resizes.send(size, runner, now)
+        self._state.change(claim)
+        return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version), self._finish(outside=False)
+
+    def _possible(self, claim: Claim, size: Resources) -> Resources:
+        """``size`` as far as the pod's node could have it if it were empty."""
+        facts = self._state.nodes[claim.node].facts
+        return size if facts is None else size.at_most(facts.allocatable.minus_or_zero(claim.pod.around))
+
+
+def _is_followed(claim: Claim) -> bool:
+    return claim.state is not ClaimState.INCOMING and claim.secured is not None
+
+
+def _may_grow(account: VmAccount, claim: Claim) -> bool:
+    """Whether the VM can be read and runs in the claim's pod: only then its agent is answered."""
+    facts = account.facts
+    return facts is not None and not facts.unreadable and facts.pod in (None, claim.pod.name)
+
+
+def _resizes(claim: Claim) -> PodRequests:
+    if claim.resizes is None:
+        claim.resizes = PodRequests()
+    return claim.resizes
+
+
+def _due(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources | None:
+    """The requests that the pod should have now; None where they are left alone for a while."""
+    resizes = _resizes(claim)
+    if runner.problem and not runner.asked.within(needed):
+        return needed.at_least(runner.secured)
+    if not needed.within(runner.asked):
+        return None if now < resizes.again_at else runner.asked.at_least(needed)
+    return None if claim.is_migrating or now < resizes.held_until else needed

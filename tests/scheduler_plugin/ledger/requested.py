@@ -1,0 +1,127 @@
+"""A VM whose pod's requests follow it: the pod as the API server and a kubelet have it, beside the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger import Decision, Effect, Ledger, NodeFacts, PodFacts, ResizePod, RunnerRequests, VmFacts
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, vm, vm_pod
+
+MANY = amount(100)
+
+
+@dataclass
+class Requested:
+    """The pod of the VM ``a`` on a node of 10 CPUs and GiB, of which 9 may be reserved.
+
+    ``room`` is what the kubelet gives the pod at most.
+    """
+
+    asked: Resources = field(default_factory=lambda: amount(1))
+    allocated: Resources | None = field(default_factory=lambda: amount(1))
+    problem: str = ""
+    version: int = 1
+    room: Resources = MANY
+    now: Instant = LATER
+    beside: tuple[PodFacts, ...] = ()
+    vm: VmFacts = field(default_factory=lambda: vm("a", amount(1), actual=amount(1), permit=amount(1)))
+    fleet: Fleet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.fleet.ledger
+
+    @property
+    def node(self) -> NodeFacts:
+        return node()
+
+    @property
+    def secured(self) -> Resources:
+        """What the pod really holds on its node."""
+        return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
+
+    @property
+    def pod(self) -> PodFacts:
+        runner = RunnerRequests(self.asked, self.allocated, self.problem, str(self.version))
+        requests = self.asked.at_least(self.allocated or self.asked)
+        return replace(vm_pod("a", "n1"), requests=requests, runner=runner)
+
+    def start(self) -> None:
+        """A scheduler that has read what there is now, and knows nothing else."""
+        self.fleet = Fleet(self.node, self.vm, self.pod, *self.beside, now=self.now)
+        self.ledger.follow_requests(True)
+
+    def look(self) -> tuple[Effect, ...]:
+        """The watch shows the pod."""
+        return self.fleet.did(self.ledger.see_pod(self.pod))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now = Instant(self.now + Seconds(seconds))
+        self.fleet.did(self.ledger.pass_time(self.now))
+
+    def request(self, wanted: Resources) -> AgentRequest:
+        return AgentRequest(name("a-pod"), wanted)
+
+    def raising(self, wanted: Resources) -> ResizePod | None:
+        order, effects = self.ledger.raise_requests("uid-a", self.request(wanted), self.now)
+        self.fleet.did(effects)
+        return order
+
+    def due(self) -> ResizePod | None:
+        order, effects = self.ledger.requests_due("uid-a", self.now)
+        self.fleet.did(effects)
+        return order
+
+    def lands(self, order: ResizePod) -> bool:
+        """The API server takes the write if it is for this version of the pod."""
+        if order.version != str(self.version):
+            return False
+        self.version += order.size != self.asked
+        self.asked, self.problem = order.size, ""
+        return True
+
+    def refused(self, order: ResizePod, why: str, *, is_final: bool = False) -> None:
+        self.fleet.did(self.ledger.requests_refused(order, why, self.now, is_final=is_final))
+
+    def kubelet_answers(self) -> None:
+        """It sets aside what is asked for, or says why not."""
+        if self.asked.within(self.room):
+            self.allocated, self.problem = self.asked, ""
+        else:
+            self.problem = "Deferred: Node didn't have enough resource: cpu"
+        self.version += 1
+
+    def written(self, order: ResizePod | None) -> None:
+        """The whole way of a write: it lands, the kubelet answers, the watch shows both."""
+        assert order is not None
+        assert self.lands(order)
+        self.look()
+        self.kubelet_answers()
+        self.look()
+
+    def decide(self, wanted: Resources) -> Decision:
+        decision = self.ledger.decide("uid-a", self.request(wanted), self.now)
+        self.fleet.did(decision.effects)
+        return decision
+
+    def grant(self, wanted: Resources) -> Resources:
+        """The agent asks, and its permit is stored."""
+        decision = self.decide(wanted)
+        self.store(decision)
+        return decision.permit
+
+    def store(self, decision: Decision) -> None:
+        order = decision.persist
+        if order is not None:
+            self.vm = replace(self.vm, version=self.vm.version + 1, permit=order.permit)
+            self.fleet.did(self.ledger.permit_stored(order.revision, self.vm))
+
+    def use(self, size: Resources) -> None:
+        """The guest has that size, and its object says so."""
+        self.vm = replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
+        self.fleet.did(self.ledger.see_vm(self.vm, self.now))
