@@ -1,0 +1,97 @@
+"""A build of an earlier release beside this one, as while a fleet is upgraded or brought back (docs/upgrades.md).
+
+It is read from the checkout's history: the commit that gave the newest release its heading in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.units import Resources
+from tests.deploy.manifests import ROOT
+from tests.kubernetes.failing.fleet import until
+from tests.kubernetes.failing.stage import Stage
+
+pytestmark = pytest.mark.kubernetes
+PACKAGES = ("agent", "protocol", "scheduler_plugin", "deploy")
+SMALL, LARGE = Resources.parse("1", "4Gi"), Resources.parse("2", "4Gi")
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of the newest release."""
+    heading = re.search(r"^## \[\d.*?\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading is not None
+    is_shallow = _git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false"
+    revision = _git("log", "-1", "--format=%H", f"-S{heading[0]}", "--", "CHANGELOG.md").stdout.decode().strip()
+    if is_shallow or not revision:
+        pytest.skip(f"this checkout has no history, which would have the release {heading[0]}")
+    folder, found = tmp_path_factory.mktemp("older"), _git("archive", revision, *PACKAGES)
+    assert found.returncode == 0, found.stderr.decode()
+    subprocess.run(["tar", "--extract", f"--directory={folder}"], input=found.stdout, check=True)
+    return folder
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, check=False)
+
+
+@contextmanager
+def build_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Programs that are started meanwhile are those of ``folder``."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONSAFEPATH", "1")  # or the folder in which the tests run would go before it
+        where = "import agent, scheduler_plugin; print(agent.__file__, scheduler_plugin.__file__)"
+        found = subprocess.run([sys.executable, "-c", where], capture_output=True, text=True, check=True).stdout.split()
+        assert [Path(each).is_relative_to(folder) for each in found] == [True, True], found
+        yield
+
+
+async def test_an_older_agent_grows_and_shrinks_by_this_scheduler(
+    stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm, way = await stage.fleet.vm(await stage.fleet.node()), await stage.way()
+    ours = await stage.scheduler(way)
+    with build_of(older, monkeypatch):
+        guest = await stage.agent(way, ours, vm)
+    guest.load(2.0)
+    await until(lambda: guest.has(LARGE), "the VM grows", 20.0)
+    assert (guest.beyond, LARGE.within((await stage.fleet.permits())[vm.name])) == ([], True)
+
+
+async def test_this_agent_grows_by_an_older_scheduler_that_was_brought_back(
+    stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm, way = await stage.fleet.vm(await stage.fleet.node()), await stage.way()
+    with build_of(older, monkeypatch):
+        theirs = await stage.scheduler(way)
+    guest = await stage.agent(way, theirs, vm)
+    guest.load(2.0)
+    await until(lambda: guest.has(LARGE), "the VM grows", 20.0)
+    assert guest.beyond == []
+
+
+async def test_each_scheduler_reserves_what_the_other_build_granted(
+    stage: Stage, older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm, way = await stage.fleet.vm(await stage.fleet.node()), await stage.way()
+    with build_of(older, monkeypatch):
+        theirs = await stage.scheduler(way)
+    agent = stage.asker(theirs, vm)
+    assert await agent.gets(LARGE)
+    ours = await stage.scheduler(way)
+    await until(lambda: ours.has_booked(stage.fleet), "this one reserves what the older one granted", 20.0)
+    agent.scheduler = ours.agents
+    assert await agent.gets(Resources.parse("3", "8Gi"))
+    with build_of(older, monkeypatch):
+        back = await stage.scheduler(way)
+    await until(lambda: back.has_booked(stage.fleet), "the older one reserves what this one granted", 20.0)
+    assert Resources.parse("3", "8Gi").within((await stage.fleet.permits())[vm.name])
