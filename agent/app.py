@@ -76,7 +76,11 @@ async def run(settings: AgentSettings, dependencies: Dependencies, stop: asyncio
 
 
 def _source(settings: AgentSettings, api: KubernetesApi) -> AssignmentSource:
-    return OwnVm(settings.assignment) if settings.assignment else NodePods(api, settings.node or "")
+    return (
+        OwnVm(settings.assignment)
+        if settings.assignment
+        else NodePods(api, settings.node or "", settings.scheduler_name)
+    )
 
 
 async def _until(
@@ -104,7 +108,7 @@ class Clients:
 
 def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesApi, clients: Clients) -> Make:
     identity = _identity(settings.scheduler_token)
-    scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE)
+    scheduler = HttpScheduler(clients.scheduler, settings.scheduler_url, identity, ASK_DEADLINE, settings.protocol)
 
     def make(assignment: Assignment, policy: Policy) -> Runner:
         address = _host(assignment.pod_ip or "")
@@ -116,7 +120,7 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
             database=GuestDatabase(clients.guests, database, DATABASE_DEADLINE),
             clock=dependencies.clock,
         )
-        return Runner(assignment, ports, policy, time.time_ns(), dependencies.log)
+        return Runner(assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit)
 
     return make
 

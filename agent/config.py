@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Every field has a default; a document changes what it names. An unknown field is an error, not a surprise.
 - A refused document changes nothing; the message begins with the path of the bad value.
+- Policies of the original agent are understood too (``original_config``).
 - Times are durations such as ``90s``, ``5m``, ``1h30m`` or plain seconds; amounts are Kubernetes quantities.
 """
 
@@ -15,6 +16,7 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from agent.original_config import in_our_words
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
 from protocol.smoothing.default import DEFAULT_CPU, DEFAULT_MEMORY
@@ -117,7 +119,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
     try:
-        document = read_yaml(text, LONGEST_POLICY)
+        document = in_our_words(read_yaml(text, LONGEST_POLICY))
         found = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
             cpu=_changed(base.cpu, found.cpu, "cpu"),

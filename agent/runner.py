@@ -57,7 +57,7 @@ from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
 from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.units import ComputeUnit, Instant, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
@@ -82,7 +82,16 @@ class Ports:
 class Runner:
     """Looks after one VM until it is cancelled."""
 
-    def __init__(self, assignment: Assignment, ports: Ports, policy: Policy, sequence: int, log: Log) -> None:
+    def __init__(  # noqa: PLR0913 - what a VM's agent is made of
+        self,
+        assignment: Assignment,
+        ports: Ports,
+        policy: Policy,
+        sequence: int,
+        log: Log,
+        *,
+        unit: ComputeUnit | None = None,
+    ) -> None:
         self.assignment = assignment
         self.tally: Counter[str] = Counter()
         self.growths = GrowthTimes()
@@ -95,7 +104,7 @@ class Runner:
         self._problems: tuple[str, ...] = ()
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
-        self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence)
+        self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence, unit=unit)
 
     async def run(self) -> None:
         """Looks after the VM. Returns only by being cancelled."""

@@ -18,6 +18,8 @@ from typing import Final
 from agent.assignments import Assignment
 from protocol import VERSION
 from protocol.messages import ObjectName
+from protocol.units import ComputeUnit, QuantityError
+from protocol.versions import SPOKEN, ProtocolVersion
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where the kubelet puts a pod's identity towards the API server."""
@@ -32,6 +34,12 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "SCHEDULER_URL": ("http://autoscaling-scheduler.kube-system.svc:10299", "the scheduler's port for agents"),
     "SCHEDULER_TOKEN_FILE": ("", "token of this agent for the scheduler (none: send none)"),
     "SCHEDULER_CA_FILE": ("", "authority of the scheduler's certificate (https; none: the system's authorities)"),
+    "SCHEDULER_PROTOCOL": (
+        "v2.1",
+        "what the scheduler understands: v2.1, or v5.0 with a COMPUTE_UNIT of the agent's own",
+    ),
+    "COMPUTE_UNIT": ("", "v5.0: the step in which VMs are sized, CPU and memory: 250m,1Gi"),
+    "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),
     "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; like METRICS_URL"),
     "KUBERNETES_API_URL": ("https://kubernetes.default.svc", "the Kubernetes API"),
@@ -51,13 +59,19 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form."""
+    """Checked settings. ``assignment`` is set in the sidecar form, ``node`` in the per-node form.
+
+    ``compute_unit`` is set where ``protocol`` leaves it to the agent. ``scheduler_name``: empty for all VMs.
+    """
 
     assignment: Assignment | None
     node: str | None
     scheduler_url: str
     scheduler_token: Path | None
     scheduler_ca: Path | None
+    protocol: ProtocolVersion
+    compute_unit: ComputeUnit | None
+    scheduler_name: str
     metrics_url: str
     database_url: str
     api_url: str
@@ -73,12 +87,16 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
     found = {name: value or environment.get(name, "") or OPTIONS[name][0] for name, value in _flags(arguments).items()}
     host, port = _listen(found["AGENT_LISTEN"])
     assignment, node = _whom(found)
+    protocol, unit = _dialect(found)
     return AgentSettings(
         assignment=assignment,
         node=node,
         scheduler_url=_url("SCHEDULER_URL", found),
         scheduler_token=_path(found["SCHEDULER_TOKEN_FILE"]),
         scheduler_ca=_path(found["SCHEDULER_CA_FILE"]),
+        protocol=protocol,
+        compute_unit=unit,
+        scheduler_name=found["SERVED_SCHEDULER_NAME"],
         metrics_url=_url("METRICS_URL", found),
         database_url=_url("DATABASE_URL", found),
         api_url=_url("KUBERNETES_API_URL", found),
@@ -101,6 +119,22 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
         parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=f"{text}{shown}")
     parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     return {name: value for name, value in vars(parser.parse_args(arguments)).items() if name in OPTIONS}
+
+
+def _dialect(found: Mapping[str, str]) -> tuple[ProtocolVersion, ComputeUnit | None]:
+    """The version to speak, and the agent's own compute unit in one whose answers do not say any."""
+    name, unit = found["SCHEDULER_PROTOCOL"], found["COMPUTE_UNIT"]
+    if name not in SPOKEN:
+        raise SettingsError(f"SCHEDULER_PROTOCOL: expected {' or '.join(SPOKEN)}, got {name!r}")
+    if SPOKEN[name] is not ProtocolVersion.V5_0:
+        if unit:
+            raise SettingsError("COMPUTE_UNIT: only with SCHEDULER_PROTOCOL=v5.0; else the scheduler says it")
+        return SPOKEN[name], None
+    cpu, _, mem = unit.partition(",")
+    try:
+        return SPOKEN[name], ComputeUnit.parse(cpu, mem)
+    except (QuantityError, ValueError) as error:
+        raise SettingsError(f"COMPUTE_UNIT: expected CPU and memory like 250m,1Gi: {error}") from None
 
 
 def _whom(found: Mapping[str, str]) -> tuple[Assignment | None, str | None]:

@@ -1,6 +1,7 @@
 """Every published wire version of the agent protocol, by name, with what changed in it (B.1).
 
-Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). The server accepts all.
+Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). It can be told to speak
+``V5_0``, with a compute unit of its own, to a scheduler that understands nothing older. The server accepts all.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ class ProtocolVersion(IntEnum):
     V5_0 = 7  # metrics are reduced to ``loadAvg1M``
 
 
-AGENT_SPEAKS = ProtocolVersion.V2_1
-"""The version that our own agent sends."""
+AGENT_SPEAKS: Final = ProtocolVersion.V2_1
+"""The version that our own agent sends unless it is told otherwise."""
+
+SPOKEN: Final = {"v2.1": ProtocolVersion.V2_1, "v5.0": ProtocolVersion.V5_0}
+"""The versions that our own agent can speak, by the names that settings use."""
 
 
 @dataclass(frozen=True, slots=True)

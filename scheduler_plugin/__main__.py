@@ -132,8 +132,10 @@ def _replica(
 
 def listeners(options: argparse.Namespace, desk: Desk) -> list[Listener]:
     """What is served where. Raises ``ListenError``."""
+    plain = options.listen_plain_agents
     return [
         Listener("agents", agents_app(desk), options.listen_agents, agents_tls(options), AGENTS_LIMITS),
+        *([Listener("plain-agents", agents_app(desk), plain, limits=AGENTS_LIMITS)] if plain else []),
         Listener("extender", extender_app(desk), options.listen_extender, extender_tls(options), EXTENDER_LIMITS),
         Listener("metrics", probes_app(desk), options.listen_metrics, limits=METRICS_LIMITS),
     ]

@@ -116,6 +116,11 @@ def _add_listeners(found: argparse.ArgumentParser) -> None:
             metavar="HOST:PORT",
             help=f"where {what} (default: %(default)s); each port has /openapi.json",
         )
+    found.add_argument(
+        "--listen-plain-agents",
+        metavar="HOST:PORT",
+        help="where agents ask that speak no TLS, beside those that do (default: nowhere)",
+    )
     for prefix, whose in (("", "agents"), ("extender-", "kube-scheduler, whose extender then needs https://")):
         found.add_argument(f"--{prefix}tls-cert", type=Path, metavar="FILE", help=f"certificate for {whose}, in PEM")
         found.add_argument(f"--{prefix}tls-key", type=Path, metavar="FILE", help="that certificate's key, in PEM")

@@ -3,6 +3,7 @@
 Rules that hold here:
 
 - Only pods of this node with the opt-in label are asked for: an agent's traffic does not grow with the cluster.
+- Where a scheduler's name is given, the VMs of other schedulers are left to their own agents (B.11).
 - A pod counts from when it has an address, because its guest is reached there, until it is gone or has ended. One that
   is ending keeps its agent: its VM may be migrating away.
 - A pod that cannot be read stays as it was known and is told in ``unreadable``; it disturbs no other.
@@ -24,14 +25,14 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 
 
 class NodePods:
-    """The VM pods of the node ``node``."""
+    """The VM pods of the node ``node``; of one scheduler's alone, where it is named."""
 
-    def __init__(self, api: KubernetesApi, node: str) -> None:
+    def __init__(self, api: KubernetesApi, node: str, scheduler: str = "") -> None:
         self.unreadable: dict[ObjectName, str] = {}
         self._api = api
         self._known: dict[ObjectName, Assignment] = {}
         self._selected = {
-            "fieldSelector": f"spec.nodeName={node}",
+            "fieldSelector": f"spec.nodeName={node}" + (f",spec.schedulerName={scheduler}" if scheduler else ""),
             "labelSelector": f"{LABEL_ENABLED}=true,{LABEL_VM_NAME}",
         }
 

@@ -1,4 +1,4 @@
-"""The scheduler's port for agents over HTTP (S4.4, B.4): wire version v2.1, one POST for each request.
+"""The scheduler's port for agents over HTTP (S4.4, B.4, B.11): one wire version, one POST for each request.
 
 Rules that hold here:
 
@@ -21,7 +21,7 @@ from agent.ports import PortError, SchedulerError, TokenSource
 from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_request
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
-from protocol.versions import AGENT_SPEAKS
+from protocol.versions import AGENT_SPEAKS, ProtocolVersion
 
 LARGEST: Final = 64 * 1024
 
@@ -35,17 +35,25 @@ _FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
 
 
 class HttpScheduler:
-    """The scheduler at ``url``."""
+    """The scheduler at ``url``, which understands ``version``."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str, identity: TokenSource, deadline: Seconds) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        url: str,
+        identity: TokenSource,
+        deadline: Seconds,
+        version: ProtocolVersion = AGENT_SPEAKS,
+    ) -> None:
         self._client = client
         self._url = url
         self._identity = identity
         self._deadline = deadline
+        self._version = version
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Sends one request and returns the answer. Raises ``SchedulerError``."""
-        body = encode_request(AGENT_SPEAKS, request, slot_size)
+        body = encode_request(self._version, request, slot_size)
         try:
             async with asyncio.timeout(self._deadline):
                 answer = await self._client.post(self._url, content=body, headers=self._headers())
@@ -54,7 +62,7 @@ class HttpScheduler:
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None
-        return _read(answer, slot_size)
+        return _read(answer, self._version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         token = self._identity.token()
@@ -62,14 +70,14 @@ class HttpScheduler:
         return {"Content-Type": "application/json", **identity}
 
 
-def _read(answer: httpx.Response, slot_size: Bytes) -> PluginResponseView:
+def _read(answer: httpx.Response, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
     if answer.status_code != httpx.codes.OK:
         fault, what = _FAULTS.get(answer.status_code, (Fault.SCHEDULER, f"the scheduler answers {answer.status_code}"))
         raise SchedulerError(fault, f"{what}: {reason_in(answer.content)}", _retry_after(answer))
     if len(answer.content) > LARGEST:
         raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer has more than {LARGEST} bytes")
     try:
-        return decode_response(AGENT_SPEAKS, answer.content, slot_size)
+        return decode_response(version, answer.content, slot_size)
     except MalformedResponseError as error:
         raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer makes no sense: {error}") from None
 

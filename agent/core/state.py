@@ -143,17 +143,20 @@ class State:
         return held
 
 
-def begin(pod: ObjectName, policy: Policy, now: Instant, jitter: float, sequence: int) -> State:
+def begin(  # noqa: PLR0913 - what a state begins with
+    pod: ObjectName, policy: Policy, now: Instant, jitter: float, sequence: int, *, unit: ComputeUnit | None = None
+) -> State:
     """An agent that has just started: nothing is proven, nothing is permitted.
 
     ``jitter`` in 0..1 spreads the first requests of many agents over ``policy.timing.start_spread``. ``sequence``
     numbers the first request; it must be above every number that an earlier agent of this VM used.
+    ``unit`` is the agent's own compute unit, beside a scheduler that has none (B.11).
     """
     begins_at = Instant(now + policy.timing.start_spread * jitter)
     return State(
         pod=pod,
         policy=policy,
         begins_at=begins_at,
-        scheduler=SchedulerSide(next_at=begins_at, sequence=sequence),
+        scheduler=SchedulerSide(next_at=begins_at, sequence=sequence, compute_unit=unit),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
     )

@@ -4,6 +4,7 @@ Rules that hold here:
 
 - A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
   account the settings list, speaks for the pods of the node that its token is bound to.
+- A pod that the settings admit without a token speaks for the pods of its node (``by_address``).
 - A token that is bound to a pod is heard only while that pod is known: a review may call it valid for longer.
 - No usable token is 401, another's pod is 403; in both cases nothing has been changed.
 """
@@ -23,13 +24,17 @@ _USER: Final = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to."""
+    """The owner of a token. ``account`` is ``namespace:name``; the rest says what the token is bound to.
+
+    ``by_address``: there is no token, and the pod was told by the address that it speaks from; ``account`` names it.
+    """
 
     account: str
     namespace: str
     pod: str | None = None
     pod_uid: str | None = None
     node: str | None = None
+    by_address: bool = False
 
 
 class _Extra(msgspec.Struct, frozen=True):
@@ -76,4 +81,4 @@ def may_speak_for(who: Identity, pod: PodFacts, node: str | None, node_agents: f
     """Whether ``who`` is the agent of ``pod``, which has its claim on ``node``."""
     if who.pod_uid is not None and who.pod_uid == pod.uid:
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
-    return who.account in node_agents and who.node is not None and who.node == node
+    return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node

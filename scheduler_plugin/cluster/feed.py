@@ -23,6 +23,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.informer import Change, Informer, WatchReport
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
+from scheduler_plugin.cluster.pods import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
@@ -78,6 +79,7 @@ class Feed:
         self.namespaces: Informer[Labels] = Informer(NAMESPACES, _ignored, report)
         self.claims: Informer[str] = Informer(CLAIMS, _ignored, report)
         self.volumes: Informer[tuple[NodeTerm, ...]] = Informer(VOLUMES, _ignored, report)
+        self.addresses = PodAddresses()
         self._clock = clock
         self._report = report
         self._listed: set[str] = set()
@@ -184,6 +186,7 @@ class Feed:
             self._queues.add(self._ledger.see_node(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:
+        self.addresses.change(change.before, change.after)
         if not self._ledger.is_ready:
             return
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):

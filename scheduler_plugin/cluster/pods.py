@@ -89,6 +89,7 @@ class _PodSpec(msgspec.Struct, frozen=True):
     resources: _Requests | None = None
     nodeName: str | None = None  # noqa: N815 - the name in the API
     schedulerName: str | None = None  # noqa: N815 - the name in the API
+    hostNetwork: bool | None = None  # noqa: N815 - the name in the API
 
 
 class _Condition(msgspec.Struct, frozen=True):
@@ -113,6 +114,7 @@ Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str | None = None
     qosClass: str | None = None  # noqa: N815 - the name in the API
+    podIP: str | None = None  # noqa: N815 - the name in the API
     conditions: list[_Condition] | None = None
     containerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
     initContainerStatuses: Statuses | None = None  # noqa: N815 - the name in the API
@@ -182,7 +184,12 @@ def _pod_facts(found: _Pod) -> PodFacts:
         unschedulable="" if migration is None else _unschedulable(status),
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else _runner(meta, found.spec, status),
+        address="" if vm is not None or found.spec.hostNetwork else _address(status),
     )
+
+
+def _address(status: _PodStatus) -> str:
+    return "" if status.phase in TERMINAL else status.podIP or ""
 
 
 def _unschedulable(status: _PodStatus) -> str:
@@ -309,3 +316,27 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
     return Resources(
         cpu_from_wire(f"{path}.cpu", given.get("cpu", 0)), mem_from_wire(f"{path}.memory", given.get("memory", 0))
     )
+
+
+# Addresses -----------------------------------------------------------------------------------------------------------
+
+
+class PodAddresses:
+    """The pods that have an address of their own, by that address."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, dict[ObjectName, PodFacts]] = {}
+
+    def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
+        """A pod as it was and as it is; None is one that is not there."""
+        if before is not None and before.address:
+            self._at[before.address].pop(before.name, None)
+            if not self._at[before.address]:
+                del self._at[before.address]
+        if after is not None and after.address:
+            self._at.setdefault(after.address, {})[after.name] = after
+
+    def only_pod_at(self, address: str) -> PodFacts | None:
+        """The pod with that address; None where there is none, or more than one."""
+        pods = self._at.get(address, {})
+        return next(iter(pods.values())) if len(pods) == 1 else None

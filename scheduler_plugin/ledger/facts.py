@@ -115,7 +115,8 @@ class PodFacts:
     ``scheduler`` is ``spec.schedulerName``. ``unreadable`` is why the pod's needs are not known; empty where they are.
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
     ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
-    changed in place, or must not be.
+    changed in place, or must not be. ``address`` is its own IP address, empty for pods of VMs, for those on their
+    node's network, and for those that have none or have ended.
     """
 
     uid: str
@@ -134,6 +135,7 @@ class PodFacts:
     unschedulable: str = ""
     has_runner: bool = True
     runner: RunnerRequests | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
+from scheduler_plugin.auth.by_address import identity_of
 from scheduler_plugin.auth.identity import Identity, may_speak_for
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
@@ -102,9 +103,9 @@ class Service:
 
     # For agents -------------------------------------------------------------------------------------------------
 
-    async def permit(self, wire: WireRequest, authorization: str | None) -> Granted:
-        """One agent's request (S4.5). Raises ``RefusedError``."""
-        identity = await self._identify(authorization)
+    async def permit(self, wire: WireRequest, authorization: str | None, address: str = "") -> Granted:
+        """One agent's request from ``address`` (S4.5). Raises ``RefusedError``."""
+        identity = await self._identify(authorization, address)
         pod = self._pod_of(wire.pod, identity)
         vm = self.context.feed.vm_of(pod)
         if vm is None:
@@ -131,9 +132,14 @@ class Service:
             raise RefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return Granted(PluginResponse(decision.permit, decision.compute_unit, decision.migrate), vm.slot_size)
 
-    async def _identify(self, authorization: str | None) -> Identity:
+    async def _identify(self, authorization: str | None, address: str) -> Identity:
         if not self.context.ledger.is_ready:
             raise RefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
+        feed = self.context.feed
+        if authorization is None and (
+            agent := identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
+        ):
+            return agent
         try:
             identity = await self._authenticator.identify(authorization, self.context.feed.settings.audience)
         except OverloadedError:

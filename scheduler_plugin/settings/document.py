@@ -28,6 +28,7 @@ from scheduler_plugin.ledger import Level, NodePolicy
 from scheduler_plugin.planner import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
+from scheduler_plugin.settings.tokenless import Tokenless
 
 CONFIG_KEY: Final = "config.yaml"
 
@@ -47,7 +48,8 @@ class SettingsError(ValueError):
 class SchedulerSettings:
     """What the scheduler is told. ``overrides`` are complete policies by the node's name.
 
-    ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node.
+    ``node_agents`` are the service accounts (``namespace:name``) whose tokens may speak for every VM on their node,
+    ``tokenless`` are the pods that may do so without a token (None: none may).
     ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all).
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
     between two wake-ups through one node. ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
@@ -58,6 +60,7 @@ class SchedulerSettings:
     defaults: NodePolicy
     overrides: dict[str, NodePolicy]
     node_agents: frozenset[str]
+    tokenless: Tokenless | None
     audience: str
     extender_token_file: str | None
     candidates: int | None
@@ -149,9 +152,19 @@ def _over(base: M, part: BaseModel) -> M:
     return base.model_copy(update=given)
 
 
+class _WithoutTokens(Section):
+    namespaces: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    labels: Annotated[dict[str, str], Field(min_length=1)]
+
+
 class _Agents(Section):
     node_agents: list[Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[a-z0-9.-]+$")]] = Field(default_factory=list)
     audience: Annotated[str, Field(min_length=1)] = TOKEN_AUDIENCE
+    without_tokens: _WithoutTokens | None = None
+
+    def tokenless(self) -> Tokenless | None:
+        found = self.without_tokens
+        return None if found is None else Tokenless(frozenset(found.namespaces), found.labels)
 
 
 class _Extender(Section):
@@ -243,6 +256,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         defaults=found.node_defaults.policy(),
         overrides={name: node.policy() for name, node in overridden.items()},
         node_agents=frozenset(found.agents.node_agents),
+        tokenless=found.agents.tokenless(),
         audience=found.agents.audience,
         extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
         candidates=found.extender.candidates,

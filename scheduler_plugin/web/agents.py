@@ -32,7 +32,7 @@ class AgentRoutes:
         """One agent's request of any wire version."""
         try:
             wire = decode_request(request.body())
-            granted = await self._service.permit(wire, request.authorization)
+            granted = await self._service.permit(wire, request.authorization, request.address)
             answer = encode_response(wire.version, granted.response, granted.slot_size)
         except MalformedRequestError as error:
             return self._refused(RefusedError(400, str(error)))

@@ -24,10 +24,13 @@ JSON: Final = "application/json"
 
 
 class HotRequest(msgspec.Struct, frozen=True, gc=False):
-    """A POST: what a hot path needs of it. ``content`` is the whole body, or what is wrong with it."""
+    """A POST: what a hot path needs of it. ``content`` is the whole body, or what is wrong with it; ``address`` is the
+    peer's IP address.
+    """
 
     content: bytes | BodyError
     authorization: str | None = None
+    address: str = ""
 
     def body(self) -> bytes:
         """The body. Raises ``BodyError``."""
@@ -81,7 +84,8 @@ async def _answered(request: Request, path: HotPath) -> Response:
         content = await read_body(request, path.longest)
     except BodyError as error:
         content = error
-    found = path.handler(HotRequest(content, request.headers.get("authorization")))
+    address = request.client.host if request.client else ""
+    found = path.handler(HotRequest(content, request.headers.get("authorization"), address))
     answer = found if isinstance(found, HotResponse) else await found
     return Response(answer.body, answer.status, answer.headers, media_type=JSON)
 

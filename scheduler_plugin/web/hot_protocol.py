@@ -105,7 +105,7 @@ class HotCycle:
             return
         protocol, pieces = self._protocol, self._pieces
         content = self._fault or (pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        request = HotRequest(content, self._authorization)
+        request = HotRequest(content, self._authorization, protocol.client[0] if protocol.client else "")
         if protocol.flow.write_paused:
             protocol.work(self._answer_later(self._once_read(request)))
             return

@@ -9,6 +9,8 @@ import pytest
 from agent.assignments import Assignment
 from agent.settings import ACCOUNT, SettingsError, read_settings
 from protocol.messages import ObjectName
+from protocol.units import ComputeUnit
+from protocol.versions import ProtocolVersion
 
 SIDECAR = {"VM_NAME": "vm-1", "POD_NAME": "vm-1-pod", "POD_NAMESPACE": "default"}
 
@@ -36,6 +38,13 @@ def test_the_node_form_needs_its_node() -> None:
     assert (found.assignment, found.node, found.host) == (None, "node-1", "::")
 
 
+def test_beside_the_original_scheduler_an_agent_has_a_compute_unit_of_its_own() -> None:
+    found = read_settings([], SIDECAR | {"SCHEDULER_PROTOCOL": "v5.0", "COMPUTE_UNIT": "250m,1Gi"})
+    assert (found.protocol, found.compute_unit) == (ProtocolVersion.V5_0, ComputeUnit.parse("250m", "1Gi"))
+    usual = read_settings([], SIDECAR)
+    assert (usual.protocol, usual.compute_unit) == (ProtocolVersion.V2_1, None)
+
+
 def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_path: Path) -> None:
     named = {"KUBERNETES_TOKEN_FILE": str(tmp_path / "token"), "SCHEDULER_TOKEN_FILE": "/t", "AGENT_CONFIG": "/p.yaml"}
     found = read_settings([], SIDECAR | named)
@@ -55,6 +64,10 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         ({"AGENT_MODE": "node"}, "NODE_NAME: expected a value, it is not set"),
         ({"AGENT_MODE": "both"}, "AGENT_MODE: expected sidecar or node, got 'both'"),
         (SIDECAR | {"AGENT_LISTEN": "9101"}, ""),
+        (SIDECAR | {"SCHEDULER_PROTOCOL": "v3.0"}, "SCHEDULER_PROTOCOL: expected v2.1 or v5.0, got 'v3.0'"),
+        (SIDECAR | {"COMPUTE_UNIT": "250m,1Gi"}, "COMPUTE_UNIT: only with SCHEDULER_PROTOCOL=v5.0"),
+        (SIDECAR | {"SCHEDULER_PROTOCOL": "v5.0"}, "COMPUTE_UNIT: expected CPU and memory like 250m,1Gi: "),
+        (SIDECAR | {"SCHEDULER_PROTOCOL": "v5.0", "COMPUTE_UNIT": "0,1Gi"}, "COMPUTE_UNIT: expected CPU and memory"),
         (SIDECAR | {"AGENT_LISTEN": "0.0.0.0:http"}, "AGENT_LISTEN: expected HOST:PORT, got '0.0.0.0:http'"),
         (SIDECAR | {"AGENT_LISTEN": ":99999"}, "AGENT_LISTEN: expected HOST:PORT, got ':99999'"),
         (SIDECAR | {"SCHEDULER_URL": "scheduler:10299"}, "SCHEDULER_URL: expected http://HOST… or https://HOST…"),

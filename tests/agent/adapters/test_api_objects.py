@@ -207,6 +207,20 @@ async def test_a_watch_that_has_become_too_old_ends_in_peace_and_the_next_begins
     assert server.asked == ["list", "watch from 1", "list", "watch from 1"]
 
 
+async def test_vms_of_another_scheduler_are_left_to_their_own_agents() -> None:
+    """Two installations in one cluster are told apart by ``spec.schedulerName`` (B.11)."""
+    selected: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        selected.append(request.url.params["fieldSelector"])
+        return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
+
+    api = KubernetesApi(client(answer), "http://api", NoToken(), Seconds(1.0))
+    assert not await anext(NodePods(api, "node-1", "autoscale-next").sets())
+    assert not await anext(NodePods(api, "node-1").sets())
+    assert selected == ["spec.nodeName=node-1,spec.schedulerName=autoscale-next", "spec.nodeName=node-1"]
+
+
 async def test_a_pod_that_cannot_be_read_stays_as_it_was_known_and_disturbs_no_other() -> None:
     deep = event("MODIFIED", pod("a")).replace(
         b'"podIP"', b'"deep":' + b'{"a":' * 3000 + b"1" + b"}" * 3000 + b',"podIP"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from agent.ports import SchedulerError, TokenSource
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
+from protocol.versions import ProtocolVersion
 from tests.agent.adapters.answering import client, silent
 
 GIB = 1024**3
@@ -60,6 +62,37 @@ async def test_sends_the_request_with_its_token_and_reads_the_permit(tmp_path: P
         {"vCPUs": "250m", "mem": 1},
         7,
     )
+
+
+async def test_beside_the_original_scheduler_it_speaks_v5_with_a_compute_unit_of_its_own() -> None:
+    """What v0.49.1 takes and answers: bytes of memory, one load, and no compute unit in the answer (B.11)."""
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json={"permit": {"vCPUs": "500m", "mem": "2Gi"}, "migrate": None})
+
+    unit = ComputeUnit(MilliCpu(250), SLOT)
+    asked = HttpScheduler(client(answer), "http://scheduler:10299/", NoToken(), Seconds(2.0), ProtocolVersion.V5_0).ask(
+        replace(REQUEST, compute_unit=unit), SLOT
+    )
+    assert await asked == PluginResponseView(REQUEST.resources, None, migrate=False)
+    assert "Authorization" not in sent[0].headers
+    assert json.loads(sent[0].content) == {
+        "protoVersion": 7,
+        "pod": {"namespace": "default", "name": "vm-1-pod"},
+        "resources": {"vCPUs": "500m", "mem": "2Gi"},
+        "lastPermit": {"vCPUs": "250m", "mem": "1Gi"},
+        "computeUnit": {"vCPUs": "250m", "mem": "1Gi"},
+        "metrics": {"loadAvg1M": 0.5},
+        "sequence": 7,
+    }
+
+
+async def test_the_original_scheduler_says_why_it_understands_no_other_version() -> None:
+    error = await failure(httpx.Response(400, text="protocol version mismatch: need v5.0 but got v2.1"))
+    assert error.fault == Fault.AGENT
+    assert error.reason.endswith("protocol version mismatch: need v5.0 but got v2.1")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from deploy.local.kubernetes.programs.build import MODULES
 from deploy.local.kubernetes.programs.versions import (
     ADD_ONS,
     HELM,
+    NEON,
     SUPPORTED,
     ModuleSet,
     go_mod_of_kubernetes,
@@ -17,7 +18,7 @@ from deploy.local.kubernetes.programs.versions import (
     staging_of,
 )
 
-SETS = {each.name: each for minor in SUPPORTED for each in (HELM, *module_sets(minor, list(ADD_ONS)))}
+SETS = {each.name: each for minor in SUPPORTED for each in (HELM, NEON, *module_sets(minor, list(ADD_ONS)))}
 UPSTREAM = """module k8s.io/kubernetes
 
 go 1.26.0

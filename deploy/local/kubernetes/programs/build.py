@@ -69,10 +69,13 @@ class Builder:
         total = len(self._go(folder, "list", "-deps", *modules.packages).split())
         flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"]
         linked = modules.link_flags((folder / "go.mod").read_text())
-        command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/", *modules.packages]
-        run_counted(command, folder, self.toolchain.environment(), Counted(modules.name, total, report))
+        counted = Counted(modules.name, total, report)
+        for packages, program in modules.builds:
+            command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/{program}", *packages]
+            run_counted(command, folder, self.toolchain.environment(), counted)
         for built, name in modules.renamed.items():
-            (work / built).rename(work / name)
+            if built not in modules.packages:
+                (work / built).rename(work / name)
         if modules.files:
             source = Path(self._go(folder, "list", "-m", "-f", "{{.Dir}}", modules.module).strip())
             for file in modules.files:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,8 @@ _VERSION_PACKAGES: Final = ("k8s.io/component-base/version", "k8s.io/client-go/p
 
 @dataclass(frozen=True, slots=True)
 class ModuleSet:
-    """One folder under ``modules``. ``packages`` are built; ``renamed`` is the program's name where Go's differs.
+    """One folder under ``modules``. ``packages`` are built; ``renamed`` is the program's name where Go's differs,
+    by Go's name for it, or by its package where several have the same.
 
     ``stamps`` are the variables that the version of ``module`` is linked into; ``files`` are those of the module that
     are kept beside the programs.
@@ -41,6 +42,16 @@ class ModuleSet:
     renamed: Mapping[str, str] = field(default_factory=dict)
     stamps: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+
+    @property
+    def builds(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Packages to build in one go, and the name of their program; none where Go names them after packages."""
+        together = tuple(package for package in self.packages if package not in self.renamed)
+        if together:
+            yield together, ""
+        for package in self.packages:
+            if package in self.renamed:
+                yield (package,), self.renamed[package]
 
     def link_flags(self, go_mod: str) -> str:
         """What the linker is told: no debugging symbols, and the version that ``go_mod`` requires."""
@@ -97,6 +108,22 @@ VERTICAL_POD_AUTOSCALER: Final = ModuleSet(
 _HELM: Final = "helm.sh/helm/v3"
 HELM: Final = ModuleSet("helm", _HELM, (f"{_HELM}/cmd/helm",), stamps=(f"{_HELM}/internal/version.version",))
 """For people and tests, not for a cluster: it renders, installs and upgrades the chart."""
+
+_NEON: Final = "github.com/neondatabase/autoscaling"
+_NEON_KINDS: Final = ("ippools", "virtualmachinemigrations", "virtualmachines")
+_NEON_PROGRAMS: Final = ("autoscale-scheduler", "autoscaler-agent", "neonvm-controller")
+NEON: Final = ModuleSet(
+    "neon-autoscaling",
+    _NEON,
+    tuple(f"{_NEON}/{program}/cmd" for program in _NEON_PROGRAMS),
+    {f"{_NEON}/{program}/cmd": program for program in _NEON_PROGRAMS},
+    files=(
+        *(f"neonvm/config/crd/bases/vm.neon.tech_{each}.yaml" for each in _NEON_KINDS),
+        "neonvm/config/webhook/manifests.yaml",
+        "neonvm-controller/role.yaml",
+    ),
+)
+"""The programs beside which ours are tested: NeonVM's controller, and the agent and the scheduler made for it."""
 
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
 """What a cluster has only if asked, by name."""

@@ -1,0 +1,21 @@
+"""Agents that show no token: the original's, told by the address of their pod (B.11). Pure.
+
+Rules that hold here:
+
+- Never by default. The settings name the namespaces and the labels of the pods that are believed without a token.
+- Such a pod speaks for VMs on its own node alone, as any agent of a node does.
+"""
+
+from __future__ import annotations
+
+from scheduler_plugin.auth.identity import Identity
+from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.settings.tokenless import Tokenless
+
+
+def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> Identity | None:
+    """Who ``pod``, whose address a request comes from, is; None where it is not admitted."""
+    if pod is None or admitted is None or not admitted.admits(pod):
+        return None
+    account = f"{pod.name.namespace}:{pod.name.name}"
+    return Identity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
