@@ -85,6 +85,7 @@ class Leadership:
 
     ``on_change`` is called with whether this process leads, whenever that changes. ``holder`` is who was last seen to.
     ``term`` counts how often this process has begun to lead. ``spare`` is how long before the Lease's end it stops.
+    ``namespace`` is that of the Lease and of all replicas.
     """
 
     def __init__(self, api: KubernetesApi, clock: Clock, terms: LeaseTerms, identity: str) -> None:
@@ -94,6 +95,7 @@ class Leadership:
         self._clock = clock
         self._terms = terms
         self.spare = terms.spare
+        self.namespace = terms.name.namespace
         self.term = 0
         self._until = NEVER
         self._told = 0

@@ -7,6 +7,7 @@ Rules that hold here:
 - A term begins with a new ledger, made of lists that were begun after the Lease was won: whatever the leader before
   could write within its own time is in them. What a follower's ledger says is not enough: it does not know what was
   answered. One that wins again waits the spare time first, as another would have had to.
+- It begins when no scheduler that acts without a Lease is left: an installation may have had one until now.
 - It ends at the instant at which the Lease may pass on, whatever is in flight then.
 - The Lease is given back only where it is known what became of every write.
 """
@@ -28,6 +29,7 @@ from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.service import Service, Standing, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
+from scheduler_plugin.workers.predecessor import until_gone
 from scheduler_plugin.workqueue import WorkQueues
 
 LOG: Final = logging.getLogger("autoscale.replica")
@@ -114,6 +116,8 @@ class Replica:
     async def _lead(self, term: Term) -> None:
         began = self._ports.clock.now()
         if self._leadership.term > 1:  # what it sent in its last term may still arrive
+            await self._ports.clock.sleep(self._leadership.spare)
+        if await until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
             await self._ports.clock.sleep(self._leadership.spare)
         await self.feed.refresh()
         if not term.leads:

@@ -203,6 +203,8 @@ class FakeCluster:
         body: Any = call.body
         if call.path in self.collections and call.method == "GET":
             return self._list(self.collections[call.path])
+        if "labelSelector" in call.query:
+            return self._selected(call)
         if call.path.endswith("/tokenreviews"):
             return {"status": self.tokens.get(label_of(body["spec"]["token"]), {"authenticated": False})}
         if call.path.endswith("/events"):
@@ -249,6 +251,13 @@ class FakeCluster:
     def _list(self, collection: Collection) -> Obj:
         return {"metadata": {"resourceVersion": str(self.revision)}, "items": list(collection.objects.values())}
 
+    def _selected(self, call: ApiCall) -> Obj:
+        """Those of one namespace that have one label."""
+        namespace, label = call.path.split("/")[-2], call.query["labelSelector"].split("=")
+        objects = self.collections[_address(f"{call.path}/any")[0]].objects
+        found = [each for (its, _), each in objects.items() if its == namespace and label in _labels(each)]
+        return {"metadata": {"resourceVersion": str(self.revision)}, "items": found}
+
     def _bind(self, call: ApiCall, body: Obj) -> Obj:
         path, key = _address(call.path.removesuffix("/binding"))
         pod = self.collections[path].objects.get(key)
@@ -278,6 +287,10 @@ class FakeCluster:
 def _copied(obj: Obj) -> Obj:
     """The same JSON again: many times as fast as a deep copy."""
     return msgspec.json.decode(msgspec.json.encode(obj))  # type: ignore[no-any-return]  # JSON in, JSON out
+
+
+def _labels(obj: Obj) -> list[list[str]]:
+    return [list(each) for each in obj["metadata"].get("labels", {}).items()]
 
 
 def _key(obj: Obj) -> tuple[str, str]:

@@ -1,0 +1,56 @@
+"""A scheduler that acts without a Lease, where replicas that seek one take its place (B.3).
+
+No Lease holds it back. So a replica that has won one leads only when the pod of such a scheduler is gone: an
+installation goes from one scheduler to two in place, nothing is deleted by hand, and there are never two that act.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from protocol.kubernetes.objects import JsonObject, is_over, items, name_of
+from protocol.kubernetes.resources import PODS
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+
+LOG: Final = logging.getLogger("autoscale.predecessor")
+
+SELECTOR: Final = "app.kubernetes.io/name=autoscaling-scheduler"
+"""The label of every scheduler's pod, in all manifests."""
+
+LEASE: Final = "--lease"
+TIMEOUT: Final = Seconds(2.0)
+INTERVAL: Final = Seconds(0.5)
+
+
+def acts_alone(pod: JsonObject) -> bool:
+    """Whether the scheduler in that pod acts, or may yet act, without a Lease.
+
+    >>> acts_alone({"spec": {"containers": [{"args": ["--config=a"]}]}})
+    True
+    >>> acts_alone({"spec": {"containers": [{"args": ["--lease=a/b"]}, {"args": []}]}})
+    False
+    """
+    containers = items(pod, "spec", "containers")
+    lines = (each.get(field) for each in containers for field in ("command", "args"))
+    arguments = [str(argument) for line in lines if isinstance(line, list) for argument in line]
+    return not is_over(pod) and not any(each == LEASE or each.startswith(f"{LEASE}=") for each in arguments)
+
+
+async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
+    """Returns once no scheduler in ``namespace`` acts without a Lease; whether one had to be waited for."""
+    told: object = None
+    while True:
+        try:
+            listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
+            found: object = [str(name_of(each)) for each in items(listed, "items") if acts_alone(each)]
+        except ApiError as error:
+            found = str(error)
+        if not found:
+            return told is not None
+        if found != told:
+            LOG.warning("not leading yet: a scheduler without a Lease may act", extra={"reason": found})
+        told = found
+        await clock.sleep(INTERVAL)

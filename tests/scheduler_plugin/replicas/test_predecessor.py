@@ -1,0 +1,75 @@
+"""Replicas with a Lease take the place of a scheduler without one: none of them acts before its pod is gone (B.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler_plugin.workers.predecessor import acts_alone
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import PODS, Fault, to
+from tests.scheduler_plugin.granted import POD, granted
+from tests.scheduler_plugin.objects import Obj, plain_pod
+from tests.scheduler_plugin.replicas.pair import LEASE, SLICE, replicas
+
+LABELS = {"app.kubernetes.io/name": "autoscaling-scheduler"}
+LISTS = to("GET", f"/api/v1/namespaces/{LEASE.namespace}/pods")
+
+
+def scheduler(name: str, *arguments: str, namespace: str = LEASE.namespace) -> Obj:
+    pod = plain_pod(name, namespace=namespace)
+    pod["metadata"]["labels"] = LABELS
+    pod["spec"]["containers"] = [{"name": "service", "args": list(arguments)}, {"name": "kube-scheduler"}]
+    return pod
+
+
+async def test_two_replicas_stand_by_until_the_scheduler_before_them_is_gone_and_lead_then() -> None:
+    clock, cluster = FakeClock(), granted()
+    cluster.put(PODS, scheduler("old", "--config=a"))
+    async with replicas(cluster, clock) as run:
+        await clock.advance(60)
+        assert (run.leader, run.served) == (None, None)
+        assert (await run.running[0].client.get("http://probes/readyz")).status_code == 200
+        assert (await run.running[0].client.post("http://extender/bind", content=b"{}")).status_code == 503
+        cluster.remove(PODS, LEASE.namespace, "old")
+        await clock.advance(2)
+        assert (run.leader, run.served) == (run.running[0], run.running[0])
+        answer = await run.ask(POD, 3, 4)
+        assert answer is not None
+        assert answer.json()["permit"]["vCPUs"] == 3
+
+
+async def test_schedulers_with_a_lease_and_those_of_other_namespaces_are_not_waited_for() -> None:
+    clock, cluster = FakeClock(), granted()
+    cluster.put(PODS, scheduler("new", f"--lease={SLICE}"))
+    cluster.put(PODS, scheduler("foreign", namespace="default"))
+    async with replicas(cluster, clock) as run:
+        await clock.advance(1)
+        assert run.leader is run.running[0]
+
+
+async def test_what_cannot_be_looked_at_is_looked_at_again() -> None:
+    clock, cluster = FakeClock(), granted()
+    cluster.faults.append(Fault(LISTS, times=4, refuse=500))
+    async with replicas(cluster, clock) as run:
+        await clock.advance(1)
+        assert run.leader is None
+        await clock.advance(4)
+        assert run.leader is run.running[0]
+
+
+@pytest.mark.parametrize(
+    ("containers", "phase", "is_alone"),
+    [
+        ([{"args": ["--config=a", "--lease-duration=9"]}], "Running", True),
+        ([{"args": None}], "Pending", True),
+        ([{"command": ["autoscale-scheduler", "--lease", "a/b"]}], "Running", False),
+        ([{"args": ["--v=2"]}, {"args": ["--lease=a/b"]}], "Running", False),
+        ([{"args": ["--config=a"]}], "Failed", False),
+    ],
+)
+def test_a_scheduler_acts_alone_where_no_argument_names_a_lease(
+    containers: list[Any], phase: str, is_alone: bool
+) -> None:
+    assert acts_alone({"spec": {"containers": containers}, "status": {"phase": phase}}) is is_alone
