@@ -42,6 +42,9 @@ ANNOTATION_PERMIT: Final = "autoscaling.neon.tech/permit"
 ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 """On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
 
+LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
+"""On a pod that runs no VM: ``true`` lets VMs move away where an in-place resize of it is Deferred (B.14)."""
+
 AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
 """A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets
 it where the settings ask VMs to opt in.

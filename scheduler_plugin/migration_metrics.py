@@ -19,6 +19,10 @@ class MigrationMetrics:
         histogram = partial(Histogram, registry=registry)
         orders = "Migrations that were to be created, by what came of it"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
+        causes = "Moves for which room was reserved, by what they are for"
+        self.causes = counter("autoscale_scheduler_migration_causes", causes, ("cause",))
+        refusing = "For how long a node has refused room to a VM or pod without enough on its way out, at most"
+        self.unrelieved = gauge("autoscale_scheduler_unrelieved_denial_seconds", refusing)
         self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",))
         active = "Migrations that have not ended, by phase"
         self.active = gauge("autoscale_scheduler_migrations_active", active, ("phase",))

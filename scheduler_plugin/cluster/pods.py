@@ -7,6 +7,7 @@ Rules that hold here:
   the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
 - A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
   what it actually has; what it asks for is left out once the kubelet has said that it is infeasible.
+  What the kubelet has deferred is counted, and told apart in a pod without a VM.
 - The guest's container is the one named ``neonvm-runner``; in a VM's pod without one the first counts as it.
 - A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
 - An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
@@ -22,7 +23,7 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
-from protocol.names import LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
+from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
 from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
@@ -35,6 +36,7 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"
 BURSTABLE: Final = "Burstable"
+DEFERRED: Final = "Deferred"
 
 MOST_PARTS: Final = 1000
 """An object with more containers, or amounts, than this is not read: it would hold the event loop for long."""
@@ -182,6 +184,8 @@ def _pod_facts(found: _Pod) -> PodFacts:
         migration_uid=migration_uid,
         around=ZERO if vm is None else around,
         unschedulable="" if migration is None else _unschedulable(status),
+        deferred=_deferred(found.spec, status, requests) if vm is None else ZERO,
+        asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else _runner(meta, found.spec, status),
         address="" if vm is not None or found.spec.hostNetwork else _address(status),
@@ -252,9 +256,26 @@ def _resize_problem(meta: Metadata, status: _PodStatus) -> str:
     return ""
 
 
+def _deferred(spec: _PodSpec, status: _PodStatus, requests: Resources) -> Resources:
+    """How much of ``requests`` the kubelet gives only when others have left the node."""
+    if not _resize_is(DEFERRED, status):
+        return ZERO
+    has, _ = _held(spec, status, is_feasible=False)
+    return requests.minus_or_zero(has)
+
+
+def _resize_is(reason: str, status: _PodStatus) -> bool:
+    pending = (each for each in status.conditions or () if each.type == RESIZE_PENDING)
+    return any(each.reason == reason for each in pending)
+
+
 def _counted(spec: _PodSpec, status: _PodStatus) -> tuple[Resources, Resources]:
     """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
-    is_feasible = not any(each.type == RESIZE_PENDING and each.reason == INFEASIBLE for each in status.conditions or ())
+    return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, status))
+
+
+def _held(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+    """As ``_counted``, with or without what is asked for beyond what each container has."""
     held = {each.name: each for each in status.containerStatuses or ()}
     sizes = [
         _size(f"spec.containers[{index}]", each, held.get(each.name), is_feasible=is_feasible)

@@ -15,7 +15,7 @@ from scheduler_plugin.ledger.facts import (
 )
 from scheduler_plugin.ledger.invariants import VmTruth, World, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.ledger import Ledger
-from scheduler_plugin.ledger.moves import Creation, Migration, Move
+from scheduler_plugin.ledger.moves import Creation, Migration, Move, MoveCause
 from scheduler_plugin.ledger.outcomes import (
     CreateMigration,
     Decision,
@@ -48,6 +48,7 @@ __all__ = [
     "MigrationFacts",
     "MigrationPhase",
     "Move",
+    "MoveCause",
     "MoveReservation",
     "NodeFacts",
     "NodePolicy",

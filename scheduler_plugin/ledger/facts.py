@@ -116,7 +116,8 @@ class PodFacts:
     ``traits`` are what other pods' constraints see of it, ``unschedulable`` is why kube-scheduler finds no node for it.
     ``has_runner``: it has a container that may run a guest. ``runner`` is what that requests, None where it cannot be
     changed in place, or must not be. ``address`` is its own IP address, empty for pods of VMs, for those on their
-    node's network, and for those that have none or have ended.
+    node's network, and for those that have none or have ended. ``deferred`` is the part of the requests of a pod
+    without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
     """
 
     uid: str
@@ -136,6 +137,8 @@ class PodFacts:
     has_runner: bool = True
     runner: RunnerRequests | None = None
     address: str = ""
+    deferred: Resources = ZERO
+    asks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
+from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.ledger import Ledger
@@ -85,6 +86,7 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         "reserved": (node.reserved, Resources.sum(claim.reserved for claim in claims)),
         "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
         "migrating": (node.migrating, Resources.sum(claim.reserved + claim.unmet for claim in leaving)),
+        "waits": (node.waits, sum((claim.waits for claim in claims), NONE_DEFERRED)),
         "free": (node.room.free, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
     }
     broken = [

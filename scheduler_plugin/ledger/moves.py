@@ -21,11 +21,20 @@ REMEMBERED_GONE: Final = 2_000
 """How many UIDs of gone migrations are kept."""
 
 
+class MoveCause(Enum):
+    """What a VM is moved for."""
+
+    WATERMARK = "watermark"
+    DENIED_VM = "denied_vm"
+    DEFERRED_POD = "deferred_pod"
+    DRAIN = "drain"
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A VM is to leave node ``source`` for node ``target``. ``uid`` is the pod's that runs it;
 
-    ``reason`` is for people.
+    ``cause`` is what it is for, ``reason`` says so to people.
     """
 
     vm: ObjectName
@@ -33,6 +42,7 @@ class Move:
     source: str
     target: str
     reason: str
+    cause: MoveCause = MoveCause.WATERMARK
 
 
 def reservation_uid(migration: ObjectName | None) -> str:

@@ -17,6 +17,7 @@ from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.assumed_pods import AssumedPods
@@ -150,9 +151,10 @@ class LedgerState:
         """Brings the claim and its node's sums to what is known now, with the given changes."""
         unmet = claim.unmet if unmet is None else unmet
         is_migrating = claim.is_migrating if is_migrating is None else is_migrating
-        reserved, is_unmeasured = claim.size, claim.is_unmeasured
+        reserved, is_unmeasured, waits = claim.size, claim.is_unmeasured, DeferredResizes.of(claim.pod)
         if (
             reserved == claim.reserved
+            and (waits is claim.waits or waits == claim.waits)
             and unmet == claim.unmet
             and is_migrating is claim.is_migrating
             and is_unmeasured is claim.counts_as_unmeasured
@@ -170,6 +172,8 @@ class LedgerState:
             node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
         claim.counts_as_unmeasured = is_unmeasured
+        if waits != claim.waits:
+            node.waits, claim.waits = node.waits - claim.waits + waits, waits
 
     def settle_vm(self, account: VmAccount) -> None:
         """The account has changed: so do the claims of all its pods (two while it migrates)."""
@@ -332,6 +336,8 @@ class LedgerState:
         node.unmet = node.unmet - claim.unmet
         if claim.is_migrating:
             node.migrating = node.migrating - claim.reserved - claim.unmet
+        if claim.waits is not NONE_DEFERRED:
+            node.waits, claim.waits = node.waits - claim.waits, NONE_DEFERRED
         claim.reserved = ZERO
 
 

@@ -71,6 +71,8 @@ class Mover:
         metrics.enabled.set(idle is None)
         metrics.stuck.set(len(status.stuck))
         metrics.refused.set(len(status.refused))
+        since = self._planner.unrelieved_since
+        metrics.unrelieved.set(0.0 if since is None else self._context.clock.now() - since)
 
     def _without_vm(self) -> dict[ObjectName, str]:
         active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
@@ -119,6 +121,7 @@ class Mover:
             return
         what = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
         LOG.info("move reserved", extra=what)
+        context.telemetry.migrations.causes.labels(move.cause.value).inc()
         context.order(reservation.effects)
 
     def _name_for(self, move: Move) -> ObjectName:

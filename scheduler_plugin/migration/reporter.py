@@ -13,17 +13,22 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.events import EventRecord, about_vm
+from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.planner import waiting_for_room
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.event_recorder import EventRecorder
 
 RECENT: Final = Seconds(600.0)
 """What ended longer ago is no news for a scheduler that has just started."""
+
+MOST_TOLD: Final = 5
+"""So many of those that wait on a node hear of one move: events are for people."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
@@ -80,8 +85,20 @@ class MigrationReporter:
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
             LOG.info(f"migration {turn}", extra=what)
             self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
+            self._tell_who_waits(found, source, target)
         if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
+
+    def _tell_who_waits(self, found: ClusterMigration, source: str, target: str) -> None:
+        """A denied VM, or a pod that asks for room, hears that a neighbour moves away (B.14)."""
+        facts = found.facts
+        waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
+        for claim in waiting[:MOST_TOLD]:
+            vm = self._context.feed.vm_of(claim.pod)
+            about = EventSubject(PODS, claim.pod.name, claim.pod.uid) if vm is None else about_vm(vm)
+            note = f"VM {facts.vm} moves from {source} to {target} to make room"
+            name = f"{about.name.name}.{facts.uid[:8]}.room"
+            self._notices.tell(EventRecord(about, "RoomBeingMade", note, is_warning=False, name=name))
 
     def _is_old(self, found: ClusterMigration) -> bool:
         ended_at = found.facts.ended_at

@@ -1,26 +1,34 @@
 """Who moves, where to, and when to stop: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
 
 from scheduler_plugin.ledger import Move
+from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
+from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, cost_of, in_order, least_cost
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Now, Plan, Stuck
 from scheduler_plugin.planner.planner import Look, Planner, completed
 from scheduler_plugin.planner.refused_targets import Refusal, RefusedTargets
-from scheduler_plugin.planner.victims import Order, Rest, Victim, least_loaded_first, stays_because
+from scheduler_plugin.planner.victims import Rest, Victim, stays_because
 
 __all__ = [
     "Cancel",
+    "Freedom",
+    "HasPlace",
     "Look",
     "MigrationPolicy",
     "Move",
     "Now",
-    "Order",
     "Plan",
     "Planner",
     "Refusal",
     "RefusedTargets",
     "Rest",
+    "Selection",
     "Stuck",
     "Victim",
     "completed",
-    "least_loaded_first",
+    "cost_of",
+    "in_order",
+    "least_cost",
+    "room_being_made",
     "stays_because",
+    "waiting_for_room",
 ]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
+from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import Move
+from scheduler_plugin.ledger import Move, MoveCause
+from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.placement import Room
+from scheduler_plugin.planner.cost import Freedom
 from scheduler_plugin.planner.victims import Rest
 
 
@@ -77,25 +80,46 @@ class Plan:
     forget: tuple[ObjectName, ...] = ()
 
 
+SAID_OF: Final = {
+    MoveCause.WATERMARK: "",
+    MoveCause.DENIED_VM: ", and denies what VMs ask for",
+    MoveCause.DEFERRED_POD: ", and defers the resize of a pod that asks for room",
+}
+
+Seen = tuple[Room, Resources, Resources, DeferredResizes]
+
+
+def seen_of(book: NodeAccount) -> Seen:
+    """All that a node's need is derived from."""
+    return book.room, book.unmet, book.migrating, book.waits
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
 
     ``denied_since`` is since when a VM is denied there, None where none is. ``seen`` is what of the book this was
-    derived from: its room, and what is unmet and migrating.
+    derived from: its room, and what is unmet, migrating and waited for.
     """
 
     book: NodeAccount
-    seen: tuple[Room, Resources, Resources]
+    seen: Seen
     excess: Resources | None
     since: Instant
     denied_since: Instant | None
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Whether ``book`` holds the very amounts that this was derived from: then it need not be again."""
-        room, unmet, migrating = self.seen
-        is_same = book is self.book and book.room is room and book.unmet is unmet and book.migrating is migrating
+        is_same = book is self.book and all(now is then for now, then in zip(seen_of(book), self.seen, strict=True))
         return is_same and (self.excess is None) is drains
+
+    @property
+    def freedom(self) -> Freedom | None:
+        """How much room would do, and how much is welcome; None: all must go."""
+        if self.excess is None:
+            return None
+        book = self.book
+        return Freedom.of(self.excess, book.room.watermark, book.wished.minus_or_zero(book.migrating))
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
         """Whether it has lasted."""
@@ -108,9 +132,17 @@ class Need:
         return self.denied_since is None, self.excess is None, self.since, self.book.name
 
     @property
+    def cause(self) -> MoveCause:
+        """What VMs are moved for."""
+        if self.excess is None:
+            return MoveCause.DRAIN
+        if self.denied_since is None:
+            return MoveCause.WATERMARK
+        return MoveCause.DENIED_VM if self.book.unmet.any else MoveCause.DEFERRED_POD
+
+    @property
     def reason(self) -> str:
         """For people."""
         if self.excess is None:
             return f"node {self.book.name} is cordoned"
-        denied = "" if self.denied_since is None else ", and denies what VMs ask for"
-        return f"node {self.book.name} has {self.excess} too much{denied}"
+        return f"node {self.book.name} has {self.excess} too much{SAID_OF[self.cause]}"

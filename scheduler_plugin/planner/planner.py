@@ -5,7 +5,8 @@ Rules that hold here:
 - ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
   the past it remembers only how long something has been so: forgetting that (a restart) only delays.
 - A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied what it
-  asks for, which is long enough for its agent to have asked again. A cordoned node is emptied by the same rules.
+  asks for, which is long enough for its agent to have asked again. So it is where a pod waits for room that asks for
+  it (B.14). A cordoned node is emptied by the same rules.
 - What has not begun and is not needed any more is cancelled, once that has lasted as well; what cannot go on is
   cancelled at once. What has begun is finished: it is paid for.
 """
@@ -21,13 +22,13 @@ from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints import NOTHING_KNOWN, Surroundings
 from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
+from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, Need, Now, Plan, Stuck, seen_of
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
-from scheduler_plugin.planner.victims import Order, least_loaded_first
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there so much later is cancelled."""
@@ -52,10 +53,10 @@ AT_ONCE: Final = 100
 
 
 class Planner:
-    """Looks at the ledger now and then, and says what to do about it. ``order`` says which VM goes first."""
+    """Looks at the ledger now and then, and says what to do about it. ``select`` says which VMs go."""
 
-    def __init__(self, order: Order = least_loaded_first) -> None:
-        self._order = order
+    def __init__(self, select: Selection = least_cost) -> None:
+        self._select = select
         self._needs: dict[str, Need] = {}
         self._needless_since: dict[ObjectName, Instant] = {}
         self._stuck: dict[str, Stuck] = {}
@@ -86,7 +87,7 @@ class Planner:
         batch = self._batch(policy, now.monotonic)
         moves: tuple[Move, ...] = ()
         if batch:
-            drain = DrainPlan(ledger, policy, now, self._order)
+            drain = DrainPlan(ledger, policy, now, self._select)
             traffic = Traffic.of(ledger, policy)
             places = Places(ledger, surroundings, self.refused, now.monotonic)
             targets = Targets(ledger, traffic, policy, places, Choice(ranking, draw))
@@ -100,6 +101,11 @@ class Planner:
         cancels = tuple(self._cancels(ledger, policy, now.monotonic, is_current=surroundings.is_current))
         forget = _forgotten(ledger, policy, now.wall)
         return Plan(moves, tuple(self._stuck.values()), cancels, forget)
+
+    @property
+    def unrelieved_since(self) -> Instant | None:
+        """Since when a node has refused what is asked for without enough being on its way out; None where none does."""
+        return min((need.denied_since for need in self._needs.values() if need.denied_since is not None), default=None)
 
     def _batch(self, policy: MigrationPolicy, now: Instant) -> list[Need]:
         """The nodes to relieve in this look, the most urgent first: of many, those that were not found stuck lately."""
@@ -143,7 +149,7 @@ class Planner:
             denied_before = None if known is None else known.denied_since
             yield Need(
                 book,
-                seen=(book.room, book.unmet, book.migrating),
+                seen=seen_of(book),
                 excess=None if drains else pressure.excess,
                 since=now if known is None else known.since,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,

@@ -1,18 +1,14 @@
-"""Which VMs of a node may be moved, and which of them first (S4.8).
+"""Which VMs of a node may be moved (S4.8). ``cost`` says which of them are.
 
 Rules that hold here:
 
 - Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound,
   that may move, is not on its way already, and does not rest after its last migration.
-- The least loaded go first, because they notice a migration least. Loads within the same ``LOAD_STEP`` count as equal;
-  of those the cheapest goes first: of whose like the fewest would relieve the node, and then the one with the least to
-  copy. A VM whose load is not known goes last.
-- The order is an argument: a simulation compares others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -23,9 +19,6 @@ from protocol.units import Resources, Seconds
 from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
-
-LOAD_STEP: Final = 0.5
-"""vCPUs of load that make a difference to a VM that is moved. Smaller steps send many tiny VMs where one would do."""
 
 COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
@@ -49,26 +42,6 @@ class Victim:
     def size(self) -> Resources:
         """What its node is relieved of, and what it needs elsewhere: what it has, and what it was denied."""
         return self.claim.reserved + self.claim.unmet
-
-
-Order = Callable[[Victim, Resources | None], tuple[float, ...]]
-"""A VM's place in line, by the VM and by how much its node has too much (None: all must go). The least goes first; of
-equals the name decides.
-"""
-
-
-def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
-    """The rule (S4.8)."""
-    steps = victim.load if victim.load == inf else victim.load // LOAD_STEP
-    return steps, _how_many(victim.size, excess), float(victim.to_copy)
-
-
-def _how_many(size: Resources, excess: Resources | None) -> float:
-    """How many VMs of that size would have to go; infinitely many where they have nothing of what there is too much."""
-    if excess is None:
-        return 1.0
-    pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
-    return max((float(-(-much // one)) if one else inf for much, one in pairs if much), default=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,10 @@ class MigrationModel(Model, frozen=True):
 
 
 class PodModel(Model, frozen=True):
-    """What a pod holds of its node; ``vm`` and what follows from it are null for a pod that runs none."""
+    """What a pod holds of its node; ``vm`` and what follows from it are null for a pod that runs none.
+
+    ``deferred`` is what of ``reserved`` its kubelet has put off until there is room.
+    """
 
     pod: str
     vm: str | None
@@ -72,6 +75,7 @@ class PodModel(Model, frozen=True):
     use: Amounts | None
     actual: Amounts | None
     denied: Amounts
+    deferred: Amounts
     migrating: bool
 
 
@@ -154,7 +158,7 @@ class VmModel(Model, frozen=True):
     """Why a VM has its size: once for each pod that runs it (two while it migrates), and what is wrong with it.
 
     ``staysBecause`` is why the scheduler may not move it by itself; null where it may. ``leading`` and ``leader`` as in
-    ``NodesModel``.
+    ``NodesModel``. ``makingRoom`` says who moves away for it.
     """
 
     vm: str
@@ -167,5 +171,6 @@ class VmModel(Model, frozen=True):
     problems: list[str]
     migrations_idle: str | None
     stuck: dict[str, str]
+    making_room: list[str]
     migrations: list[MigrationModel]
     pods: list[ExplainedPod]

@@ -15,7 +15,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Explanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.planner import stays_because
+from scheduler_plugin.planner import room_being_made, stays_because
 from scheduler_plugin.service import Standing
 from scheduler_plugin.web.models import (
     Amounts,
@@ -87,6 +87,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: Standing) -> Vm
         problems=problems,
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
+        making_room=[said for uid in uids for said in room_being_made(ledger, ledger.claims[uid])],
         migrations=moves,
         pods=[_explained(ledger.explain(uid, now)) for uid in uids],
     )
@@ -156,6 +157,7 @@ def _pod(claim: Claim) -> PodModel:
         use=None if facts is None else amount(facts.use),
         actual=None if facts is None or facts.actual is None else amount(facts.actual),
         denied=amount(claim.unmet),
+        deferred=amount(claim.waits.all),
         migrating=claim.is_migrating,
     )
 

@@ -90,6 +90,7 @@ def story(vm: Json, agent: Json | None, scheduler: Json | None, events: Sequence
     else:
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
+        yield from (f"Room is being made for it: {said}." for said in _texts(scheduler, "makingRoom"))
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
 

@@ -7,6 +7,7 @@ from enum import Enum
 
 from protocol.messages import Metrics, ObjectName
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import PodFacts
@@ -33,6 +34,7 @@ class Claim:
     ``attempts`` counts bind calls in flight. A claim that ``is_unmeasured`` may need anything: nothing is free beside
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
+    ``waits`` is its pod's part of what the node's pods wait for.
     """
 
     pod: PodFacts
@@ -48,6 +50,7 @@ class Claim:
     metrics: Metrics | None = None
     denied_since: Instant | None = field(default=None)
     resizes: PodRequests | None = None
+    waits: DeferredResizes = NONE_DEFERRED
 
     @property
     def size(self) -> Resources:

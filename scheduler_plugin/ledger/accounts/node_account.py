@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.pressure import Pressure
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 from scheduler_plugin.placement import Room
@@ -15,9 +16,9 @@ from scheduler_plugin.placement import Room
 class NodeAccount:
     """The claims on one node. A node that is gone keeps its book while claims are left on it, closed.
 
-    ``reserved``, ``unmet`` and ``migrating`` are sums over ``claims``. ``forced`` is by how much facts from outside
-    (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its total:
-    no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
+    ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is by how much facts from
+    outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
+    total: no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class NodeAccount:
     reserved: Resources = ZERO
     unmet: Resources = ZERO
     migrating: Resources = ZERO
+    waits: DeferredResizes = NONE_DEFERRED
     forced: Resources = ZERO
     unmeasured: int = 0
     room: Room = field(init=False)
@@ -42,7 +44,21 @@ class NodeAccount:
     @property
     def pressure(self) -> Pressure:
         """Where the node stands against its watermark."""
-        return Pressure.of(self.room, self.unmet, self.migrating)
+        return Pressure.of(self.room, self.unmet, self.migrating, self._awaited)
+
+    @property
+    def wished(self) -> Resources:
+        """By how much the node would be above its watermark if all were granted that is asked for."""
+        held = self.reserved.minus_or_zero(self.waits.all)
+        return (held + self.unmet + self.waits.asked).minus_or_zero(self.room.watermark)
+
+    @property
+    def _awaited(self) -> DeferredResizes:
+        """What pods wait for; asked only as far as the kubelet would see VMs go."""
+        if not self.waits.asked.any:
+            return self.waits
+        seen = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is not None)
+        return DeferredResizes(self.waits.all, self.waits.asked.at_most(seen))
 
     @property
     def is_strained(self) -> bool:

@@ -4,6 +4,8 @@ Rules that hold here:
 
 - Logical pressure is what is reserved above the watermark; capacity pressure is what VMs asked for and did not get,
   as far as it would not fit by now.
+- What a pod's deferred resize waits for is not logical pressure, though it is reserved. It is capacity pressure where
+  the pod asks for room, as far as it would not fit by now.
 - Room below the watermark answers pressure before any migration does. Every difference stops at zero.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.units import Resources
+from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.placement import Room
 
 
@@ -25,13 +28,15 @@ class Pressure:
     slack: Resources
 
     @classmethod
-    def of(cls, room: Room, unmet: Resources, migrating: Resources) -> Pressure:
-        """The pressure of a node with ``room``, whose VMs did not get ``unmet``."""
+    def of(cls, room: Room, unmet: Resources, migrating: Resources, waits: DeferredResizes = NONE_DEFERRED) -> Pressure:
+        """The pressure of a node with ``room``, whose VMs did not get ``unmet``, and whose pods wait for ``waits``."""
+        held = room.reserved.minus_or_zero(waits.all)
+        refused = waits.asked.minus_or_zero(room.total.minus_or_zero(held))
         return cls(
-            logical=room.reserved.minus_or_zero(room.watermark),
-            capacity=unmet.minus_or_zero(room.free),
+            logical=held.minus_or_zero(room.watermark),
+            capacity=unmet.minus_or_zero(room.free) + refused,
             migrating=migrating,
-            slack=room.watermark.minus_or_zero(room.reserved),
+            slack=room.watermark.minus_or_zero(held),
         )
 
     @property

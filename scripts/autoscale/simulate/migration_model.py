@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from math import inf
 from random import Random
 from typing import Final
 
@@ -20,7 +21,19 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, Victim, completed, least_loaded_first
+from scheduler_plugin.planner import (
+    Freedom,
+    HasPlace,
+    MigrationPolicy,
+    Now,
+    Plan,
+    Planner,
+    Selection,
+    Victim,
+    completed,
+    in_order,
+    least_cost,
+)
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm
@@ -33,27 +46,43 @@ REPEAT_WINDOW: Final = Seconds(3600.0)
 NEVER: Final = Instant(float("-inf"))
 
 
+LOAD_STEP: Final = 0.5
+"""Loads within so many vCPUs count as equal where the least loaded go first."""
+
+
+def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
+    """The least loaded, then of whose like the fewest relieve the node, then the one with the least to copy."""
+    return victim.load // LOAD_STEP, _how_many(victim.size, excess), float(victim.to_copy)
+
+
+def _how_many(size: Resources, excess: Resources | None) -> float:
+    """How many VMs of that size would have to go; infinitely many where they have nothing of what there is too much."""
+    if excess is None:
+        return 1.0
+    pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
+    return max((float(-(-much // one)) if one else inf for much, one in pairs if much), default=1.0)
+
+
 def oldest_first(victim: Victim, _: Resources | None) -> tuple[float, ...]:
     """The original's rule: the VM that has been on the node longest goes first."""
     return (float(victim.arrived),)
 
 
-def random_order(random: Random) -> Order:
+def at_random(random: Random) -> Selection:
     """A random order."""
-
-    def order(_: Victim, __: Resources | None) -> tuple[float, ...]:
-        return (random.random(),)
-
-    return order
+    return in_order(lambda _, __: (random.random(),))
 
 
-ORDERS: Final[dict[str, Callable[[Random], Order]]] = {
-    "least-loaded": lambda _: least_loaded_first,
-    "random": random_order,
-    "oldest-first": lambda _: oldest_first,
-    NO_MIGRATION: lambda _: least_loaded_first,
+LEAST_COST: Final = "least-cost"
+
+ORDERS: Final[dict[str, Callable[[Random], Selection]]] = {
+    LEAST_COST: lambda _: least_cost,
+    "least-loaded": lambda _: in_order(least_loaded_first),
+    "random": at_random,
+    "oldest-first": lambda _: in_order(oldest_first),
+    NO_MIGRATION: lambda _: least_cost,
 }
-"""The victim orders by name; ``none`` disables migration."""
+"""How victims are chosen, by name: the scheduler's rule, and others beside it. ``none`` disables migration."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,9 +110,9 @@ class MigrationModel:
         self._policy = MigrationPolicy(enabled=order != NO_MIGRATION)
         self._cluster, self._settings = cluster, settings
         self._random = Random(f"{settings.seed} {order}")
-        self._order = ORDERS[order](self._random)
+        self._select = ORDERS[order](self._random)
         self._loads: Loads = ([], [])
-        self._planner = Planner(self._by_last_report)
+        self._planner = Planner(self._by_last_reports)
         self._ranking = RankingConfig()
         self._in_flight: list[InFlightMove] = []
 
@@ -120,9 +149,14 @@ class MigrationModel:
         cores, mem = self._loads
         return cores[vm.index], min(int(mem[vm.index]), vm.use.mem.value)
 
-    def _by_last_report(self, victim: Victim, excess: Resources | None) -> tuple[float, ...]:
+    def _by_last_reports(
+        self, victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace
+    ) -> Iterable[Victim]:
+        return self._select([self._reported(victim) for victim in victims], need, has_place)
+
+    def _reported(self, victim: Victim) -> Victim:
         load, mem = self._load_of(self._cluster.vms[victim.vm])
-        return self._order(replace(victim, load=load, to_copy=mem), excess)
+        return replace(victim, load=load, to_copy=mem)
 
     def _start(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started

@@ -21,8 +21,14 @@ from scripts.autoscale.simulate.tables import Outcome, describe, thinned
 
 POINTS: Final = 192
 INK, GRID, DEMAND = "#1d3557", "#e6e6e6", "#cfe0f0"
-COLOURS: Final = {"least-loaded": INK, "random": "#f4a261", "oldest-first": "#2a9d8f", "none": "#e63946"}
-WIDTHS: Final = {"least-loaded": 2.2}
+COLOURS: Final = {
+    "least-cost": INK,
+    "least-loaded": "#457b9d",
+    "random": "#f4a261",
+    "oldest-first": "#2a9d8f",
+    "none": "#e63946",
+}
+WIDTHS: Final = {"least-cost": 2.2}
 
 
 def draw(fleet: Fleet, orders: Sequence[Outcome], path: Path) -> None:

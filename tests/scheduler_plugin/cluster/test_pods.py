@@ -9,7 +9,8 @@ import pytest
 
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
-from protocol.units import Resources
+from protocol.names import LABEL_MAKE_ROOM
+from protocol.units import ZERO, Resources
 from scheduler_plugin.cluster.pods import decode_pod, pod_at_most, read_pod
 from scheduler_plugin.ledger import RunnerRequests
 from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
@@ -60,6 +61,29 @@ def test_a_resize_that_is_infeasible_counts_what_the_container_has() -> None:
     for reason, expected in (("Infeasible", "2 cpu, 3Gi"), ("Deferred", "64 cpu, 512Gi")):
         condition = {"type": "PodResizePending", "status": "True", "reason": reason}
         assert counted(grows, {"conditions": [condition], "containerStatuses": [held]}) == expected
+
+
+@pytest.mark.parametrize(
+    ("reason", "labels", "expected"),
+    [
+        ("Deferred", {LABEL_MAKE_ROOM: "true"}, ("62 cpu, 509Gi", True)),
+        ("Deferred", {LABEL_MAKE_ROOM: "false"}, ("62 cpu, 509Gi", False)),
+        ("Deferred", {}, ("62 cpu, 509Gi", False)),
+        ("Infeasible", {LABEL_MAKE_ROOM: "true"}, ("0 cpu, 0", True)),
+        ("", {LABEL_MAKE_ROOM: "true"}, ("0 cpu, 0", True)),
+    ],
+)
+def test_what_the_kubelet_has_deferred_is_told_apart(reason: str, labels: Obj, expected: tuple[str, bool]) -> None:
+    held = {"name": "a", "allocatedResources": amounts("2", "2Gi"), "resources": {"requests": amounts("1", "3Gi")}}
+    condition = {"type": "PodResizePending", "status": "True", "reason": reason}
+    pod = plain_pod("p")
+    pod["metadata"]["labels"] = labels
+    pod["spec"] = {"containers": [container("a", "64", "512Gi")]}
+    pod["status"] = {"conditions": [condition], "containerStatuses": [held]}
+    found = read_pod(pod)
+    assert (str(found.deferred), found.asks_room) == expected
+    pod["metadata"]["ownerReferences"] = [VM]
+    assert (read_pod(pod).deferred, read_pod(pod).asks_room) == (ZERO, False), "not for the pod of a VM"
 
 
 def test_sidecars_are_resized_and_other_init_containers_are_not() -> None:

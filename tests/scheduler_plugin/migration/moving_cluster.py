@@ -21,7 +21,8 @@ SETTLED = 12.0
 """Pressure that has lasted so long moves a VM."""
 
 FULL = ("9500m", "0")
-STARTED = ("db", "MigrationStarted", "moves from n1 to n2: node n1 has 500m cpu, 0 too much")
+BECAUSE = "node n1 has 500m cpu, 0 too much"
+STARTED = ("db", "MigrationStarted", f"moves from n1 to n2: {BECAUSE}")
 SUCCEEDED = ("db", "MigrationSucceeded", "moved from n1 to n2 in 1500 ms, it stood still for 31 ms")
 
 FOREIGN = plain_pod("foreign", "7500m", "1Gi", "n1")
@@ -94,9 +95,9 @@ class MovingCluster:
 
     @property
     def events(self) -> list[tuple[str, str, str]]:
-        """VM, reason and message of every event about migrations."""
+        """VM, reason and message of every event about migrations, without what the move was thought to cost."""
         told = [one for one in self.cluster.notices if one["reason"].startswith("Migration")]
-        return [(one["involvedObject"]["name"], one["reason"], one["message"]) for one in told]
+        return [(one["involvedObject"]["name"], one["reason"], one["message"].partition(";")[0]) for one in told]
 
     async def told(self, pod: Obj, cpu: Any = 2, slots: int = 8) -> tuple[int, bool, Any]:
         """What the agent in ``pod`` hears: the status, whether to hold still, and the permitted vCPUs."""

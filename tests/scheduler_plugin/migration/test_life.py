@@ -8,6 +8,7 @@ from typing import Any
 from scheduler_plugin.settings.document import parse_settings
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, Fault, to
 from tests.scheduler_plugin.migration.moving_cluster import (
+    BECAUSE,
     FULL,
     POD,
     SETTLED,
@@ -210,7 +211,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "byScheduler": True,
             "leaving": False,
             "seenForSeconds": 3.0,
-            "reason": "node n1 has 500m cpu, 0 too much",
+            "reason": f"{BECAUSE}; this move frees 2 cpu, 8Gi, copies 8192 MiB and disturbs an unknown load",
             "problem": None,
             "totalSeconds": None,
             "downtimeSeconds": None,
@@ -232,6 +233,7 @@ async def test_people_see_who_moves_where_and_why() -> None:
             "problems": [],
             "migrationsIdle": None,
             "stuck": {},
+            "makingRoom": [],
             "migrations": [shown],
         }
 

@@ -13,7 +13,7 @@ from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.constraints import Surroundings
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Order, Plan, Planner, completed, least_loaded_first
+from scheduler_plugin.planner import MigrationPolicy, Now, Plan, Planner, Selection, completed, least_cost
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 
@@ -31,13 +31,11 @@ def node(of: str, total: float = 10, *, is_open: bool = True) -> object:
 class PlannerFixture:
     """The ledger, the planner and the time."""
 
-    def __init__(
-        self, *nodes: object, policy: MigrationPolicy | None = None, order: Order = least_loaded_first
-    ) -> None:
+    def __init__(self, *nodes: object, policy: MigrationPolicy | None = None, select: Selection = least_cost) -> None:
         self.policy = policy or MigrationPolicy()
         self.fleet = Fleet(*nodes)  # type: ignore[arg-type] # node() above makes nodes
         self.ledger = self.fleet.ledger
-        self.planner = Planner(order)
+        self.planner = Planner(select)
         self.now = LATER
         self.numbers = 0
         self.surroundings = Surroundings()

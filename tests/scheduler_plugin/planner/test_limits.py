@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.ledger import MigrationPhase, Move
+from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
 from scheduler_plugin.planner import MigrationPolicy, Plan, Stuck
 from scheduler_plugin.planner import planner as planner_module
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
@@ -78,7 +78,7 @@ def test_a_cordoned_node_is_emptied_one_by_one_without_any_pressure() -> None:
     fixture.add("a", "n1", 1, load=1.0)
     fixture.add("b", "n1", 1, load=0.0)
     (move,) = fixture.settled().moves
-    assert move == Move(name("b"), "uid-b", "n1", "n2", "node n1 is cordoned")
+    assert move == Move(name("b"), "uid-b", "n1", "n2", "node n1 is cordoned", MoveCause.DRAIN)
     fixture.carry_out(move)
     assert fixture.plan().moves == ()
     fixture.migration(migration("b", MigrationPhase.SUCCEEDED, to="n2", target_pod="b-target", ended_at=WALL))

@@ -13,7 +13,7 @@ from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner import MigrationPolicy, Victim
-from scheduler_plugin.planner.drain import enough, helps
+from scheduler_plugin.planner.cost import enough, helps
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node

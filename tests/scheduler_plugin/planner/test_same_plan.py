@@ -26,11 +26,11 @@ from scheduler_plugin.constraints import (
 from scheduler_plugin.ledger import Ledger, Move
 from scheduler_plugin.placement import stays_below_watermark
 from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
-from scheduler_plugin.planner.drain import DrainPlan, enough
+from scheduler_plugin.planner.cost import costs, least_cost
+from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import Need
+from scheduler_plugin.planner.plan import Need, seen_of
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
-from scheduler_plugin.planner.victims import least_loaded_first
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
@@ -77,12 +77,12 @@ class EagerDrainPlan(DrainPlan):
             return None
         victims, others = self._victims(need, resting)
         housed = [victim for victim in victims if targets.has_place(victim)]
-        chosen = housed if need.excess is None else enough(housed, need.excess, lambda _: True)
         moved = 0
-        for victim in chosen:
+        for victim in least_cost(housed, need.freedom, lambda _: True):
             target = targets.take(node, victim) if moved < allowed else None
             if target is not None:
-                self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, need.reason))
+                why = need.reason if need.excess is None else f"{need.reason}; this move {costs(victim)}"
+                self.moves.append(Move(victim.vm, victim.claim.pod.uid, node, target, why, need.cause))
                 moved += 1
         if moved:
             return None
@@ -101,7 +101,7 @@ def planned(
 ) -> tuple[list[Move], list[Stuck | None]]:
     """What one look at all nodes under pressure comes to."""
     ledger, policy, now = fixture.ledger, fixture.policy, Now(LATER, WALL)
-    drain, traffic = plan(ledger, policy, now, least_loaded_first), Traffic.of(ledger, policy)
+    drain, traffic = plan(ledger, policy, now, least_cost), Traffic.of(ledger, policy)
     places = Places(ledger, fixture.surroundings, refused, LATER)
     chosen = targets(ledger, traffic, policy, places, Choice(RankingConfig(), min))
     return drain.moves, [drain.relieve(need, traffic, chosen, {}) for need in needs(ledger)]
@@ -112,7 +112,7 @@ def needs(ledger: Ledger) -> list[Need]:
     return [
         Need(
             book,
-            (book.room, book.unmet, book.migrating),
+            seen_of(book),
             book.pressure.excess if book.room.is_open else None,
             LATER,
             None,

@@ -51,6 +51,7 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                             "use": {"cpu": "1", "mem": "4Gi"},
                             "actual": None,
                             "denied": NOTHING,
+                            "deferred": NOTHING,
                             "migrating": False,
                         }
                     ],

@@ -55,7 +55,10 @@ def test_json_is_one_document_and_the_picture_is_written_beside_it(trace: str, t
         (["--step", "60"], "--step"),
         (["--watermark", "1.1"], "--watermark"),
         (["--fill", "0"], "--fill"),
-        (["--order", "youngest"], "--order: 'youngest' is none of least-loaded, random, oldest-first, none"),
+        (
+            ["--order", "youngest"],
+            "--order: 'youngest' is none of least-cost, least-loaded, random, oldest-first, none",
+        ),
         (["--bandwidth", "fast"], "--bandwidth: "),
         (["--bandwidth", "0"], "--bandwidth: must be more than zero"),
         (["--speed", "inf"], "--speed: inf is not a finite number"),

@@ -103,7 +103,9 @@ def test_a_migration_that_ended_long_ago_is_forgotten_by_the_ledger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "goes"), [("least-loaded", 1), ("oldest-first", 0), ("random", 2), (NO_MIGRATION, None)], ids=ORDERS
+    ("order", "goes"),
+    [("least-cost", 1), ("least-loaded", 1), ("oldest-first", 0), ("random", 2), (NO_MIGRATION, None)],
+    ids=ORDERS,
 )
 def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | None) -> None:
     fixture = SimulationFixture([12, 12, 12], [], order=order)

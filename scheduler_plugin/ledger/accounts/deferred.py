@@ -1,0 +1,40 @@
+"""In-place resizes of ordinary pods that the kubelet has put off for want of room (B.14).
+
+Rules that hold here:
+
+- What a pod waits for is reserved, as kube-scheduler counts it, so that VMs cannot grow into room that is made for it.
+- It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only as far as the kubelet
+  would see the difference: it counts the requests of the VMs' pods and not what the guests have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger.facts import PodFacts
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredResizes:
+    """What pods wait for: ``all`` of them, and those of them that ``asked`` for room. Amounts per resource."""
+
+    all: Resources = ZERO
+    asked: Resources = ZERO
+
+    @classmethod
+    def of(cls, pod: PodFacts) -> DeferredResizes:
+        """What this pod waits for."""
+        if not pod.deferred.any:
+            return NONE_DEFERRED
+        return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)
+
+    def __add__(self, other: DeferredResizes) -> DeferredResizes:
+        return DeferredResizes(self.all + other.all, self.asked + other.asked)
+
+    def __sub__(self, other: DeferredResizes) -> DeferredResizes:
+        return DeferredResizes(self.all - other.all, self.asked - other.asked)
+
+
+NONE_DEFERRED: Final = DeferredResizes()

@@ -1,0 +1,32 @@
+"""For which VMs and pods room is being made, and how (B.14). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scheduler_plugin.ledger import Ledger, Migration
+from scheduler_plugin.ledger.accounts.claims import Claim
+
+
+def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
+    """The claims on the node whose VM is denied what it asks for, or whose pod waits for its resize and asks for room.
+
+    Those that leave are not among them. The oldest claim is the first.
+    """
+    book = ledger.nodes.get(node)
+    claims = () if book is None else book.claims.values()
+    return [each for each in claims if (each.unmet.any or each.waits.asked.any) and not each.is_migrating]
+
+
+def room_being_made(ledger: Ledger, claim: Claim) -> Iterator[str]:
+    """Who moves away from the node of a claim that waits for room, as sentences; none where nothing is under way."""
+    if claim in waiting_for_room(ledger, claim.node):
+        for each in ledger.migrations.values():
+            if each.is_active and each.source == claim.node:
+                yield sentence(each)
+
+
+def sentence(migration: Migration) -> str:
+    """Who moves where, and why."""
+    why = f": {migration.reason}" if migration.reason else ""
+    return f"VM {migration.vm} moves from {migration.source} to {migration.goal or 'a node still to be chosen'}{why}"

@@ -1,0 +1,128 @@
+"""What moving a VM costs, and which VMs make enough room for the least of it (B.14, S4.8). Pure.
+
+Rules that hold here:
+
+- A cost counts in bytes: what has to be copied, as much again for setting a move up, and more for a VM that is busy.
+- More of a reported metric never makes a VM go sooner, all else equal. A VM whose load is not known goes last.
+- Room beyond what is needed is worth something, up to ``Freedom.welcome``: it delays the next move.
+- Either one VM goes that is enough by itself or several that are enough together, whichever costs less for what it
+  frees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
+from typing import Final
+
+from protocol.units import ZERO, Resources
+from scheduler_plugin.planner.victims import Victim
+
+SET_UP: Final = 2.5 * 1024**3
+"""Bytes that could be copied while a move is ordered, placed and ended: about ten seconds at 256 MiB a second."""
+
+PER_LOADED_VCPU: Final = 1.0 * 1024**3
+"""Bytes that weigh as much as one vCPU of load, which notices the move."""
+
+SPARE: Final = Fraction(1, 10)
+"""The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
+
+MIB: Final = 1024**2
+
+HasPlace = Callable[[Victim], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Freedom:
+    """What a node has too much, and how much less is welcome: at least the excess, where there is any."""
+
+    excess: Resources
+    welcome: Resources
+
+    @classmethod
+    def of(cls, excess: Resources, watermark: Resources, wished: Resources = ZERO) -> Freedom:
+        """The room that a node with this watermark lacks, if all that is ``wished`` above it were granted.
+
+        Of what is not short, none is welcome.
+        """
+        much = excess.at_least(wished)
+        cpu = much.cpu + watermark.cpu.scaled(SPARE) if excess.cpu else excess.cpu
+        mem = much.mem + watermark.mem.scaled(SPARE) if excess.mem else excess.mem
+        return cls(excess, Resources(cpu, mem))
+
+    def share(self, freed: Resources) -> float:
+        """How much of what is welcome is gained, 0 to 1: that of the resource of which the least is."""
+        pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
+        return min((min(1.0, gained / much) for gained, much in pairs if much), default=1.0)
+
+
+Selection = Callable[[Sequence[Victim], Freedom | None, HasPlace], Iterable[Victim]]
+"""Chooses the VMs that go, in order, of those that may: enough for the node's need (None: all must go).
+
+Whether one has a place is asked as late as it can be: it may mean to look at every node.
+"""
+
+
+def cost_of(victim: Victim) -> float:
+    """What its move costs, in bytes; infinite where its load is not known."""
+    return SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load
+
+
+def costs(victim: Victim) -> str:
+    """What its move frees and costs, for people."""
+    load = "an unknown load" if victim.load == inf else f"a load of {victim.load:.3g}"
+    return f"frees {victim.claim.reserved}, copies {victim.to_copy / MIB:.0f} MiB and disturbs {load}"
+
+
+def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+    """The rule: the VMs that make enough room for the least cost; where not enough can go, all that help."""
+    if need is None:
+        return filter(has_place, sorted(victims, key=lambda each: (cost_of(each), each.to_copy, each.vm)))
+    ranked = sorted(victims, key=lambda each: (_rate([each], need), each.to_copy, each.vm))
+    several = enough(ranked, need.excess, has_place)
+    alone = next((each for each in ranked if need.excess.within(each.size) and has_place(each)), None)
+    return several if alone is None or _rate(several, need) < _rate([alone], need) else [alone]
+
+
+def in_order(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> Selection:
+    """VMs one after the other, the least first, until there is enough room; of equals the name decides."""
+
+    def select(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
+        excess = None if need is None else need.excess
+        ranked = sorted(victims, key=lambda each: (order(each, excess), each.vm))
+        return filter(has_place, ranked) if excess is None else enough(ranked, excess, has_place)
+
+    return select
+
+
+def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) -> list[Victim]:
+    """The first of ``victims`` with a place that relieve ``excess`` together, or all that help where it is not enough.
+
+    One that is not needed because of a later, larger one stays.
+    """
+    chosen, left = [], excess
+    for victim in victims:
+        if not left.any:
+            break
+        if helps(victim, left) and has_place(victim):
+            chosen.append(victim)
+            left = left.minus_or_zero(victim.size)
+    relieved = Resources.sum(victim.size for victim in chosen)
+    for victim in list(chosen):
+        if not left.any and excess.within(relieved - victim.size):
+            chosen.remove(victim)
+            relieved = relieved - victim.size
+    return chosen
+
+
+def helps(victim: Victim, excess: Resources) -> bool:
+    """Whether the VM has anything of what the node has too much of."""
+    return excess.at_most(victim.size).any
+
+
+def _rate(victims: Sequence[Victim], need: Freedom) -> float:
+    """What moving them all costs for each share of what is welcome; infinite where they free nothing of it."""
+    share = need.share(Resources.sum(each.size for each in victims))
+    return sum(map(cost_of, victims)) / share if share else inf

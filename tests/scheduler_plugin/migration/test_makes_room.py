@@ -1,0 +1,96 @@
+"""What people see while a neighbour makes room: a denied VM, and a pod whose in-place resize waits (B.14)."""
+
+from __future__ import annotations
+
+import copy
+
+from protocol.names import AUTO_MIGRATION, LABEL_MAKE_ROOM
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.migration.moving_cluster import POD, MovingCluster, moving_cluster
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
+
+BIG = vm_pod("big", "n1")
+
+
+def cluster_with_two_vms() -> FakeCluster:
+    """n1 has 9 vCPUs: ``big`` has 6 of them, ``db`` 2; n2 is empty. Their pods request what they have."""
+    cluster = FakeCluster()
+    for name in ("n1", "n2"):
+        cluster.put(NODES, node(name, "9"))
+    for name, cpu, slots in (("db", 2, 2), ("big", 6, 12)):
+        cluster.put(VMS, vm(name, cpu, slots))
+        pod = vm_pod(name, "n1")
+        pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(cpu)
+        cluster.put(PODS, pod)
+    return cluster
+
+
+def pod_that_waits(asks: str) -> Obj:
+    """It has 100 millicores, wants 1600, and its kubelet says that it has to wait."""
+    pod = plain_pod("web", "1600m", "1Gi", "n1")
+    pod["metadata"]["labels"] = {LABEL_MAKE_ROOM: asks}
+    pod["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": "PodResizePending", "status": "True", "reason": "Deferred"}],
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "100m", "memory": "1Gi"}}],
+    }
+    return pod
+
+
+def told(s: MovingCluster) -> list[tuple[str, str, str]]:
+    events = [one for one in s.cluster.notices if one["reason"] == "RoomBeingMade"]
+    return [(one["involvedObject"]["kind"], one["involvedObject"]["name"], one["message"]) for one in events]
+
+
+async def test_a_denied_vm_that_must_stay_reads_who_moves_away_for_it() -> None:
+    cluster = cluster_with_two_vms()
+    stays = copy.deepcopy(cluster.get(VMS, "default", "big"))
+    stays["metadata"]["labels"][AUTO_MIGRATION] = "false"
+    cluster.put(VMS, stays)
+    async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
+        await s.told(POD, 2, 2)
+        assert await s.told(BIG, 8, 12) == (200, False, 7)
+        await s.passes(2)
+        assert s.migrations == [], "a denial of a moment moves no VM"
+        assert "autoscale_scheduler_unrelieved_denial_seconds 1.0" in await s.metrics()
+        await s.passes(3)
+        assert s.migrations == [("db", "n2", "")]
+        (room,) = (await s.view("explain/default/big"))["makingRoom"]
+        why = "node n1 has 1900m cpu, 0 too much, and denies what VMs ask for"
+        assert room.partition(";")[0] == f"VM default/db moves from n1 to n2: {why}"
+        assert (await s.view("explain/default/db"))["makingRoom"] == []
+        page = await s.metrics()
+        assert 'autoscale_scheduler_migration_causes_total{cause="denied_vm"} 1.0' in page
+        assert "autoscale_scheduler_unrelieved_denial_seconds 0.0" in page
+        s.controller.accept()
+        s.controller.make_target()
+        await s.passes(1)
+        assert told(s) == [("VirtualMachine", "big", "VM default/db moves from n1 to n2 to make room")]
+        await s.finished()
+        assert await s.told(BIG, 8, 12) == (200, False, 8)
+
+
+async def test_a_pod_that_asks_for_room_reads_who_moves_away_for_it() -> None:
+    cluster = cluster_with_two_vms()
+    cluster.put(PODS, pod_that_waits("true"))
+    async with moving_cluster(cluster, "migration: {settleSeconds: 600}") as s:
+        await s.passes(5)
+        assert s.migrations == [("db", "n2", "")]
+        assert 'autoscale_scheduler_migration_causes_total{cause="deferred_pod"} 1.0' in await s.metrics()
+        shown = next(each for each in (await s.view("nodes"))["nodes"] if each["name"] == "n1")
+        assert [each["deferred"]["cpu"] for each in shown["pods"]] == ["0", "0", "1500m"]
+        await s.carried_out()
+        assert told(s) == [("Pod", "web", "VM default/db moves from n1 to n2 to make room")]
+        granted = copy.deepcopy(pod_that_waits("true"))
+        granted["status"] = {"phase": "Running"}
+        s.cluster.put(PODS, granted)
+        await s.passes(30)
+        assert s.created() == 1
+
+
+async def test_a_pod_that_does_not_ask_moves_no_vm() -> None:
+    cluster = cluster_with_two_vms()
+    cluster.put(PODS, pod_that_waits("no"))
+    async with moving_cluster(cluster) as s:
+        await s.passes(60)
+        assert (s.created(), told(s)) == (0, [])

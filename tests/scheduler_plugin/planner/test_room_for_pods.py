@@ -1,0 +1,138 @@
+"""A pod whose in-place resize is deferred gets room from a VM that moves away (B.14), and only if it asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.units import Resources
+from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
+from scheduler_plugin.planner import Plan, room_being_made, waiting_for_room
+from tests.scheduler_plugin.ledger.fleet import amount, migration, plain_pod
+from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
+
+
+def waiting(has: float, wants: float, *, asks: bool = True) -> PodFacts:
+    """A pod on n1 with so much that wants more, which its kubelet has put off."""
+    deferred = amount(wants - has)
+    return replace(plain_pod("web", amount(wants), "n1"), deferred=deferred, asks_room=asks)
+
+
+def world(pod: PodFacts, *, requests: Resources | None = None) -> PlannerFixture:
+    """n1 has 10 to reserve and a watermark of 7: VMs of 3 and 2, whose pods request as much, and the pod."""
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    fixture.add("large", "n1", 3, load=0.5, pod={"requests": amount(3) if requests is None else requests})
+    fixture.add("small", "n1", 2, load=0.5, pod={"requests": amount(2) if requests is None else requests})
+    fixture.fleet.did(fixture.ledger.see_pod(pod))
+    return fixture
+
+
+def check(fixture: PlannerFixture) -> None:
+    assert not violations(fixture.ledger)
+
+
+def test_a_pod_that_asks_for_room_gets_it_within_seconds() -> None:
+    fixture = world(waiting(2, 6))
+    assert fixture.plan() == Plan()
+    assert fixture.plan(after=2.9) == Plan()
+    (move,) = fixture.plan(after=0.1).moves
+    said = "node n1 has 1 cpu, 1Gi too much, and defers the resize of a pod that asks for room"
+    assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
+    assert move.reason.split(";")[0] == said
+    check(fixture)
+
+
+def test_those_who_wait_are_told_who_makes_room_for_them() -> None:
+    fixture = world(waiting(2, 6))
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    (claim,) = waiting_for_room(fixture.ledger, "n1")
+    assert claim.pod.name.name == "web"
+    assert list(room_being_made(fixture.ledger, claim)) == [f"VM db/large moves from n1 to n2: {move.reason}"]
+    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-small"])) == []
+    assert waiting_for_room(fixture.ledger, "unknown") == []
+
+
+def test_what_is_on_its_way_out_is_enough() -> None:
+    fixture = world(waiting(2, 6))
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    assert fixture.plan(after=60) == Plan()
+
+
+def test_a_wish_that_is_withdrawn_in_time_moves_no_vm() -> None:
+    fixture = world(waiting(2, 6))
+    fixture.plan()
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("web", amount(2), "n1")))
+    assert fixture.plan(after=60) == Plan()
+    fixture.fleet.did(fixture.ledger.see_pod(waiting(2, 6)))
+    assert fixture.plan(after=1) == Plan()
+    check(fixture)
+
+
+@pytest.mark.parametrize(
+    ("pod", "requests"),
+    [
+        (waiting(2, 6, asks=False), None),
+        (waiting(2, 4), None),
+        (waiting(2, 6), amount(0)),
+    ],
+    ids=["it does not ask", "there is room by now", "the kubelet does not count the VMs"],
+)
+def test_no_vm_moves_for_a_pod(pod: PodFacts, requests: Resources | None) -> None:
+    fixture = world(pod, requests=requests)
+    assert fixture.settled() == Plan()
+    check(fixture)
+
+
+def test_a_wish_that_no_label_asks_room_for_does_not_hide_the_watermark() -> None:
+    """n1 has 8 of 10 without the wish, one above its watermark."""
+    fixture = world(waiting(3, 6, asks=False))
+    (move,) = fixture.settled().moves
+    assert (move.vm.name, move.cause) == ("small", MoveCause.WATERMARK)
+    assert move.reason.startswith("node n1 has 1 cpu, 1Gi too much;")
+
+
+def test_a_pod_that_leaves_waits_no_more() -> None:
+    fixture = world(waiting(2, 6))
+    fixture.fleet.did(fixture.ledger.lose_pod("uid-web"))
+    check(fixture)
+    assert fixture.settled() == Plan()
+
+
+def test_room_that_is_made_for_a_pod_is_not_taken_by_a_vm() -> None:
+    fixture = world(waiting(2, 6))
+    fixture.tell("small", amount(3))
+    assert fixture.ledger.claims["uid-small"].reserved == amount(2), "the pod's wish is reserved"
+
+
+def test_an_order_for_a_wish_that_was_withdrawn_is_called_off() -> None:
+    fixture = world(waiting(2, 6))
+    (move,) = fixture.settled().moves
+    fixture.carry_out(move)
+    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("web", amount(2), "n1")))
+    fixture.plan()
+    (cancel,) = fixture.plan(after=fixture.policy.settle).cancels
+    assert cancel.why == "node n1 does not need it any more"
+
+
+def test_the_denied_vm_itself_moves_where_that_costs_least() -> None:
+    fixture = PlannerFixture(node("n1"), node("n2", 20))
+    fixture.add("denied", "n1", 2, load=0.5, mem_used=0.5)
+    fixture.add("neighbour", "n1", 7, load=3.0, mem_used=6)
+    fixture.tell("denied", amount(6))
+    (move,) = fixture.settled().moves
+    assert (move.vm.name, move.target, move.cause) == ("denied", "n2", MoveCause.DENIED_VM)
+
+
+def test_a_vm_that_has_made_room_rests() -> None:
+    """It is the cheapest again, and another goes."""
+    fixture = PlannerFixture(node("n1"), node("n2"))
+    for of, load in (("a", 0.1), ("b", 0.6), ("c", 4.0)):
+        fixture.add(of, "n1", 3, load=load)
+    (move,) = fixture.settled().moves
+    assert move.vm.name == "a"
+    fixture.migration(migration("a", MigrationPhase.SUCCEEDED, ended_at=WALL))
+    (move,) = fixture.settled().moves
+    assert move.vm.name == "b"
