@@ -29,6 +29,7 @@ from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
+from scheduler_plugin.workers.request_writer import RequestWriter
 from scheduler_plugin.workqueue import WorkQueues
 
 
@@ -79,5 +80,6 @@ def acting(context: SchedulerContext, authenticator: TokenAuthenticator) -> Part
     """What acts in the context's term; nothing runs yet."""
     events = EventRecorder(context)
     mover, problems = Mover(context, MigrationReporter(context, events)), ProblemWatcher(context, events)
-    workers = Workers(BackgroundTasks(context), PermitWriter(context), events, mover, problems)
+    permits, requests = PermitWriter(context), RequestWriter(context)
+    workers = Workers(BackgroundTasks(context), permits, events, mover, problems, requests)
     return Parts(context, workers, authenticator, Service(context, workers, authenticator))

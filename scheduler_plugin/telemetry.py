@@ -23,7 +23,8 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.migration_metrics import MigrationMetrics
+from scheduler_plugin.metrics.migration_metrics import MigrationMetrics
+from scheduler_plugin.metrics.request_metrics import RequestMetrics
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
@@ -53,6 +54,7 @@ class Telemetry(ProgramTelemetry):
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")
         self.migrations = MigrationMetrics(self.registry)
+        self.requests = RequestMetrics(self.registry)
         for counter, known in (
             (self.permits, ("whole", "partly", "migrate")),
             (self.refusals, ("400", "401", "403", "404", "413", "503")),

@@ -14,7 +14,16 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import CreateMigration, Effect, PersistPermit, ReadMigration, ReadPod, RoomFreed
+from scheduler_plugin.ledger import (
+    CreateMigration,
+    Effect,
+    PersistPermit,
+    PodFacts,
+    ReadMigration,
+    ReadPod,
+    RequestsSeen,
+    RoomFreed,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,7 +63,7 @@ class WorkQueue(Generic[K, V]):
 
 
 class WorkQueues:
-    """Everything that waits to be carried out."""
+    """Everything that waits to be carried out. ``requests_seen`` are set by news of pods that are waited for."""
 
     def __init__(self) -> None:
         self.wakes: WorkQueue[str, RoomFreed] = WorkQueue()
@@ -62,6 +71,8 @@ class WorkQueues:
         self.permits: WorkQueue[ObjectName, PersistPermit] = WorkQueue()
         self.creations: WorkQueue[ObjectName, CreateMigration] = WorkQueue()
         self.migration_reads: WorkQueue[ObjectName, ReadMigration] = WorkQueue()
+        self.waiting_requests: WorkQueue[str, PodFacts] = WorkQueue()
+        self.requests_seen: dict[str, asyncio.Event] = {}
 
     def add(self, effects: Iterable[Effect]) -> None:
         """Takes the ledger's orders."""
@@ -73,6 +84,9 @@ class WorkQueues:
                     self.reads.put(uid, effect)
                 case PersistPermit(vm):
                     self.permits.put(vm, effect)
+                case RequestsSeen(uid):
+                    if uid in self.requests_seen:
+                        self.requests_seen[uid].set()
                 case CreateMigration(name):
                     self.creations.put(name, effect)
                 case ReadMigration(name):

@@ -100,6 +100,7 @@ class Feed:
         self._ledger, self._queues, self._writer = ledger, queues, writer
         ledger.rank_by(self.settings.ranking)
         ledger.serve(self.settings.scheduler_name)
+        ledger.follow_requests(self.settings.pod_requests)
         if not self.missing:
             self._resync()
 

@@ -1,4 +1,4 @@
-"""The few writes that the scheduler makes: permits, bindings, wake-up calls, events, migrations; and reads before them.
+"""The few writes that the scheduler makes: permits, requests, bindings, wake-ups, events, migrations; and reads first.
 
 Rules that hold here:
 
@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED
+from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED, RUNNER_CONTAINER
 from protocol.permits import encode_permit
 from protocol.units import Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -25,8 +25,10 @@ from scheduler_plugin.cluster.api import ApiCall, KubernetesApi, Writing
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
+from scheduler_plugin.ledger import ResizePod
 
 MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
 
@@ -68,6 +70,19 @@ class ClusterWriter:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._write(ApiCall("POST", f"{pod_path(pod)}/binding", WRITE_TIMEOUT, body=body))
+
+    async def resize_pod(self, order: ResizePod) -> JsonObject:
+        """Writes what the guest's container requests onto this version of the pod, 409 where it has changed.
+
+        Limits and all else stay as they are. Returns the new object.
+        """
+        requests = {"cpu": order.size.cpu.quantity(), "memory": order.size.mem.quantity()}
+        body = {
+            "metadata": {"uid": order.uid, "resourceVersion": order.version},
+            "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": {"requests": requests}}]},
+        }
+        path = f"{pod_path(order.pod)}/resize"
+        return await self._write(ApiCall("PATCH", path, WRITE_TIMEOUT, body=body, content_type=STRATEGIC_PATCH))
 
     async def touch_node(self, node: str, stamp: str) -> None:
         """Wakes pods that wait for room: one that an extender rejected sleeps until something changes."""

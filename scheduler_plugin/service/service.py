@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Between a decision and its recording nothing is awaited; whatever is awaited comes after, and its outcome is
   reported back to the ledger, also when the caller has gone away.
+- Where pods' requests follow permits, they are raised before what needs them is decided.
 - A bind reserves before it asks the API; only a certain refusal releases.
 - An increase is answered only once it is persisted; while that is not known the agent is
   asked to come again, and the reservation stays.
@@ -91,6 +92,7 @@ class Service:
     def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
         self._tasks, self._permits, self._events = workers.tasks, workers.permits, workers.events
+        self._requests = workers.requests
         self._authenticator = authenticator
 
     def standing(self) -> Standing:
@@ -112,6 +114,8 @@ class Service:
             raise RefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
+            if self.context.ledger.follows_requests:
+                await self._requests.cover(pod.uid, request)
             decision = self.context.ledger.decide(pod.uid, request, self.context.clock.now())
         except MalformedRequestError as error:
             raise RefusedError(400, str(error)) from None
@@ -177,6 +181,7 @@ class Service:
         found = self.context.ledger.filter(pod, nodes)
         if not found.fits:
             self.context.order(self.context.ledger.look_further(pod, nodes))
+            self._requests.refused_everywhere(pod)
         return found
 
     def best(self, pod: PodFacts, asked: Container[str]) -> list[str]:
@@ -234,6 +239,7 @@ class Service:
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
         is_settled = False
         try:
+            await self._requests.hold(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
             self.context.order(self.context.ledger.bind_done(pod.uid, node))

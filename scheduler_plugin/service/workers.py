@@ -10,6 +10,7 @@ from scheduler_plugin.workers.background_tasks import BackgroundTasks
 from scheduler_plugin.workers.event_recorder import EventRecorder
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
+from scheduler_plugin.workers.request_writer import RequestWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +22,10 @@ class Workers:
     events: EventRecorder
     mover: Mover
     problems: ProblemWatcher
+    requests: RequestWriter
 
     async def run(self) -> None:
         """Works in the background for ever."""
         async with asyncio.TaskGroup() as group:
-            for worker in (self.tasks, self.permits, self.events, self.mover, self.problems):
+            for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
                 group.create_task(worker.run())

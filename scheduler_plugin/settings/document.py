@@ -52,7 +52,8 @@ class SchedulerSettings:
     ``tokenless`` are the pods that may do so without a token (None: none may).
     ``candidates`` is how many nodes filter names at most for a pod without preferences of its own (None: all).
     ``lazy_writes_per_second`` bounds how fast decreased permits are persisted; ``wake_interval`` is the least time
-    between two wake-ups through one node. ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
+    between two wake-ups through one node. ``pod_requests``: pods request what is reserved for their VMs (B.10).
+    ``ranking`` is what nodes cost and how they are scored (S2.1, S2.8b).
     ``migration`` is when VMs are moved, ``migration_bandwidth`` how much memory each sends in a second at most.
     """
 
@@ -65,6 +66,7 @@ class SchedulerSettings:
     extender_token_file: str | None
     candidates: int | None
     lazy_writes_per_second: float
+    pod_requests: bool
     wake_interval: Seconds
     ranking: RankingConfig
     migration: MigrationPolicy
@@ -174,6 +176,7 @@ class _Extender(Section):
 
 class _Permits(Section):
     lazy_writes_per_second: Annotated[float, Field(gt=0, le=10_000)] = 50.0
+    as_pod_requests: bool = False
 
 
 class _Waiting(Section):
@@ -261,6 +264,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
         candidates=found.extender.candidates,
         lazy_writes_per_second=found.permits.lazy_writes_per_second,
+        pod_requests=found.permits.as_pod_requests,
         wake_interval=Seconds(found.waiting.wake_interval_seconds),
         ranking=found.ranking,
         migration=found.migration.policy(),

@@ -2,7 +2,8 @@
 
 It keeps what matters to the scheduler: resource versions that rise with every change, watches that resume or answer
 410 and stay silent from a version to come, merge patches with preconditions on uid and resourceVersion, bindings that
-refuse a pod that is bound, creation that refuses a name that is taken, deletion that waits for finalizers.
+refuse a pod that is bound, resizes of what a pod requests, creation that refuses a name that is taken, deletion that
+waits for finalizers.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class FakeCluster:
         self.tokens: dict[str, Obj] = {}
         """The status of a review by the token's label (``objects.token_text``)."""
         self.is_away = False
+        self.offers_resize = True
         self.stamp: Callable[[], str] = lambda: "2026-01-01T00:00:00Z"
         self._news = asyncio.Event()
         self._cut = 0
@@ -201,16 +203,16 @@ class FakeCluster:
 
     def _apply(self, call: ApiCall) -> Obj:
         body: Any = call.body
-        if call.path in self.collections and call.method == "GET":
-            return self._list(self.collections[call.path])
+        if call.method == "GET" and (call.path in self.collections or call.path == "/api/v1"):
+            return self._list(call.path)
         if "labelSelector" in call.query:
             return self._selected(call)
         if call.path.endswith("/tokenreviews"):
             return {"status": self.tokens.get(label_of(body["spec"]["token"]), {"authenticated": False})}
         if call.path.endswith("/events"):
             return self._told(body)
-        if call.path.endswith("/binding"):
-            return self._bind(call, body)
+        if call.path.endswith(("/binding", "/resize")):
+            return self._bind(call, body) if call.method == "POST" else self._resize(call, body)
         return self._create(call.path, body) if call.method == "POST" else self._one(call, body)
 
     def _one(self, call: ApiCall, body: Obj) -> Obj:
@@ -248,7 +250,10 @@ class FakeCluster:
         leaving["metadata"]["deletionTimestamp"] = self.stamp()
         return self.put(path, leaving)
 
-    def _list(self, collection: Collection) -> Obj:
+    def _list(self, path: str) -> Obj:
+        if path == "/api/v1":
+            return {"resources": [{"name": "pods/resize"}] if self.offers_resize else []}
+        collection = self.collections[path]
         return {"metadata": {"resourceVersion": str(self.revision)}, "items": list(collection.objects.values())}
 
     def _selected(self, call: ApiCall) -> Obj:
@@ -270,11 +275,21 @@ class FakeCluster:
         self.put(PODS, bound)
         return {}
 
+    def _resize(self, call: ApiCall, body: Obj) -> Obj:
+        path, key = _address(call.path.removesuffix("/resize"))
+        found = self.collections[path].objects.get(key)
+        if found is None or not self.offers_resize:
+            raise refused(404, "not found")
+        _guarded(found, body["metadata"])
+        sized = {each["name"]: each["resources"] for each in body["spec"]["containers"]}
+        changed = _copied(found)
+        for each in changed["spec"]["containers"]:
+            each["resources"] = {**each.get("resources", {}), **sized.get(each["name"], {})}
+        return found if changed == found else self.put(path, changed)
+
     def _patch(self, path: str, found: Obj, body: Obj) -> Obj:
         wanted = body["metadata"]
-        for guard in ("uid", "resourceVersion"):
-            if guard in wanted and wanted[guard] != found["metadata"][guard]:
-                raise refused(409, f"the {guard} differs")
+        _guarded(found, wanted)
         changed = _copied(found)
         if "annotations" in wanted:
             changed["metadata"].setdefault("annotations", {}).update(wanted["annotations"])
@@ -282,6 +297,12 @@ class FakeCluster:
             if name != "metadata":
                 changed[name] = {**changed.get(name, {}), **value} if isinstance(value, dict) else value
         return self.put(path, changed)
+
+
+def _guarded(found: Obj, wanted: Obj) -> None:
+    for guard in ("uid", "resourceVersion"):
+        if guard in wanted and wanted[guard] != found["metadata"][guard]:
+            raise refused(409, f"the {guard} differs")
 
 
 def _copied(obj: Obj) -> Obj:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from deploy.local.apiserver.patch.merge import merge_patch
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.resources import NODES
+from protocol.kubernetes.resources import MIGRATIONS, NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
+from scheduler_plugin.ledger import ResizePod
 from scheduler_plugin.term import Term
 from tests.deploy.manifests import Document, documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.fake_clock import FakeClock
-from tests.kubernetes.attacks.world import MINE, SCHEDULER, move, named
+from tests.kubernetes.attacks.world import MINE, SCHEDULER, move, named, owner, pod, runner
 
 POLICIES = [each for each in documents() if each["kind"] == "ValidatingAdmissionPolicy"]
 VM: Document = merge_patch(MINE, {"metadata": {"uid": "u-1", "resourceVersion": "7"}})
@@ -64,3 +67,46 @@ async def test_of_the_clusters_own_namespace_it_binds_the_pod_of_helm_test_alone
     of_helm_test, other = (write_by(SCHEDULER.username, *each) for each in api.writes)
     assert refusal(POLICIES, of_helm_test) == ""
     assert refusal(POLICIES, other).startswith("autoscaling-scheduler-pods: of the cluster's own namespace")
+
+
+def requesting(pod: Document, **resources: Any) -> Document:
+    """The pod with these resources of its guest's container."""
+    containers = [
+        {**each, "resources": {**each.get("resources", {}), **resources}} for each in pod["spec"]["containers"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+RUNNER: Document = requesting(runner(MINE), requests={"cpu": "1"}, limits={"neonvm/kvm": "1"})
+MORE: Document = {"requests": {"cpu": "2", "memory": "4Gi"}}
+
+
+async def test_what_pods_of_vms_request_passes() -> None:
+    api = Answering()
+    writer = ClusterWriter(api, "autoscaling-scheduler-1.7", Term(FakeClock()).writing)  # type: ignore[arg-type]
+    await writer.resize_pod(ResizePod("u-1", ObjectName("default", "mine-1"), Resources.parse("2", "4Gi"), "7"))
+    ((method, path, _, _),) = api.writes
+    assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, RUNNER, requesting(RUNNER, **MORE))) == ""
+    of_a_move = merge_patch(RUNNER, {"metadata": {"ownerReferences": owner(MIGRATIONS, "to-b")}})
+    assert refusal(POLICIES, write_by(SCHEDULER.username, method, path, of_a_move, requesting(of_a_move, **MORE))) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (RUNNER, requesting(RUNNER, limits={"cpu": "4"})),
+        (RUNNER, {**RUNNER, "spec": {**RUNNER["spec"], "resources": {"requests": {"cpu": "4"}}}}),
+        (RUNNER, {**RUNNER, "spec": {**RUNNER["spec"], "initContainers": []}}),
+        (
+            {**RUNNER, "spec": {"containers": [{"name": "sidecar"}]}},
+            {**RUNNER, "spec": {"containers": [{"name": "sidecar", "resources": MORE}]}},
+        ),
+        (pod("web-1", "node-a"), requesting(pod("web-1", "node-a"), **MORE)),
+        ({**RUNNER, "metadata": {"name": "mine-1"}}, requesting({**RUNNER, "metadata": {"name": "mine-1"}}, **MORE)),
+    ],
+)
+def test_of_other_pods_and_containers_and_of_limits_it_changes_nothing(before: Document, after: Document) -> None:
+    path = "/api/v1/namespaces/default/pods/mine-1/resize"
+    assert refusal(POLICIES, write_by(SCHEDULER.username, "PATCH", path, before, after)).startswith(
+        "autoscaling-scheduler-pods: the scheduler resizes what the guest's container in the pod of a VM requests"
+    )

@@ -1,0 +1,1 @@
+"""What Prometheus hears of the scheduler, one file for each of its jobs."""

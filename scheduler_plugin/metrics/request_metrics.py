@@ -1,0 +1,27 @@
+"""What is told of the requests of VMs' pods (B.10)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_PREFIX: Final = "autoscale_scheduler_pod_requests"
+_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class RequestMetrics:
+    """The metrics of one process: how writes end, how long agents wait for them, and how many pods are behind."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.writes = Counter(f"{_PREFIX}_writes", "Requests of VMs' pods written", ["outcome"], registry=registry)
+        self.waited = Histogram(
+            f"{_PREFIX}_wait_seconds",
+            "Time until a pod's requests held what its agent asked for: API server and kubelet together",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self.followed = Gauge(f"{_PREFIX}_followed", "1 while requests of pods follow their VMs", registry=registry)
+        self.short = Gauge(
+            f"{_PREFIX}_short", "Pods that request less than is reserved for their VMs", registry=registry
+        )

@@ -1,0 +1,17 @@
+"""What the API server offers: asked for what not every version of Kubernetes has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.kubernetes.objects import items, text
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
+
+_TIMEOUT: Final = Seconds(3.0)
+
+
+async def offers_pod_resize(api: KubernetesApi) -> bool:
+    """Whether requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
+    found = await api.call(ApiCall("GET", "/api/v1", _TIMEOUT))
+    return any(text(each, "name") == "pods/resize" for each in items(found, "resources"))

@@ -1,0 +1,193 @@
+"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered when there is time (B.10).
+
+Rules that hold here:
+
+- Writes for one pod go one at a time, each onto the version of the pod that is known.
+- An agent waits for the kubelet no longer than ``PATIENCE``: it is permitted what its pod holds then, and asks again.
+- A bind is never refused because requests could not be raised: the VM starts, and does not grow before they are.
+- Where the API server has no ``pods/resize`` permits do not wait for requests; that is said once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Never
+
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.messages import AgentRequest
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.ledger import Effect, LedgerError, PodFacts, ResizePod
+from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.workers.api_discovery import offers_pod_resize
+
+PATIENCE: Final = Seconds(2.0)
+"""Kubelets answer within a second; agents wait for five."""
+
+ROUND: Final = Seconds(2.0)
+"""Between two looks at all pods."""
+
+LOOK_AGAIN: Final = Seconds(300.0)
+"""After so long an API server without ``pods/resize`` is asked whether it has been upgraded."""
+
+AT_ONCE: Final = 256
+"""So many pods are looked at before others get their turn."""
+
+TRIES: Final = 2
+"""How often a write is sent whose pod has changed meanwhile."""
+
+Found = tuple[ResizePod | None, tuple[Effect, ...]]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Who may write for one pod; kept only while a task writes or waits."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class RequestWriter:
+    """The only writer of the requests of VMs' pods."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        self._context = context
+        self._turns: dict[str, _Turn] = {}
+        self._offered: bool | None = None
+        self._looked_at = Instant(0.0)
+
+    async def cover(self, uid: str, request: AgentRequest) -> None:
+        """Raises the requests of the pod as far as the agent's request needs it, its node has room, and all agree."""
+        ledger = self._context.ledger
+        if not ledger.is_short(uid, request):
+            return
+        began = self._context.clock.now()
+        async with self._turn(uid):
+            await self._carry_out(partial(ledger.raise_requests, uid, request))
+        await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
+        self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
+
+    async def hold(self, uid: str) -> None:
+        """Raises the requests of a pod that is about to be bound to what its VM has reserved."""
+        if self._context.ledger.is_unheld(uid):
+            async with self._turn(uid):
+                await self._carry_out(partial(self._context.ledger.requests_due, uid))
+
+    def refused_everywhere(self, pod: PodFacts) -> None:
+        """The pod waits for room: preemption and cluster autoscalers go by what it requests."""
+        if self._context.ledger.follows_requests and pod.runner is not None:
+            self._context.queues.waiting_requests.put(pod.uid, pod)
+
+    async def run(self) -> None:
+        """Follows all reservations, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow())
+            tasks.create_task(self._follow_waiting())
+
+    async def _follow(self) -> Never:
+        while True:
+            await self._look()
+            await self._round()
+            await self._context.clock.sleep(ROUND)
+
+    async def _look(self) -> None:
+        """Whether requests follow: the settings say so, and the API server can."""
+        context, now = self._context, self._context.clock.now()
+        is_wanted = context.feed.settings.pod_requests
+        if is_wanted and (self._offered is None or (not self._offered and now - self._looked_at >= LOOK_AGAIN)):
+            self._looked_at = now
+            with suppress(ApiError):
+                found = await offers_pod_resize(context.writer.api)
+                if not found and self._offered is not False:
+                    LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
+                self._offered = found
+        follows = is_wanted and self._offered is not False
+        context.ledger.follow_requests(follows)
+        context.telemetry.requests.followed.set(follows)
+
+    async def _round(self) -> None:
+        ledger, short = self._context.ledger, 0
+        for count, uid in enumerate(ledger.with_requests(), start=1):
+            async with self._turn(uid):
+                if await self._carry_out(partial(ledger.requests_due, uid)):
+                    await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
+            short += ledger.is_unheld(uid)
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._context.telemetry.requests.short.set(short)
+
+    async def _follow_waiting(self) -> Never:
+        while True:
+            seen = await self._context.queues.waiting_requests.take()
+            pod = self._context.feed.pod(seen.name, seen.uid) or seen
+            with suppress(LedgerError):
+                order = self._context.ledger.requests_of_waiting(pod)
+                if order is not None:
+                    await self._write(order)
+
+    async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
+        """Writes what is found to be written, once more where the pod had changed; whether anything was sent."""
+        for attempt in range(TRIES):
+            order, effects = find(self._context.clock.now())
+            self._context.order(effects)
+            if order is None:
+                return bool(attempt)
+            if await self._write(order) != "conflict":
+                break
+        return True
+
+    async def _write(self, order: ResizePod) -> str:
+        outcome = "unknown"
+        try:
+            self._context.feed.pods.learn(await self._context.writer.resize_pod(order))
+            outcome = "written"
+        except ApiRefusedError as error:
+            outcome = "conflict" if error.kind is RefusalKind.CONFLICT else "refused"
+            await self._refused(order, error)
+        except ApiError as error:
+            self._tell(order, error)
+        self._context.telemetry.requests.writes.labels(outcome).inc()
+        return outcome
+
+    async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
+        is_conflict = error.kind is RefusalKind.CONFLICT
+        is_final = error.kind is RefusalKind.INVALID
+        if not is_conflict:
+            self._tell(order, error)
+        why, now = "" if is_conflict else str(error), self._context.clock.now()
+        self._context.order(self._context.ledger.requests_refused(order, why, now, is_final=is_final))
+        if error.kind is RefusalKind.NOT_FOUND:
+            self._offered = None
+        if is_conflict:
+            with suppress(ApiError):
+                self._context.feed.pods.learn(await self._context.writer.read_pod(order.pod))
+
+    def _tell(self, order: ResizePod, error: ApiError) -> None:
+        what = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
+        LOG.warning("requests of a pod not written", extra=what)
+
+    async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
+        clock, seen = self._context.clock, self._context.queues.requests_seen
+        while self._context.ledger.is_awaited(uid) and clock.now() < until:
+            news = seen.setdefault(uid, asyncio.Event())
+            try:
+                await clock.wait(news, until)
+            finally:
+                seen.pop(uid, None)
+
+    @asynccontextmanager
+    async def _turn(self, uid: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(uid, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[uid]
