@@ -7,6 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -128,6 +129,9 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
     )
 
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
+"""A name in which nothing has to be quoted."""
+
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
 PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most)
 VMS: Final[Kind[VirtualMachine]] = Kind(
@@ -142,4 +146,8 @@ def vm_path(name: ObjectName) -> str:
 
 def pod_path(name: ObjectName) -> str:
     """The path of one Pod."""
-    return f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods/{quote(name.name, safe='')}"
+    return f"/api/v1/namespaces/{_quoted(name.namespace)}/pods/{_quoted(name.name)}"
+
+
+def _quoted(part: str) -> str:
+    return part if _PLAIN.fullmatch(part) else quote(part, safe="")

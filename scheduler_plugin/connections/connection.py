@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from asyncio.trsock import TransportSocket
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -25,6 +24,10 @@ _UNASKED: Final = "the server said something that was not asked for"
 
 class BrokenConnectionError(Exception):
     """The connection ended, or what came over it is no HTTP; what was asked may have happened."""
+
+
+class LongAnswerError(Exception):
+    """The answer has more bytes than are wanted."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._unread = 0
         self._is_whole = True
         self._has_lasted = True
+        self._wakes_beyond = -1
         self._broken = ""
         self._waiter: asyncio.Future[None] | None = None
 
@@ -68,25 +72,42 @@ class Connection(asyncio.Protocol):
         found: TransportSocket = self._transport.get_extra_info("socket")
         return found
 
-    async def ask(self, request: bytes) -> Answer:
-        """Sends a request; the head of its answer. Raises ``BrokenConnectionError``."""
-        self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
-        if self._transport is not None:
-            self._transport.write(request)
+    async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[Answer, bytes]:
+        """Sends a request; its whole answer, once it is there.
+
+        ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
+        ``LongAnswerError`` and ``TimeoutError``.
+        """
+        self._send(request, min(longest, MOST_UNREAD))
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            pieces += self._pieces
+            size += self._unread
+            self._pieces.clear()
+            self._count(-self._unread)
+            if size > longest:
+                raise LongAnswerError
+            if self._is_whole:
+                return self._answer, pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            await self._progress(deadline)
+
+    async def ask(self, request: bytes, deadline: float) -> Answer:
+        """Sends a request; the head of its answer, whose body comes in pieces. Raises as ``whole``."""
+        self._send(request, -1)
         while not self._answer.status:
-            await self._progress()
+            await self._progress(deadline)
         return self._answer
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises ``BrokenConnectionError``."""
-        while True:
-            while self._pieces:
-                piece = self._pieces.popleft()
-                self._count(-len(piece))
-                yield piece
+    async def piece(self, silence: float) -> bytes | None:
+        """The next piece of the body, within so many seconds; None at its end. Raises as ``whole``."""
+        while not self._pieces:
             if self._is_whole:
-                return
-            await self._progress()
+                return None
+            await self._progress(asyncio.get_running_loop().time() + silence)
+        piece = self._pieces.popleft()
+        self._count(-len(piece))
+        return piece
 
     def close(self) -> None:
         """Ends the connection. What was asked and not answered is withdrawn, as far as it has not been sent."""
@@ -97,14 +118,25 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    async def _progress(self) -> None:
+    def _send(self, request: bytes, wakes_beyond: int) -> None:
+        """Who waits is woken beyond so many unread bytes, and at the end."""
+        self._answer, self._headers, self._is_whole, self._has_lasted = Answer(), 0, False, False
+        self._wakes_beyond = wakes_beyond
+        if self._transport is not None:
+            self._transport.write(request)
+
+    async def _progress(self, deadline: float) -> None:
+        """Something that is waited for has come. A timer alone costs less than ``asyncio.timeout``."""
         if self._broken:
             raise BrokenConnectionError(self._broken)
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_at(deadline, _give_up, self._waiter)
         try:
             await self._waiter
         finally:
             self._waiter = None
+            timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -143,7 +175,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(f"the answer is no HTTP: {error}")
-        self._wake()
+        if self._unread > self._wakes_beyond:
+            self._wake()
 
     # What the parser finds ----------------------------------------------------------------------------------------
 
@@ -172,3 +205,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The answer is whole."""
         self._is_whole, self._has_lasted = True, self._parser.should_keep_alive()
+        self._wake()
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
@@ -14,8 +15,11 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
-from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection
+from scheduler_plugin.connections.connection import Answer, BrokenConnectionError, Connection, LongAnswerError
 from scheduler_plugin.connections.pool import ConnectionPool
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")
+"""A path in which nothing has to be quoted."""
 
 _FAILURES: Final = (OSError, BrokenConnectionError, TimeoutError, UnreadableAnswerError)
 
@@ -31,8 +35,7 @@ class DirectApi:
     async def call(self, call: ApiCall) -> JsonObject:
         """See ``KubernetesApi.call``."""
         try:
-            async with asyncio.timeout(call.timeout):
-                return read_object(await self._answered(call))
+            return read_object(await self._answered(call))
         except _FAILURES as error:
             raise unknown(call, error) from error
 
@@ -45,12 +48,17 @@ class DirectApi:
             raise unknown(call, error) from error
 
     async def _answered(self, call: ApiCall) -> bytes:
-        async with self._pool.connection() as connection:
+        deadline = asyncio.get_running_loop().time() + call.timeout
+        connection = await self._pool.lend(deadline)
+        try:
             request = self._request(call)  # reads the token, maybe from a file: nothing slow lies behind the check
             if call.not_after is not None and self._now() >= call.not_after:
                 raise TimeoutError("its time was over before it could be sent")
-            answer = await connection.ask(request)
-            body = await _body(call, connection)
+            answer, body = await connection.whole(request, deadline, LONGEST_PAGE)
+        except LongAnswerError:
+            raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes") from None
+        finally:
+            self._pool.take_back(connection)
         if not answer.is_success:
             raise complaint(answer.status, body, answer.retry_after)
         return body
@@ -69,8 +77,9 @@ class DirectApi:
             raise unknown(call, error) from error
 
     async def _opened(self, call: ApiCall, connection: Connection) -> Answer:
-        async with asyncio.timeout(call.timeout):
-            answer = await connection.ask(self._request(call))
+        deadline = asyncio.get_running_loop().time() + call.timeout
+        async with asyncio.timeout_at(deadline):
+            answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
                 raise complaint(answer.status, await _body(call, connection), answer.retry_after)
         return answer
@@ -78,10 +87,11 @@ class DirectApi:
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)
         query = f"?{urlencode(call.query)}" if call.query else ""
+        path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path, safe="/%")
         token = self._token()
         shown = "" if token is None else f"Authorization: Bearer {token}\r\n"
         head = (
-            f"{call.method} {self._pool.base}{quote(call.path, safe='/%')}{query} HTTP/1.1\r\n"
+            f"{call.method} {self._pool.base}{path}{query} HTTP/1.1\r\n"
             f"Host: {self._pool.host}\r\nUser-Agent: autoscale-scheduler\r\nAccept: application/json\r\n"
             f"{shown}Content-Type: {call.content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
@@ -90,7 +100,7 @@ class DirectApi:
 
 async def _body(call: ApiCall, connection: Connection) -> bytes:
     pieces, size = [], 0
-    async for piece in connection.pieces():
+    while (piece := await connection.piece(call.timeout)) is not None:
         pieces.append(piece)
         size += len(piece)
         if size > LONGEST_PAGE:
@@ -99,13 +109,9 @@ async def _body(call: ApiCall, connection: Connection) -> bytes:
 
 
 async def _lines(call: ApiCall, connection: Connection) -> AsyncIterator[bytes]:
-    splitter, pieces = LineSplitter(), connection.pieces()
+    splitter = LineSplitter()
     try:
-        while True:
-            async with asyncio.timeout(call.timeout):
-                piece = await anext(pieces, None)
-            if piece is None:
-                return
+        while (piece := await connection.piece(call.timeout)) is not None:
             for line in splitter.feed(piece):
                 yield line
     except _FAILURES as error:

@@ -54,16 +54,42 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for one request. Raises ``OSError`` where none can be made."""
-        async with self._places:
-            connection = self._kept() or await self._open()
-            try:
-                yield connection
-            finally:
-                if connection.is_reusable:
-                    self._idle.append((asyncio.get_running_loop().time(), connection))
-                else:
-                    connection.close()
+        """A connection for one request. Raises as ``lend``, with as much time as it takes."""
+        connection = await self.lend(float("inf"))
+        try:
+            yield connection
+        finally:
+            self.take_back(connection)
+
+    async def lend(self, deadline: float) -> Connection:
+        """A connection for one request; give it back. ``deadline`` is an instant of the event loop.
+
+        Raises ``OSError`` where none can be made, and ``TimeoutError``.
+        """
+        if not self._places.locked():
+            await self._places.acquire()  # at once: a timeout would cost more than the rest
+            kept = self._kept()
+            return kept or await self._opened(deadline)
+        async with asyncio.timeout_at(deadline):
+            await self._places.acquire()
+        return self._kept() or await self._opened(deadline)
+
+    def take_back(self, connection: Connection) -> None:
+        """The request is over, or given up."""
+        if connection.is_reusable:
+            self._idle.append((asyncio.get_running_loop().time(), connection))
+        else:
+            connection.close()
+        self._places.release()
+
+    async def _opened(self, deadline: float) -> Connection:
+        """A new connection in a place that is ours; without one the place is free again."""
+        try:
+            async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + CONNECT)):
+                return await self._open()
+        except BaseException:
+            self._places.release()
+            raise
 
     def _kept(self) -> Connection | None:
         """The one that was used last, so that those that are too many grow old."""
@@ -77,8 +103,7 @@ class ConnectionPool:
 
     async def _open(self) -> Connection:
         host, port = self._address
-        async with asyncio.timeout(CONNECT):
-            _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port, ssl=self._tls)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)

@@ -170,6 +170,34 @@ async def test_calls_at_once_wait_for_one_of_the_allowed_connections() -> None:
     assert (len(served.asked), served.connections) == (5, 2)
 
 
+async def test_a_call_that_gets_no_connection_in_time_is_unknown_and_takes_none_from_others() -> None:
+    async with api([], most=1) as (found, _):
+        slow = asyncio.create_task(found.call(replace(CALL, timeout=Seconds(0.2))))
+        await asyncio.sleep(0)
+        with pytest.raises(ApiUnknownError, match="TimeoutError"):
+            await found.call(replace(CALL, timeout=Seconds(0.02)))
+        with pytest.raises(ApiUnknownError, match="TimeoutError"):
+            await slow
+        assert await found.call(CALL) == {"kind": "Node"}
+
+
+async def test_a_call_that_is_given_up_gives_its_connection_back() -> None:
+    async with api([], most=1) as (found, served):
+        given_up = asyncio.create_task(found.call(CALL))
+        while not served.asked:  # noqa: ASYNC110 - the server is a real one
+            await asyncio.sleep(0)
+        given_up.cancel()
+        assert await found.call(CALL) == {"kind": "Node"}
+    assert served.connections == 2
+
+
+async def test_an_answer_longer_than_what_may_wait_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_UNREAD", 1000)
+    body = b'{"kind":"%s"}' % (b"x" * 10_000)
+    async with api([*chunks(*(body[at : at + 700] for at in range(0, len(body), 700))), b"0\r\n\r\n"]) as (found, _):
+        assert await found.call(CALL) == {"kind": "x" * 10_000}
+
+
 @pytest.mark.parametrize(
     "last",
     [
