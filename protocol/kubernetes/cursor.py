@@ -49,8 +49,19 @@ class Cursor:
 
     def take(self, event: WatchEvent) -> None:
         """An event was taken in; one without a version, or an error, leaves the cursor where it is."""
-        if event.type != "ERROR" and event.version:
-            self.version = event.version
+        if event.type != "ERROR":
+            self.reach(event.version)
+
+    def reach(self, version: str) -> None:
+        """All up to this version was taken in; an empty one leaves the cursor where it is.
+
+        >>> cursor = Cursor("41")
+        >>> cursor.reach("43")
+        >>> cursor.reach("")
+        >>> cursor.version
+        '43'
+        """
+        self.version = version or self.version
 
     def refused(self, refusal: Refusal) -> None:
         """The server refused to list or watch.

@@ -178,6 +178,11 @@ class Feed:
         pod = self.pods.facts.get(name)
         return pod if pod is not None and pod.uid == uid else None
 
+    def pod_at(self, name: ObjectName, uid: str, version: str) -> PodFacts | None:
+        """The pod with this UID in this very version, if that is the one that is known."""
+        pod = self.pods.at_version(name, version)
+        return pod if pod is not None and pod.uid == uid else None
+
     def _node_changed(self, change: Change[ClusterNode]) -> None:
         if not self._ledger.is_ready:
             return

@@ -27,7 +27,7 @@ from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNE
 from protocol.units import ZERO, Resources
 from protocol.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
-from scheduler_plugin.constraints import PLAIN_POD
+from scheduler_plugin.constraints import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger import PodFacts, RunnerRequests
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -75,16 +75,20 @@ class _Resources(msgspec.Struct, frozen=True):
     limits: Amounts | None = None
 
 
-class _Container(msgspec.Struct, frozen=True):
+class Container(msgspec.Struct, frozen=True):
+    """What is needed of a container."""
+
     name: str = ""
     resources: _Resources | None = None
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
 
 
-Containers = Annotated[list[_Container], msgspec.Meta(max_length=MOST_PARTS)]
+Containers = Annotated[list[Container], msgspec.Meta(max_length=MOST_PARTS)]
 
 
-class _PodSpec(msgspec.Struct, frozen=True):
+class PodSpec(msgspec.Struct, frozen=True):
+    """What is needed of a pod's spec."""
+
     containers: Containers = msgspec.field(default_factory=list)
     initContainers: Containers | None = None  # noqa: N815 - the name in the API
     overhead: Amounts | None = None
@@ -113,7 +117,9 @@ class _Held(msgspec.Struct, frozen=True):
 Statuses = Annotated[list[_Held], msgspec.Meta(max_length=MOST_PARTS)]
 
 
-class _PodStatus(msgspec.Struct, frozen=True):
+class PodStatus(msgspec.Struct, frozen=True):
+    """What is needed of a pod's status."""
+
     phase: str | None = None
     qosClass: str | None = None  # noqa: N815 - the name in the API
     podIP: str | None = None  # noqa: N815 - the name in the API
@@ -124,19 +130,18 @@ class _PodStatus(msgspec.Struct, frozen=True):
     resources: _Requests | None = None
 
 
-class _Pod(msgspec.Struct, frozen=True):
+class Pod(msgspec.Struct, frozen=True):
+    """What is needed of a pod."""
+
     metadata: Metadata
-    spec: _PodSpec
-    status: _PodStatus | None = None
-
-
-_POD: Final = msgspec.json.Decoder(_Pod)
+    spec: PodSpec
+    status: PodStatus | None = None
 
 
 def read_pod(obj: JsonObject) -> PodFacts:
     """A Pod. Raises ``ValueError``."""
     try:
-        facts = _pod_facts(msgspec.convert(obj, _Pod))
+        facts = pod_facts(msgspec.convert(obj, Pod))
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
     is_leaving = bool(text(obj, "metadata", "deletionTimestamp"))
@@ -144,21 +149,13 @@ def read_pod(obj: JsonObject) -> PodFacts:
     return facts if traits is PLAIN_POD else replace(facts, traits=traits)
 
 
-def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
-    """A Pod from its JSON text, for hot paths. Raises ``ValueError``."""
-    try:
-        return _pod_facts(_POD.decode(body))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(field_message(error)) from None
-
-
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
     name = name_of(obj)
     owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
     meta = Metadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
-    spec = _PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
-    known = _pod_facts(_Pod(meta, spec, _PodStatus(text(obj, "status", "phase"))))
+    spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
+    known = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
     return replace(known, unreadable=reason, has_runner=True)
 
 
@@ -167,8 +164,9 @@ def _owner_at_most(obj: JsonObject) -> Owner:
     return Owner(kind, name, uid, version, flag(obj, "controller"))
 
 
-def _pod_facts(found: _Pod) -> PodFacts:
-    meta, status = found.metadata, found.status or _PodStatus()
+def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
+    """The facts about a pod. Raises ``ValueError``."""
+    meta, status = found.metadata, found.status or PodStatus()
     vm, vm_uid, migration, migration_uid = _run_by(meta)
     requests, around = _counted(found.spec, status)
     return PodFacts(
@@ -186,17 +184,18 @@ def _pod_facts(found: _Pod) -> PodFacts:
         unschedulable="" if migration is None else _unschedulable(status),
         deferred=_deferred(found.spec, status, requests) if vm is None else ZERO,
         asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
+        traits=traits,
         has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
         runner=None if vm is None else _runner(meta, found.spec, status),
         address="" if vm is not None or found.spec.hostNetwork else _address(status),
     )
 
 
-def _address(status: _PodStatus) -> str:
+def _address(status: PodStatus) -> str:
     return "" if status.phase in TERMINAL else status.podIP or ""
 
 
-def _unschedulable(status: _PodStatus) -> str:
+def _unschedulable(status: PodStatus) -> str:
     """What kube-scheduler says of a pod that it finds no node for."""
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
@@ -225,7 +224,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
 # Requests ------------------------------------------------------------------------------------------------------------
 
 
-def _runner(meta: Metadata, spec: _PodSpec, status: _PodStatus) -> RunnerRequests | None:
+def _runner(meta: Metadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
     """What the guest's container requests, where that may be changed in place (B.10).
 
     A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
@@ -247,7 +246,7 @@ def _runner(meta: Metadata, spec: _PodSpec, status: _PodStatus) -> RunnerRequest
     )
 
 
-def _resize_problem(meta: Metadata, status: _PodStatus) -> str:
+def _resize_problem(meta: Metadata, status: PodStatus) -> str:
     """What the kubelet says against the present requests; what it said of earlier ones does not count."""
     for each in status.conditions or ():
         if (each.type, each.status) == (RESIZE_PENDING, "True"):
@@ -256,7 +255,7 @@ def _resize_problem(meta: Metadata, status: _PodStatus) -> str:
     return ""
 
 
-def _deferred(spec: _PodSpec, status: _PodStatus, requests: Resources) -> Resources:
+def _deferred(spec: PodSpec, status: PodStatus, requests: Resources) -> Resources:
     """How much of ``requests`` the kubelet gives only when others have left the node."""
     if not _resize_is(DEFERRED, status):
         return ZERO
@@ -264,17 +263,17 @@ def _deferred(spec: _PodSpec, status: _PodStatus, requests: Resources) -> Resour
     return requests.minus_or_zero(has)
 
 
-def _resize_is(reason: str, status: _PodStatus) -> bool:
+def _resize_is(reason: str, status: PodStatus) -> bool:
     pending = (each for each in status.conditions or () if each.type == RESIZE_PENDING)
     return any(each.reason == reason for each in pending)
 
 
-def _counted(spec: _PodSpec, status: _PodStatus) -> tuple[Resources, Resources]:
+def _counted(spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
     """What kube-scheduler counts for the pod, and how much of that lies around the container that runs a guest."""
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, status))
 
 
-def _held(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """As ``_counted``, with or without what is asked for beyond what each container has."""
     held = {each.name: each for each in status.containerStatuses or ()}
     sizes = [
@@ -290,7 +289,7 @@ def _held(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tuple[Res
     return counted + overhead, beside + sidecars + overhead
 
 
-def _init_sizes(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """What all sidecars need together, and the most that any moment of starting needs."""
     held = {each.name: each for each in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
@@ -304,7 +303,7 @@ def _init_sizes(spec: _PodSpec, status: _PodStatus, *, is_feasible: bool) -> tup
     return sidecars, starting
 
 
-def _size(path: str, container: _Container, held: _Held | None, *, is_feasible: bool) -> Resources:
+def _size(path: str, container: Container, held: _Held | None, *, is_feasible: bool) -> Resources:
     asked = (
         ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
     )
@@ -319,7 +318,7 @@ def _has(path: str, allocated: Amounts | None, actual: _Requests | None) -> Reso
     return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
 
 
-def _pod_level(spec: _PodSpec, status: _PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
     """A request on the pod itself replaces what its containers come to."""
     if spec.resources is None or not spec.resources.requests:
         return counted

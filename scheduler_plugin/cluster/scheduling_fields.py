@@ -9,8 +9,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -102,13 +102,17 @@ class _PodAffinity(msgspec.Struct, frozen=True):
     )
 
 
-class _Affinity(_Camel, frozen=True):
+class Affinity(_Camel, frozen=True):
+    """``spec.affinity``."""
+
     node_affinity: _NodeAffinity | None = None
     pod_affinity: _PodAffinity | None = None
     pod_anti_affinity: _PodAffinity | None = None
 
 
-class _Toleration(_Camel, frozen=True):
+class PodToleration(_Camel, frozen=True):
+    """One of ``spec.tolerations``."""
+
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -129,9 +133,9 @@ class _Spread(_Camel, frozen=True):
 class _Constraining(_Camel, frozen=True):
     """What a pod's spec and a VirtualMachine's spec have in common."""
 
-    affinity: _Affinity | None = None
+    affinity: Affinity | None = None
     node_selector: dict[str, str] | None = None
-    tolerations: list[_Toleration] | None = None
+    tolerations: list[PodToleration] | None = None
     topology_spread_constraints: list[_Spread] | None = None
 
 
@@ -146,37 +150,64 @@ class _Condition(_Camel, frozen=True):
     status: str
 
 
-class _Port(_Camel, frozen=True):
+class Port(_Camel, frozen=True):
+    """A port of a container."""
+
     host_port: int | None = None
     protocol: str | None = None
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
 class _Container(_Camel, frozen=True):
-    ports: list[_Port] | None = None
+    ports: list[Port] | None = None
 
 
 class _Claim(_Camel, frozen=True):
     claim_name: str
 
 
-class _Volume(_Camel, frozen=True):
+class Volume(_Camel, frozen=True):
+    """One of ``spec.volumes``."""
+
     persistent_volume_claim: _Claim | None = None
+
+
+class Placed(Protocol):
+    """What of a pod's spec other pods' constraints are judged by, beside the ports of its containers."""
+
+    @property
+    def volumes(self) -> list[Volume] | None:
+        """``spec.volumes``."""
+
+    @property
+    def tolerations(self) -> list[PodToleration] | None:
+        """``spec.tolerations``."""
+
+    @property
+    def affinity(self) -> Affinity | None:
+        """``spec.affinity``."""
 
 
 class _PlacedSpec(_Camel, frozen=True):
     containers: list[_Container] | None = None
-    volumes: list[_Volume] | None = None
-    tolerations: list[_Toleration] | None = None
-    affinity: _Affinity | None = None
+    volumes: list[Volume] | None = None
+    tolerations: list[PodToleration] | None = None
+    affinity: Affinity | None = None
 
 
 class _VolumeAffinity(_Camel, frozen=True):
     required: _NodeTerms | None = None
 
 
+class PreferringSpec(_Camel, frozen=True):
+    """What of a pod's spec may say which nodes it would rather have."""
+
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[_Spread] | None = None
+
+
 class _Preferring(_Camel, frozen=True):
-    spec: _Constraining
+    spec: PreferringSpec
 
 
 _PREFERRING: Final = msgspec.json.Decoder(_Preferring)
@@ -200,11 +231,17 @@ def pod_traits(labels: Mapping[str, str], spec: Mapping[str, object], *, is_leav
         found = msgspec.convert(spec, _PlacedSpec)
     except (ValueError, RecursionError):
         found = _PlacedSpec()
-    affinity = found.affinity or _Affinity()
+    ports = [port for container in found.containers or () for port in container.ports or ()]
+    return placed_traits(labels, found, ports, is_leaving=is_leaving)
+
+
+def placed_traits(labels: Mapping[str, str], found: Placed, ports: Sequence[Port], *, is_leaving: bool) -> PodTraits:
+    """A pod as other pods' constraints see it, with the ports of all of its containers."""
+    affinity = found.affinity or Affinity()
     made = PodTraits(
         labels=labels,
         anti_affinity=_pod_terms(affinity.pod_anti_affinity),
-        host_ports=tuple(_host_ports(found)),
+        host_ports=tuple(_host_ports(ports)),
         volumes=tuple(_claims(found)),
         tolerations=tuple(_toleration(each) for each in found.tolerations or () if each.key not in EVERY_POD_TOLERATES),
         is_leaving=is_leaving,
@@ -218,10 +255,16 @@ def has_preferences(body: bytes | msgspec.Raw) -> bool:
     That is preferred affinity, and spread that may be violated. What cannot be read may be one.
     """
     try:
-        spec = _PREFERRING.decode(body).spec
+        return prefers(_PREFERRING.decode(body).spec)
     except (ValueError, RecursionError):
         return True
-    affinity = spec.affinity or _Affinity()
+
+
+def prefers(spec: PreferringSpec) -> bool:
+    """Whether a pod says itself which nodes it would rather have."""
+    if spec.affinity is None and not spec.topology_spread_constraints:
+        return False
+    affinity = spec.affinity or Affinity()
     parts = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(part is not None and part.preferred for part in parts):
         return True
@@ -257,7 +300,7 @@ def _listed(given: object, kind: type[S]) -> list[S]:
 
 
 def _constraints(found: _Constraining) -> PodConstraints:
-    affinity = found.affinity or _Affinity()
+    affinity = found.affinity or Affinity()
     nodes = affinity.node_affinity or _NodeAffinity()
     towards, away = affinity.pod_affinity or _PodAffinity(), affinity.pod_anti_affinity or _PodAffinity()
     return PodConstraints(
@@ -281,7 +324,7 @@ def _constraints(found: _Constraining) -> PodConstraints:
     )
 
 
-def _toleration(found: _Toleration) -> Toleration:
+def _toleration(found: PodToleration) -> Toleration:
     return Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
 
 
@@ -331,8 +374,7 @@ def _spread(found: _Spread) -> Spread:
     )
 
 
-def _host_ports(found: _PlacedSpec) -> list[HostPort]:
-    ports = [port for container in found.containers or () for port in container.ports or ()]
+def _host_ports(ports: Sequence[Port]) -> list[HostPort]:
     return [
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip or HostPort(0).address)
         for port in ports
@@ -340,7 +382,7 @@ def _host_ports(found: _PlacedSpec) -> list[HostPort]:
     ]
 
 
-def _claims(found: _PlacedSpec) -> list[str]:
+def _claims(found: Placed) -> list[str]:
     """The names of the pod's PersistentVolumeClaims. Ephemeral ones are made anew for every pod."""
     claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

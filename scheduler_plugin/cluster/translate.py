@@ -31,6 +31,7 @@ from protocol.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.informer import Kind
 from scheduler_plugin.cluster.pods import Amounts, pod_at_most, read_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits
+from scheduler_plugin.cluster.texts.pod_texts import watched_pod
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
 from scheduler_plugin.constraints import PLAIN_NODE, NodeTraits
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
@@ -133,7 +134,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 """A name in which nothing has to be quoted."""
 
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
-PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most)
+PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most, read_line=watched_pod)
 VMS: Final[Kind[VirtualMachine]] = Kind(
     VM_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{VM_PLURAL}", read_vm, at_most=vm_at_most
 )

@@ -26,6 +26,7 @@ from scheduler_plugin.auth.by_address import identity_of
 from scheduler_plugin.auth.identity import Identity, may_speak_for
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
+from scheduler_plugin.cluster.texts.pod_texts import AskedPod
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
@@ -175,6 +176,10 @@ class Service:
         self.context.telemetry.permits.labels(outcome).inc()
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
+
+    def known_pod(self, asked: AskedPod) -> PodFacts | None:
+        """The pod that is asked about, where the watch has shown this version of it."""
+        return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
 
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """Where the pod fits (advisory). Raises ``LedgerError``."""

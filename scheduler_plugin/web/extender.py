@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.pods import decode_pod
 from scheduler_plugin.cluster.scheduling_fields import has_preferences
+from scheduler_plugin.cluster.texts.pod_texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import Candidate
@@ -67,14 +67,25 @@ class ExtenderRoutes:
         return _json(result)
 
     def _filtered(self, args: FilterArgs) -> ExtenderFilterResult:
-        pod = decode_pod(args.pod)
         if args.nodes is None:
+            pod, is_open = self._pod(args.pod)
             asked = AskedNodes(args.node_names)
-            best = [] if has_preferences(args.pod) else self._service.best(pod, asked)
+            best = self._service.best(pod, asked) if is_open else []
             found = Filtered(best, {}, {}) if best else self._service.filter(pod, asked.names())
             return ExtenderFilterResult(None, found.fits, found.refused, found.never)
         items = args.nodes.items or []
-        return _simulated(items, *self._simulation(pod, items))
+        return _simulated(items, *self._simulation(decode_pod(args.pod), items))
+
+    def _pod(self, body: msgspec.Raw) -> tuple[PodFacts, bool]:
+        """The pod, and whether any node suits it as well as another. Raises ``ValueError``.
+
+        What it needs is not read again where the watch has shown this version.
+        """
+        asked = asked_pod(body)
+        known = None if asked is None else self._service.known_pod(asked)
+        if asked is None or known is None:
+            return decode_pod(body), not has_preferences(body)
+        return known, not asked.has_preferences
 
     def _simulation(self, pod: PodFacts, items: list[msgspec.Raw]) -> tuple[list[str], Filtered]:
         nodes = [decode_node(item) for item in items]

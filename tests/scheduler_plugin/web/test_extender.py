@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.units import Seconds
-from tests.fake_clock import FakeClock
+from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.running import Running, running, usual_settings
@@ -46,6 +46,21 @@ async def test_filter_tells_apart_what_preemption_may_help(cluster: FakeCluster)
             "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "the node takes no new pods"},
             "Error": "",
         }
+
+
+async def test_what_a_pod_needs_is_what_the_watch_has_shown_of_this_version_or_else_what_the_call_says(
+    cluster: FakeCluster,
+) -> None:
+    async with running(cluster, FakeClock()) as scheduler:
+        shown = cluster.put(PODS, plain_pod("p", "1", "1Gi"))
+        await settle()
+        said = plain_pod("p", "8", "8Gi")
+        version = shown["metadata"]["resourceVersion"]
+        for told, fits in ((version, ["full", "free"]), ("999", ["free"])):
+            said["metadata"]["resourceVersion"] = told
+            assert await scheduler.filter(said, "full", "free") == fits
+        said["metadata"] |= {"resourceVersion": version, "uid": "another"}
+        assert await scheduler.filter(said, "full", "free") == ["free"]
 
 
 async def test_a_call_with_whole_nodes_is_a_simulation_without_traces(cluster: FakeCluster) -> None:

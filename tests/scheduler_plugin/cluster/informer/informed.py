@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import Page, Unreadable
+from protocol.kubernetes.objects import JsonObject, uid_of
+from protocol.kubernetes.pages import Page, Unreadable, read_event
 from scheduler_plugin.cluster.api import ApiCall, ApiError
-from scheduler_plugin.cluster.informer import Change, Informer, Kind
+from scheduler_plugin.cluster.informer import Change, Informer, Kind, Watched
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node
@@ -24,6 +24,17 @@ def cpu_of(obj: JsonObject) -> str:
     if cpu == "bad":
         raise ValueError("status.allocatable.cpu: expected a quantity")
     return cpu
+
+
+def watched_cpu(line: bytes) -> Watched[str] | None:
+    """The same fact from a line of a watch, where it is a usual one."""
+    event = read_event(line)
+    if event.type not in ("ADDED", "MODIFIED"):
+        return None
+    try:
+        return Watched(event.name, uid_of(event.object), event.version, cpu_of(event.object))
+    except ValueError:
+        return None
 
 
 @dataclass
@@ -68,7 +79,8 @@ async def informed(
     cluster: FakeCluster, clock: FakeClock, *, is_optional: bool = False
 ) -> AsyncIterator[tuple[Informer[str], Story]]:
     story = Story()
-    informer = Informer(Kind("nodes", NODES, cpu_of, is_optional), story.changed, story)
+    kind = Kind("nodes", NODES, cpu_of, is_optional, read_line=watched_cpu)
+    informer = Informer(kind, story.changed, story)
     task = asyncio.create_task(informer.run(cluster, clock, lambda: story.told.append("synced")))
     await settle()
     try:

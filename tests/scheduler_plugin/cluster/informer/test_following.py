@@ -136,3 +136,16 @@ async def test_a_kind_that_must_be_there_is_waited_for(cluster: FakeCluster) -> 
     async with informed(cluster, clock) as (_, story):
         await clock.advance(1)
         assert story.take() == ["404: refused by a fault", ("a", None, "1"), "listed 1", "synced"]
+
+
+async def test_a_fact_is_told_of_one_version_of_an_object_alone(cluster: FakeCluster) -> None:
+    async with informed(cluster, FakeClock()) as (informer, _):
+        name = ObjectName("", "a")
+        assert [informer.at_version(name, version) for version in ("1", "2", "", "x")] == ["1", None, None, None]
+        cluster.put(NODES, node("a", "5"))
+        await settle()
+        assert [informer.at_version(name, version) for version in ("1", "2")] == [None, "5"]
+        cluster.put(NODES, node("a", "bad"))
+        await settle()
+        assert [informer.at_version(name, version) for version in ("2", "3")] == [None, None]
+        assert informer.at_version(ObjectName("", "b"), "0") is None

@@ -1,0 +1,1 @@
+"""Objects from their JSON text in one go: on hot paths, dictionaries in between would cost more than the rest."""

@@ -1,0 +1,111 @@
+"""Pods from their JSON text: a line of a watch, and what kube-scheduler sends.
+
+Rules that hold here:
+
+- What comes out is what ``cluster.pods.read_pod`` makes of the same object. What cannot be read so is left to it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from protocol.field_errors import field_message
+from protocol.messages import ObjectName
+from scheduler_plugin.cluster.informer import Watched
+from scheduler_plugin.cluster.pods import MOST_PARTS, Container, Metadata, Pod, PodSpec, pod_facts
+from scheduler_plugin.cluster.scheduling_fields import (
+    Affinity,
+    PodToleration,
+    Port,
+    PreferringSpec,
+    Volume,
+    placed_traits,
+    prefers,
+)
+from scheduler_plugin.ledger import PodFacts
+
+
+class _WatchedMetadata(Metadata, frozen=True):
+    deletionTimestamp: str | None = None  # noqa: N815 - the name in the API
+
+
+class _WatchedContainer(Container, frozen=True):
+    ports: list[Port] | None = None
+
+
+class _WatchedSpec(PodSpec, frozen=True):
+    containers: Annotated[list[_WatchedContainer], msgspec.Meta(max_length=MOST_PARTS)] = msgspec.field(  # type: ignore[assignment]  # read only
+        default_factory=list
+    )
+    volumes: list[Volume] | None = None
+    tolerations: list[PodToleration] | None = None
+    affinity: Affinity | None = None
+
+
+class _WatchedPod(Pod, frozen=True):
+    metadata: _WatchedMetadata
+    spec: _WatchedSpec
+
+
+class _WatchedEvent(msgspec.Struct, frozen=True):
+    type: Literal["ADDED", "MODIFIED"]
+    found: _WatchedPod = msgspec.field(name="object")
+
+
+class _AskedMetadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    resourceVersion: str  # noqa: N815 - the name in the API
+
+
+class _AskedPod(msgspec.Struct, frozen=True):
+    metadata: _AskedMetadata
+    spec: PreferringSpec
+
+
+_POD: Final = msgspec.json.Decoder(Pod)
+_WATCHED: Final = msgspec.json.Decoder(_WatchedEvent)
+_ASKED: Final = msgspec.json.Decoder(_AskedPod)
+
+
+class AskedPod(msgspec.Struct, frozen=True, gc=False):
+    """Which version of which pod a text is about, and whether the pod has preferences (see ``has_preferences``)."""
+
+    name: ObjectName
+    uid: str
+    version: str
+    has_preferences: bool
+
+
+def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
+    """Who is asked about, without what the pod needs: that is known of this version. None where it cannot be read."""
+    try:
+        found = _ASKED.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    meta = found.metadata
+    return AskedPod(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(found.spec))
+
+
+def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
+    """A Pod without what only other pods' constraints see of it. Raises ``ValueError``."""
+    try:
+        return pod_facts(_POD.decode(body))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(field_message(error)) from None
+
+
+def watched_pod(line: bytes) -> Watched[PodFacts] | None:
+    """A Pod that appeared or changed, by a line of a watch; None where it is another line, or cannot be read."""
+    try:
+        found = _WATCHED.decode(line).found
+        meta, spec = found.metadata, found.spec
+        ports = [port for container in spec.containers for port in container.ports or ()]
+        traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=bool(meta.deletionTimestamp))
+        facts = pod_facts(found, traits)
+    except (ValueError, RecursionError):
+        return None
+    return Watched(facts.name, meta.uid, meta.resourceVersion, facts)
