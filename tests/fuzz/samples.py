@@ -144,6 +144,22 @@ QUESTION: Final = question(
 )
 PROTOBUF: Final = b"k8s\x00" + field(1, field(1, "v1") + field(2, "DeleteOptions")) + field(2, field(1, 5))
 
+MONITOR: Final[tuple[Obj, ...]] = (
+    {"type": "UpscaleRequest", "id": 1},
+    {"type": "DownscaleResult", "id": 2, "Ok": False, "Status": "in use"},
+    {
+        "type": "LoadReport",
+        "id": 3,
+        "cause": "cpu",
+        "span": 0.06,
+        "cpuBusy": 0.98,
+        "cpuStall": 0.9,
+        "runnable": 5,
+        "processes": 12,
+        "newProcesses": 4,
+    },
+    {"type": "InternalError", "id": 4, "error": "cgroup"},
+)
 POLICY: Final = b"""\
 cpu: {target: 0.7, pressureDeadband: 0.2, reach: 2}
 memory: {target: 0.8, kernelAllowance: 64Mi, pressureStep: 0.5}

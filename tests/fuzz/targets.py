@@ -25,6 +25,7 @@ from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor
+from protocol.guest.monitor_messages import MalformedMonitorMessageError, read_from_monitor, read_greeting
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig, read_exec_credential
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
@@ -209,6 +210,8 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("agent's request", _versioned, _request, (MalformedMessageError,), 12),
     Target("scheduler's answer", documents(samples.ANSWER), _answer, (MalformedMessageError,), 8),
     Target("metrics page", texts(samples.EXPOSITION), read_sample, (), 6),
+    Target("guest's monitor", documents(*samples.MONITOR), read_from_monitor, (MalformedMonitorMessageError,), 8),
+    Target("monitor's greeting", documents({"version": 2}), read_greeting, (MalformedMonitorMessageError,), 2),
     Target("policy", texts(samples.POLICY), as_text(_policy), (PolicyError,), 3),
     Target("policy annotation", documents(ANNOTATED), as_text(_policy), (PolicyError,), 4),
     Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),

@@ -1,0 +1,1 @@
+"""What is spoken with programs in a guest."""

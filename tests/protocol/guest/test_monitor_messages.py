@@ -1,0 +1,113 @@
+"""The monitor protocol on the wire: what NeonVM's monitor sends and expects, letter by letter, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from protocol.guest.monitor_messages import (
+    AskToShrink,
+    CheckHealth,
+    DownscaleResult,
+    FromMonitor,
+    HealthCheck,
+    InternalError,
+    InvalidMessage,
+    LoadReport,
+    MalformedMonitorMessageError,
+    NotUnderstood,
+    TellGrown,
+    ToMonitor,
+    UnknownMessage,
+    UpscaleConfirmation,
+    UpscaleRequest,
+    read_from_monitor,
+    read_greeting,
+    write_greeting,
+    write_to_monitor,
+)
+from protocol.units import Resources
+
+REPORT = (
+    '{"type":"LoadReport","id":3,"cause":"cpu","span":0.06,"cpuBusy":0.98,"cpuStall":0.9,'
+    '"runnable":5,"processes":12,"newProcesses":4}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"type":"UpscaleRequest","id":1}', UpscaleRequest(1)),
+        ('{"type":"UpscaleConfirmation","id":2}', UpscaleConfirmation(2)),
+        ('{"type":"DownscaleResult","Ok":true,"Status":"","id":4}', DownscaleResult(4, ok=True)),
+        ('{"type":"DownscaleResult","id":4,"Ok":false,"Status":"no"}', DownscaleResult(4, ok=False, status="no")),
+        ('{"type":"HealthCheck","id":6}', HealthCheck(6)),
+        ('{"type":"InvalidMessage","error":"what?","id":8}', InvalidMessage(8, "what?")),
+        ('{"type":"InternalError","error":"cgroup","id":8}', InternalError(8, "cgroup")),
+        (REPORT, LoadReport(3, "cpu", 0.06, 0.98, 0.9, 5, 12, 4)),
+        ('{"type":"Novelty","id":5,"more":[1]}', UnknownMessage(5, "Novelty")),
+    ],
+)
+def test_every_message_of_a_monitor_is_read(text: str, message: FromMonitor) -> None:
+    assert read_from_monitor(text) == message
+    assert read_from_monitor(text.encode()) == message
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "content"),
+    [
+        (AskToShrink(Resources.parse(2, "4Gi")), "DownscaleRequest", {"target": {"cpu": 2.0, "mem": 4 * 1024**3}}),
+        (
+            TellGrown(Resources.parse("250m", "1Gi")),
+            "UpscaleNotification",
+            {"granted": {"cpu": 0.25, "mem": 1024**3}},
+        ),
+        (CheckHealth(), "HealthCheck", {}),
+        (NotUnderstood("what?"), "InvalidMessage", {"error": "what?"}),
+    ],
+)
+def test_every_message_of_an_agent_has_its_content_its_type_and_its_number(
+    message: ToMonitor, kind: str, content: object
+) -> None:
+    assert json.loads(write_to_monitor(message, 6)) == {"content": content, "type": kind, "id": 6}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "document: input data was truncated"),
+        ("[]", "document: expected object, got array"),
+        ('{"type":"HealthCheck"}', "id: expected a value, the field is missing"),
+        ('{"type":"HealthCheck","id":-1}', "id: expected int >= 0"),
+        ('{"type":"DownscaleResult","id":4,"Ok":1,"Status":""}', "Ok: expected bool, got int"),
+        (REPORT.replace("0.06", "0"), "span: expected float > 0.0"),
+        (REPORT.replace("0.9,", "1.5,"), "cpuStall: expected float <= 1.0"),
+        (REPORT.replace('"runnable":5', '"runnable":1e300'), "runnable: expected int, got float"),
+        ("[" * 5000, "document: expected object, got array"),
+        (b'{"type":"\xff","id":1}', "document: "),
+    ],
+)
+def test_what_is_no_message_is_refused_by_the_path_of_the_field(text: str | bytes, complaint: str) -> None:
+    with pytest.raises(MalformedMonitorMessageError, match="^" + complaint.replace("[", r"\[")):
+        read_from_monitor(text)
+
+
+def test_the_agent_offers_the_extension_and_takes_what_an_old_monitor_picks() -> None:
+    assert json.loads(write_greeting()) == {"min": 1, "max": 2}
+    assert [read_greeting(f'{{"version":{version}}}') for version in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"error":"no overlap"}', "error: the monitor refuses: 'no overlap'"),
+        ('{"version":3}', "version: expected 1 to 2, got 3"),
+        ("{}", "version: expected 1 to 2, got 0"),
+        ('{"version":"1"}', "version: expected int, got str"),
+    ],
+)
+def test_a_greeting_that_cannot_be_agreed_on_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(MalformedMonitorMessageError) as caught:
+        read_greeting(text)
+    assert str(caught.value) == complaint
