@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 
 from agent.adapters.guest_database import GuestDatabase
+from agent.adapters.guest_monitor import GuestMonitor
 from agent.adapters.kubernetes_api import KubernetesApi
 from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
@@ -44,6 +45,7 @@ from protocol.units import Seconds
 
 SCRAPE_DEADLINE = Seconds(2.0)
 DATABASE_DEADLINE = Seconds(4.0)
+MONITOR_DEADLINE = Seconds(3.0)
 ASK_DEADLINE = Seconds(5.0)
 API_DEADLINE = Seconds(5.0)
 
@@ -113,12 +115,14 @@ def _maker(settings: AgentSettings, dependencies: Dependencies, api: KubernetesA
     def make(assignment: Assignment, policy: Policy) -> Runner:
         address = _host(assignment.pod_ip or "")
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
+        monitor = settings.monitor_url and settings.monitor_url.replace("{pod_ip}", address)
         ports = Ports(
             metrics=NodeExporter(clients.guests, metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
             database=GuestDatabase(clients.guests, database, DATABASE_DEADLINE),
             clock=dependencies.clock,
+            monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
         )
         return Runner(assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit)
 

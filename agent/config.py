@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
+from agent.core.policy import CachePolicy, CpuPolicy, MemoryPolicy, MonitorPolicy, Policy, Smoothing, Timing
 from agent.original_config import in_our_words
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message, shown
@@ -86,10 +86,17 @@ class _Timing(_Section):
     scrape: Span | None = None
 
 
+class _Monitor(_Section):
+    hold: Span | None = None
+    request: Span | None = None
+    connection: Annotated[float, msgspec.Meta(ge=0, le=8)] | None = None
+
+
 class _Document(_Section):
     cpu: _Cpu = msgspec.field(default_factory=_Cpu)
     memory: _Memory = msgspec.field(default_factory=_Memory)
     timing: _Timing = msgspec.field(default_factory=_Timing)
+    monitor: _Monitor = msgspec.field(default_factory=_Monitor)
     smoothing: str | dict[str, object] | None = None
 
 
@@ -103,6 +110,8 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "memory.cache.longest": (5.0, 7 * 86_400.0),
     "memory.cache.idleAfter": (5.0, 7 * 86_400.0),
     "memory.cache.remember": (5.0, 30 * 86_400.0),
+    "monitor.hold": (0.0, 60.0),
+    "monitor.request": (0.0, 300.0),
     "smoothing.maxGap": (1.0, 3600.0),
     "timing.tick": (1.0, 15.0),
     "timing.tickJitter": (0.0, 10.0),
@@ -126,6 +135,7 @@ def read_policy(text: str, base: Policy) -> Policy:
             memory=_memory(base.memory, found.memory),
             smoothing=_smoothing(base.smoothing, found.smoothing),
             timing=_changed(base.timing, found.timing, "timing"),
+            monitor=_changed(base.monitor, found.monitor, "monitor"),
         )
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
@@ -173,7 +183,7 @@ def _stages(found: object, resource: Resource) -> Stages:
     return stages
 
 
-P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing)
+P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing, MonitorPolicy)
 
 
 def _changed(base: P, section: _Section, path: str) -> P:

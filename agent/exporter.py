@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from agent.core.explain import explain
+from agent.core.monitor.monitor_side import MonitorSide
 from agent.http_server import Answer, Route
 from agent.ports import PortError
 from agent.runner import Runner
@@ -161,12 +162,24 @@ def _counts(runners: Iterable[Runner]) -> Iterator[Metric]:
         "autoscale_agent_events", "What happened to a VM's agent.", labels=(*VM_LABELS, "kind")
     )
     rejected = CounterMetricFamily("autoscale_agent_rejected_permits", "Permits not believed.", labels=VM_LABELS)
+    reports = CounterMetricFamily(
+        "autoscale_agent_monitor_reports",
+        "Loads that a guest's monitor reported and its VM grew for, by what looks then showed.",
+        labels=(*VM_LABELS, "outcome"),
+    )
     for runner in runners:
         name = _name(runner.assignment.vm)
         for kind, count in sorted(runner.tally.items()):
             events.add_metric((*name, kind), count)
         rejected.add_metric(name, runner.state.scheduler.rejected)
-    yield from (events, rejected)
+        for outcome, count in _reports(runner.state.monitor):
+            reports.add_metric((*name, outcome), count)
+    yield from (events, rejected, reports)
+
+
+def _reports(side: MonitorSide) -> Iterator[tuple[str, int]]:
+    yield "right", side.right_alarms
+    yield "false", side.false_alarms
 
 
 def _growths(supervisor: Supervisor) -> Metric:
@@ -196,6 +209,7 @@ def _waits(runners: Iterable[Runner], now: Instant) -> Iterator[Metric]:
             "object": state.vm.lost,
             "guest": state.guest.failure,
             "settings": state.settings_failure,
+            "monitor": state.monitor_failure,
         }
         for what, failure in about.items():
             trouble.add_metric((*name, what), float(failure is not None))

@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from agent.core.events import Fault
 from agent.core.guest import GuestSample
 from protocol.codec import PluginResponseView
+from protocol.guest.monitor_messages import FromMonitor
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
@@ -84,6 +86,25 @@ class DatabaseSource(Protocol):
 
     async def look(self) -> DatabaseView:
         """One look at it. Raises ``PortError``."""
+
+
+class MonitorConnection(Protocol):
+    """A conversation with the guest's monitor; ``version`` is what both speak."""
+
+    version: int
+
+    async def receive(self) -> FromMonitor:
+        """The next message. Raises ``PortError`` where the conversation is over, or makes no sense."""
+
+    async def send(self, text: str) -> None:
+        """Sends one message. Raises ``PortError``."""
+
+
+class MonitorSource(Protocol):
+    """The monitor in the guest, where there is one (B.8)."""
+
+    def connect(self) -> AbstractAsyncContextManager[MonitorConnection]:
+        """Begins a conversation, which ends with the block. Raises ``PortError``."""
 
 
 class SchedulerClient(Protocol):

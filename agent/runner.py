@@ -40,12 +40,14 @@ from agent.core.policy import Policy
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
 from agent.growth_times import GrowthTimes
+from agent.monitor_session import MonitorSession
 from agent.ports import (
     ConflictError,
     DatabaseSource,
     DatabaseView,
     GoneError,
     MetricsSource,
+    MonitorSource,
     PortError,
     RefusedError,
     SchedulerClient,
@@ -70,13 +72,14 @@ LONGEST_FLOOR: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """One VM's part of the world."""
+    """One VM's part of the world. ``monitor`` is None where guests are not to be asked for theirs."""
 
     metrics: MetricsSource
     scheduler: SchedulerClient
     vm_api: VmApi
     database: DatabaseSource
     clock: Clock
+    monitor: MonitorSource | None = None
 
 
 class Runner:
@@ -105,6 +108,7 @@ class Runner:
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
         self.state: State = begin(assignment.pod, policy, ports.clock.now(), ports.clock.jitter(), sequence, unit=unit)
+        self._session = None if ports.monitor is None else MonitorSession(ports.monitor, ports.clock, self._take)
 
     async def run(self) -> None:
         """Looks after the VM. Returns only by being cancelled."""
@@ -112,6 +116,8 @@ class Runner:
             tasks.create_task(self._watch())
             tasks.create_task(self._scrape())
             tasks.create_task(self._act(tasks))
+            if self._session is not None:
+                tasks.create_task(self._session.run())
 
     def use_policy(self, base: Policy) -> None:
         """Puts another policy for all VMs in force; the VM's own annotation still goes above it."""
@@ -142,6 +148,9 @@ class Runner:
                 self._take(Started(action))
                 doing = self._ask(action) if isinstance(action, AskScheduler) else self._patch(action)
                 tasks.create_task(doing)
+            if planned.message is not None and self._session is not None:
+                self._take(Started(planned.message))
+                self._session.say(planned.message)
             await self._ports.clock.wait(self._changed, planned.wake_at)
 
     async def _ask(self, action: AskScheduler) -> None:

@@ -42,6 +42,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "SERVED_SCHEDULER_NAME": ("", "node: only VMs with this spec.schedulerName (default: all)"),
     "METRICS_URL": ("http://10.255.255.254:9100/metrics", "the guest's node_exporter; node: may contain {pod_ip}"),
     "DATABASE_URL": ("http://10.255.255.254:25183/database", "what the guest says of its database; like METRICS_URL"),
+    "MONITOR_URL": (
+        "ws://10.255.255.254:10301/monitor",
+        "the guest's monitor, used if it answers; off: never",
+    ),
     "KUBERNETES_API_URL": ("https://kubernetes.default.svc", "the Kubernetes API"),
     "KUBERNETES_TOKEN_FILE": (str(ACCOUNT / "token"), "token for the API (missing file by default: send none)"),
     "KUBERNETES_CA_FILE": (str(ACCOUNT / "ca.crt"), "authority of the API's certificate"),
@@ -74,6 +78,7 @@ class AgentSettings:
     scheduler_name: str
     metrics_url: str
     database_url: str
+    monitor_url: str | None
     api_url: str
     api_token: Path | None
     api_ca: Path | None
@@ -99,6 +104,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> A
         scheduler_name=found["SERVED_SCHEDULER_NAME"],
         metrics_url=_url("METRICS_URL", found),
         database_url=_url("DATABASE_URL", found),
+        monitor_url=_monitor(found),
         api_url=_url("KUBERNETES_API_URL", found),
         api_token=_present("KUBERNETES_TOKEN_FILE", found),
         api_ca=_present("KUBERNETES_CA_FILE", found),
@@ -143,7 +149,7 @@ def _whom(found: Mapping[str, str]) -> tuple[Assignment | None, str | None]:
             vm_namespace = found["VM_NAMESPACE"] or found["POD_NAMESPACE"]
             needed = {"VM_NAMESPACE": vm_namespace, "VM_NAME": found["VM_NAME"], "POD_NAME": found["POD_NAME"]}
             _need(needed)
-            for name in ("METRICS_URL", "DATABASE_URL"):
+            for name in ("METRICS_URL", "DATABASE_URL", "MONITOR_URL"):
                 if "{pod_ip}" in found[name]:
                     raise SettingsError(f"{name}: only the per-node form knows {{pod_ip}}")
             pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
@@ -165,6 +171,15 @@ def _url(name: str, found: Mapping[str, str]) -> str:
     if _URL.fullmatch(found[name].replace("{pod_ip}", "address")) is None:
         raise SettingsError(f"{name}: expected http://HOST… or https://HOST…, got {found[name]!r}")
     return found[name]
+
+
+def _monitor(found: Mapping[str, str]) -> str | None:
+    url = found["MONITOR_URL"]
+    if url == "off":
+        return None
+    if not url.startswith("ws://") or _URL.fullmatch(f"http{url[2:]}".replace("{pod_ip}", "address")) is None:
+        raise SettingsError(f"MONITOR_URL: expected ws://HOST… or off, got {url!r}")
+    return url
 
 
 def _path(text: str) -> Path | None:

@@ -14,11 +14,15 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Protocol
 
-from agent.core.actions import AskScheduler
+from agent.core.actions import AskMonitor, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
     AskFailed,
     Event,
+    MonitorAnswered,
+    MonitorJoined,
+    MonitorLost,
+    MonitorSaid,
     PatchConflicted,
     Patched,
     PatchFailed,
@@ -31,6 +35,7 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
+from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
 from protocol.messages import ObjectName
 
@@ -81,9 +86,15 @@ def note(log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Eve
 
 def _kind(event: Event) -> str:
     if isinstance(event, Started):
-        return "ask_started" if isinstance(event.action, AskScheduler) else "patch_started"
+        return STARTED[type(event.action)]
     return KINDS[type(event)]
 
+
+STARTED: Final[Mapping[type, str]] = {
+    AskScheduler: "ask_started",
+    PatchVm: "patch_started",
+    AskMonitor: "monitor_asked",
+}
 
 KINDS: Final[Mapping[type, str]] = {
     VmSeen: "vm_seen",
@@ -98,8 +109,12 @@ KINDS: Final[Mapping[type, str]] = {
     PatchFailed: "patch_failed",
     PolicySet: "policy_set",
     PolicyRefused: "policy_refused",
+    MonitorJoined: "monitor_joined",
+    MonitorLost: "monitor_lost",
+    MonitorSaid: "monitor_said",
+    MonitorAnswered: "monitor_answered",
 }
-"""What an event counts as; a started action counts as ``ask_started`` or ``patch_started``."""
+"""What an event counts as; a started action counts by ``STARTED``."""
 
 Line = tuple[Level, str, dict[str, Field]]
 
@@ -110,7 +125,7 @@ def _line(state: State, event: Event) -> Line | None:
             return _answered(state, event)
         case Patched(vm):
             return Level.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
-        case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost():
+        case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
             return _failed(state, event)
         case VmRestored(vm):
             return Level.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
@@ -140,12 +155,24 @@ def _answered(state: State, event: Answered) -> Line | None:
     return Level.INFO, "permitted", fields
 
 
-def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost) -> Line | None:
+def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | None:
+    """A refusal that lasts is one line."""
+    if isinstance(event, MonitorJoined):
+        return Level.INFO, "the guest's monitor answers", {"version": event.version}
+    if event.result is None or event.result.ok:
+        return None
+    reason, refusal = printable(event.result.status), state.monitor.refusal
+    is_known = refusal is not None and refusal.status == reason
+    return None if is_known else (Level.INFO, "the guest's monitor keeps its memory", {"reason": reason})
+
+
+def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
     message, before = {
         AskFailed: ("the scheduler gave no permit", state.scheduler.failure),
         PatchFailed: ("the VM was not resized", state.vm.failure),
         ScrapeFailed: ("no metrics", state.guest.failure),
         VmLost: ("the VM cannot be read", state.vm.lost),
+        MonitorLost: ("the guest's monitor is gone", state.monitor_failure),
     }[type(event)]
     if before is not None and before.reason == event.reason:
         return None
@@ -153,6 +180,8 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
 
 
 def _recovered(state: State, event: Event) -> Line | None:
+    if isinstance(event, (MonitorJoined, MonitorAnswered)):
+        return _monitored(state, event)
     if isinstance(event, Scraped) and state.guest.failure is not None:
         return Level.INFO, "metrics are back", {"failures": state.guest.failure.count}
     if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocol.guest.monitor_messages import AskToShrink, TellGrown
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Instant, Resources
 
@@ -31,13 +32,27 @@ class PatchVm:
     slot_size: Bytes
 
 
+@dataclass(frozen=True, slots=True)
+class AskMonitor:
+    """Send ``message`` to the monitor in the guest.
+
+    Outcomes: ``MonitorAnswered`` or ``MonitorLost``. One at a time.
+    """
+
+    message: AskToShrink | TellGrown
+
+
 Action = AskScheduler | PatchVm
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, when to look again if nothing happens before (None: only an event helps), and why."""
+    """What to do now, when to look again if nothing happens before (None: only an event helps), and why.
+
+    ``message`` is for the monitor in the guest.
+    """
 
     actions: tuple[Action, ...]
     wake_at: Instant | None
     because: str
+    message: AskMonitor | None = None

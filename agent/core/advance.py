@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.core.actions import Action, AskScheduler, PatchVm
+from agent.core.actions import Action, AskMonitor, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
     AskFailed,
     Event,
     Fault,
+    MonitorAnswered,
+    MonitorJoined,
+    MonitorLost,
+    MonitorSaid,
     PatchConflicted,
     Patched,
     PatchFailed,
@@ -40,6 +44,7 @@ from agent.core.stabilizer import Stabilizer
 from agent.core.state import Denial, Failure, State
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
+from protocol.guest.monitor_messages import LoadReport, UpscaleRequest
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Instant
 
@@ -74,7 +79,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
         case PatchFailed():
             _patch_failed(state, event, now, jitter)
         case _:
-            _settings(state, event, now)
+            _others(state, event, now, jitter)
 
 
 def _adopt(state: State, vm: Vm, now: Instant) -> None:
@@ -134,6 +139,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
     if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
+    state.monitor.looked(guest.goal.cpu, now)
     need = guest.goal.need
     kept = guest.goal.kept.at_most(state.vm.ordered or vm.use)
     guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
@@ -160,9 +166,12 @@ def _settling(state: State, since: Instant) -> bool:
     return any(since - at <= span for at in shrinks)
 
 
-def _started(state: State, action: Action, now: Instant, jitter: float) -> None:
+def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: float) -> None:
     if isinstance(action, AskScheduler):
         _sent(state, action, now, jitter)
+        return
+    if isinstance(action, AskMonitor):
+        state.monitor.asking = action
         return
     seen = state.vm.seen
     state.vm.patching = action
@@ -267,6 +276,18 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float)
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
 
 
+def _others(
+    state: State,
+    event: PolicySet | PolicyRefused | MonitorJoined | MonitorLost | MonitorSaid | MonitorAnswered,
+    now: Instant,
+    jitter: float,
+) -> None:
+    if isinstance(event, (PolicySet, PolicyRefused)):
+        _settings(state, event, now)
+    else:
+        _monitored(state, event, now, jitter)
+
+
 def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> None:
     if isinstance(event, PolicyRefused):
         state.settings_failure = failed_again(state.settings_failure, Fault.SETTINGS, event.reason, now)
@@ -275,6 +296,34 @@ def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> N
     before, state.policy = state.policy, event.policy
     if before.smoothing != event.policy.smoothing:
         state.guest.stabilizer = Stabilizer(event.policy.smoothing)
+
+
+def _monitored(
+    state: State, event: MonitorJoined | MonitorLost | MonitorSaid | MonitorAnswered, now: Instant, jitter: float
+) -> None:
+    side = state.monitor
+    match event:
+        case MonitorJoined(version):
+            state.monitor_failure = None
+            side.join(version)
+        case MonitorLost(fault, reason):
+            side.leave()
+            state.monitor_failure = failed_again(state.monitor_failure, fault, reason, now)
+        case MonitorAnswered(result):
+            side.answered(result, now, jitter)
+        case MonitorSaid(message):
+            _said(state, message, now)
+
+
+def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> None:
+    """Takes what the monitor says by itself. A guest that empties memory for a shrink waits for that."""
+    vm, policy = state.vm.seen, state.policy
+    if vm is None or state.monitor.version is None:
+        return
+    if isinstance(message, UpscaleRequest):
+        state.monitor.requested(vm, policy.monitor, now)
+    elif not _settling(state, now):
+        state.monitor.reported(message, vm, policy.cpu, policy.monitor, now)
 
 
 def failed_again(before: Failure | None, fault: Fault, reason: str, now: Instant) -> Failure:

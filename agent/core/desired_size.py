@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.memory_view import kernel_share
+from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
 from agent.core.sizing import Sizes
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
@@ -25,30 +26,49 @@ A = TypeVar("A", bound=Amount)
 
 @dataclass(frozen=True, slots=True)
 class DesiredSize:
-    """The wanted size, and in one line why it is not another."""
+    """The wanted size, and in one line why it is not another.
+
+    ``unasked`` is what it would be if the guest's monitor agreed to it.
+    """
 
     size: Resources
     because: str
+    unasked: Resources
 
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """What the VM should have, as far as is known at ``now``."""
+    found, because = _without_monitor(state, vm, now)
+    unit, side = state.scheduler.compute_unit, state.monitor
+    if unit is None or state.scheduler.migrate or not vm.resizable:
+        return DesiredSize(found, because, found)
+    asked, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
+    unasked = found.at_least(asked)
+    size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm)))
+    if size != unasked:
+        because = why_kept(side)
+    elif unasked != found:
+        because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
+    return DesiredSize(size, because, unasked)
+
+
+def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str]:
     unit = state.scheduler.compute_unit
     if state.scheduler.migrate:
-        return DesiredSize(vm.use, "migrating: nothing changes until the scheduler says so")
+        return vm.use, "migrating: nothing changes until the scheduler says so"
     if not vm.resizable:
-        return DesiredSize(vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing")
+        return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
     if unit is None:
-        return DesiredSize(vm.use, "no compute unit yet: asking for what the VM has")
+        return vm.use, "no compute unit yet: asking for what the VM has"
     known, used = current_goal(state, now), in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
     size, is_for_cache = _wanted(state, vm, sizes, known)
     if vm.floor is not None:
         without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), known)
         if not size.within(without.at_least(used)):
-            return DesiredSize(size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has")
+            return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
     size = size.at_least(used)
-    return DesiredSize(size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes))
+    return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes)
 
 
 def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal) -> tuple[Resources, bool]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.core.actions import Action
+from agent.core.actions import Action, AskMonitor
 from agent.core.guest import GuestSample
 from agent.core.policy import Policy
 from agent.core.vm import Vm
 from protocol.codec import PluginResponseView
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleRequest
 from protocol.messages import PluginResponse
 from protocol.units import Seconds
 
@@ -66,7 +67,7 @@ class ScrapeFailed:
 class Started:
     """The shell is about to carry out ``action``: from now on it may take effect at any time."""
 
-    action: Action
+    action: Action | AskMonitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,35 @@ class PolicyRefused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class MonitorJoined:
+    """A monitor in the guest answers, and speaks ``version``."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorLost:
+    """The monitor that had answered is gone, or cannot be listened to any longer."""
+
+    fault: Fault
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorSaid:
+    """The monitor says by itself that memory is short, or that a load begins."""
+
+    message: UpscaleRequest | LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorAnswered:
+    """The monitor answered what it was asked: with ``result``, or None for what is no question, or went wrong."""
+
+    result: DownscaleResult | None
+
+
 Event = (
     VmSeen
     | VmRestored
@@ -134,4 +164,8 @@ Event = (
     | PatchFailed
     | PolicySet
     | PolicyRefused
+    | MonitorJoined
+    | MonitorLost
+    | MonitorSaid
+    | MonitorAnswered
 )

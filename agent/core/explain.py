@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from agent.core.desired_size import desired_size
 from agent.core.memory.memory_sentences import memory_sentences
+from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
 from agent.core.stabilizer import Step
 from agent.core.state import Failure, State
@@ -96,6 +97,21 @@ class FailureView:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorView:
+    """The guest's monitor: the ``version`` it speaks, the memory that it counts on, what it refused and why, the report
+    that counts now; and how many reports the VM grew for were proven right or wrong by what the guest then needed.
+    """
+
+    version: int | None
+    counts_on: str | None
+    refused: str | None
+    refused_because: str | None
+    reports: str | None
+    right_reports: int
+    false_reports: int
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The whole answer. ``because`` is the one line; the rest is the evidence."""
 
@@ -118,6 +134,7 @@ class Explanation:
     next_look_seconds: float | None
     smoothing: tuple[Step, ...]
     working_set: tuple[str, ...]
+    monitor: MonitorView
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
@@ -144,6 +161,20 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
         working_set=_working_set(state, now),
+        monitor=_monitor(state.monitor),
+    )
+
+
+def _monitor(side: MonitorSide) -> MonitorView:
+    refusal = side.refusal
+    return MonitorView(
+        version=side.version,
+        counts_on=None if side.told is None else str(side.told),
+        refused=None if refusal is None else str(refusal.target),
+        refused_because=None if refusal is None else refusal.status,
+        reports=None if side.alarm is None else side.alarm.because,
+        right_reports=side.right_alarms,
+        false_reports=side.false_alarms,
     )
 
 
@@ -173,6 +204,7 @@ def failures(state: State, now: Instant) -> list[FailureView]:
         "reading the VM": state.vm.lost,
         "metrics": state.guest.failure,
         "settings": state.settings_failure,
+        "monitor": state.monitor_failure,
     }
     return [_failure(name, failure, now) for name, failure in found.items() if failure is not None]
 

@@ -57,6 +57,14 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuPart:
+    """A need of CPU, and the numbers it comes from."""
+
+    need: MilliCpu
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """What the guest needs of each resource, None where it cannot be told; and why.
 
@@ -174,6 +182,13 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
         return [busy]
     extra, because = unmet
     return [busy, Part("cpu waiting", MilliCpu.cores((over.busy + extra) / policy.target), because)]
+
+
+def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolicy) -> CpuPart | None:
+    """The greatest CPU that ``over`` speaks of, for a guest that has ``has``; None where nothing is known."""
+    parts = _cpu_parts(sample, over, has.as_cores, policy)
+    needs = [CpuPart(part.need, part.because) for part in parts if isinstance(part.need, MilliCpu)]
+    return max(needs, key=lambda part: part.need, default=None)
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:

@@ -6,6 +6,7 @@ Each rule is one line of the result where it is broken. See ``docs/operations-ag
 from __future__ import annotations
 
 from agent.core.actions import AskScheduler, PatchVm, Plan
+from agent.core.monitor.monitor_plan import kept_by
 from agent.core.state import State
 from protocol.units import Instant
 
@@ -18,6 +19,8 @@ def violations(state: State, planned: Plan, now: Instant) -> list[str]:
             found += _patch(state, action, now)
         else:
             found += _ask(state, action, planned, now)
+    if planned.message is not None and (state.monitor.version is None or state.monitor.asking is not None):
+        found.append("speaks to a monitor that is not there, or has not answered yet")
     if planned.wake_at is not None and planned.wake_at <= now:
         found.append(f"wakes at {planned.wake_at}, which has passed")
     return found
@@ -27,12 +30,16 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
     vm, ceiling = state.vm.seen, state.scheduler.ceiling
     if vm is None:
         return ["patches a VM that was never seen"]
+    denial = state.scheduler.denial
+    overruled = denial is not None and vm.use.within(denial.wanted)
     permitted = vm.use if ceiling is None else ceiling.at_least(vm.use)
     rules = {
         f"patches to {patch.target}, above the permitted {permitted}": patch.target.within(permitted),
         "patches while a patch is in flight": state.vm.patching is None,
         "patches during its wait after a failure": state.vm.retry_at is None or state.vm.retry_at <= now,
         "patches while a migration is ordered": not state.scheduler.migrate,
+        "takes memory that the guest's monitor has not given": kept_by(state.monitor, vm) <= patch.target.mem
+        or overruled,
         "patches a part of a slot": patch.target.mem.is_multiple_of(vm.slot_size),
     }
     return [broken for broken, holds in rules.items() if not holds]

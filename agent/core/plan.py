@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.desired_size import desired_size, in_use
+from agent.core.monitor.monitor_plan import message_to
 from agent.core.sizing import Sizes, whole_slots
 from agent.core.state import State
 from agent.core.vm import Vm
@@ -38,7 +39,8 @@ def plan(state: State, now: Instant) -> Plan:
     if ask_at is not None and ask_at <= now:
         actions.append(AskScheduler(_request(state, vm, report), vm.slot_size))
     later = [at for at in (patch_at, ask_at) if at is not None and at > now]
-    return Plan(tuple(actions), min(later, default=None), wanted.because)
+    message = message_to(state.monitor, vm, wanted.size, wanted.unasked, now)
+    return Plan(tuple(actions), min(later, default=None), wanted.because, message)
 
 
 def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | None:

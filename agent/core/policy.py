@@ -86,6 +86,17 @@ class MemoryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorPolicy:
+    """How long what a guest's monitor says counts (seconds): a report of load for ``hold``, a request for memory for
+    ``request``. ``connection`` is the CPU that a new connection is expected to use, in cores; 0 ignores connections.
+    """
+
+    hold: Seconds = Seconds(3.0)
+    request: Seconds = Seconds(10.0)
+    connection: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """When to speak to whom (seconds).
 
@@ -127,6 +138,7 @@ class Policy:
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
     smoothing: Smoothing = field(default_factory=Smoothing)
     timing: Timing = field(default_factory=Timing)
+    monitor: MonitorPolicy = field(default_factory=MonitorPolicy)
 
 
 SCHEDULER_BACKOFF: Final = Backoff(Seconds(3.0), Seconds(12.0), factor=1.5)
@@ -140,6 +152,9 @@ MOST_OF_SUCCESSION: Final = 8
 
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(8.0), factor=1.5)
 """After a permit below the request."""
+
+REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
+"""After a shrink that the guest's monitor refused."""
 
 VM_API_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(40.0))
 """After a failed patch."""

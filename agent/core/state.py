@@ -18,6 +18,7 @@ from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
 from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, Rates, Seen
 from agent.core.memory.probing import Probing
+from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.policy import Policy
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
@@ -119,7 +120,9 @@ class GuestSide:
 
 @dataclass(slots=True)
 class State:
-    """One agent's knowledge. ``settings_failure`` says why other settings than the wanted ones are in force."""
+    """One agent's knowledge. ``settings_failure`` says why other settings than the wanted ones are in force,
+    ``monitor_failure`` why the guest's monitor, which had answered, is gone.
+    """
 
     pod: ObjectName
     policy: Policy
@@ -127,7 +130,9 @@ class State:
     scheduler: SchedulerSide
     guest: GuestSide
     vm: VmSide = field(default_factory=VmSide)
+    monitor: MonitorSide = field(default_factory=MonitorSide)
     settings_failure: Failure | None = None
+    monitor_failure: Failure | None = None
 
     @property
     def held(self) -> Resources | None:

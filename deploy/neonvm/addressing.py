@@ -26,6 +26,8 @@ GUEST_DAEMON_PORT: Final = 25184
 MIGRATION_PORT: Final = 20187
 """Where the target of a migration between two pods is sent its guest."""
 METRICS_PORT: Final = 9100
+MONITOR_PORT: Final = 10301
+"""Where a guest's monitor is, of ours and of NeonVM."""
 USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10294, 10297, 10298, 10299)
 """What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""
 

@@ -24,7 +24,13 @@ def test_a_sidecar_needs_its_vm_and_its_pod() -> None:
         "http://10.255.255.254:9100/metrics",
     )
     assert found.database_url == "http://10.255.255.254:25183/database"
+    assert found.monitor_url == "ws://10.255.255.254:10301/monitor"
     assert (found.host, found.port, found.policy_file, found.scheduler_token) == ("0.0.0.0", 9101, None, None)
+
+
+def test_a_guests_monitor_is_looked_for_unless_it_is_switched_off() -> None:
+    assert read_settings([], SIDECAR | {"MONITOR_URL": "off"}).monitor_url is None
+    assert read_settings([], SIDECAR | {"MONITOR_URL": "ws://[fd00::1]:1/m"}).monitor_url == "ws://[fd00::1]:1/m"
 
 
 def test_flags_go_above_the_environment() -> None:
@@ -74,6 +80,8 @@ def test_files_that_were_named_are_used_and_default_ones_where_they_exist(tmp_pa
         (SIDECAR | {"KUBERNETES_API_URL": "https://"}, "KUBERNETES_API_URL: expected http://HOST… or https://HOST…"),
         (SIDECAR | {"METRICS_URL": "http://{pod_ip}:9100/metrics"}, "METRICS_URL: only the per-node form knows"),
         (SIDECAR | {"DATABASE_URL": "http://{pod_ip}:1/database"}, "DATABASE_URL: only the per-node form knows"),
+        (SIDECAR | {"MONITOR_URL": "ws://{pod_ip}:10301/monitor"}, "MONITOR_URL: only the per-node form knows"),
+        (SIDECAR | {"MONITOR_URL": "http://guest:10301"}, "MONITOR_URL: expected ws://HOST… or off, got 'http://"),
     ],
 )
 def test_what_is_missing_or_makes_no_sense_is_said_by_its_name(environment: dict[str, str], message: str) -> None:

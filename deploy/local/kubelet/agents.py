@@ -12,7 +12,7 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.local.process import ProcessSupervisor, Program
-from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT
+from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT, MONITOR_PORT
 from deploy.neonvm.ports import PodNetwork
 from protocol.kubernetes.objects import Json, name_of
 from protocol.messages import ObjectName
@@ -72,6 +72,7 @@ def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, folder: Path, policy
         "POD_NAME": name.name,
         "METRICS_URL": network.metrics_url,
         "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}/database",
+        "MONITOR_URL": f"ws://{network.guest_host}:{network.port_for(MONITOR_PORT)}/monitor",
     }
     return AgentRun(pod, network, folder, form, network.enter, policy)
 
@@ -85,6 +86,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, folder: Path, policy: Pa
         "POD_NAME": name_of(pod).name,
         "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
         "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}/database",
+        "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
     }
     return AgentRun(pod, network, folder, form, network.enter, policy)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import METRICS_PORT, QMP_PORT, RUNNER_PORT
+from deploy.neonvm.addressing import METRICS_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.dump import encode_dump
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
@@ -141,6 +141,7 @@ _API_ACCESS: Final[list[Json]] = [
 _GUEST_AT: Final = {
     "METRICS_URL": f"http://127.0.0.1:{METRICS_PORT}/metrics",
     "DATABASE_URL": f"http://127.0.0.1:{RUNNER_PORT}/database",
+    "MONITOR_URL": f"ws://127.0.0.1:{MONITOR_PORT}/monitor",
 }
 
 

@@ -20,6 +20,7 @@ from protocol.names import AGENT_CONTAINER, LABEL_ENABLED, LABEL_INJECT, LABEL_V
 
 METRICS_PORT: Final = 9100
 GUEST_PORT: Final = 25183
+MONITOR_PORT: Final = 10301
 AGENT_PORT: Final = 9101
 USER: Final = 65532
 IDENTITY: Final = "autoscaling-agent-identity"
@@ -113,6 +114,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "VM_NAME": vm,
         "METRICS_URL": f"http://{guest}:{METRICS_PORT}/metrics",
         "DATABASE_URL": f"http://{guest}:{GUEST_PORT}/database",
+        "MONITOR_URL": f"ws://{guest}:{MONITOR_PORT}/monitor",
         "SCHEDULER_URL": template.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
         "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",

@@ -114,6 +114,7 @@ def test_an_agent_is_a_native_sidecar_with_an_identity_that_the_runner_lacks() -
     assert {each["name"]: each["value"] for each in agent["env"]} == {
         "METRICS_URL": "http://127.0.0.1:9100/metrics",
         "DATABASE_URL": "http://127.0.0.1:25183/database",
+        "MONITOR_URL": "ws://127.0.0.1:10301/monitor",
     }
     assert [each["name"] for each in agent["volumeMounts"]] == ["kube-api-access"]
     assert "kube-api-access" not in {each["name"] for each in spec["containers"][0]["volumeMounts"]}

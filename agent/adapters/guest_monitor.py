@@ -1,0 +1,144 @@
+"""The monitor in the guest over a WebSocket (B.8).
+
+Rules that hold here:
+
+- A guest is not trusted: what it sends is bounded in size and number, what is sent to it has a deadline, and where it
+  redirects to is never followed.
+- A guest without a monitor is the network's fault, as far as one can tell; one that answers nonsense is the guest's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
+
+from agent.core.events import Fault
+from agent.core.monitor.monitor_side import printable
+from agent.ports import MonitorConnection, PortError
+from protocol.guest.monitor_messages import (
+    LARGEST_MONITOR_MESSAGE,
+    FromMonitor,
+    MalformedMonitorMessageError,
+    read_from_monitor,
+    read_greeting,
+    write_greeting,
+)
+from protocol.units import Seconds
+
+UNREAD = 8
+"""Messages that wait in memory; then the guest's are no longer read from the network."""
+
+
+POLITE = Seconds(0.5)
+"""For so long the end of a conversation is waited for."""
+
+
+class GuestMonitor:
+    """One guest's monitor at ``url`` (``ws://…``)."""
+
+    def __init__(self, url: str, deadline: Seconds) -> None:
+        self._url = url
+        self._deadline = deadline
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[MonitorConnection]:
+        """See ``MonitorSource``."""
+        connecting = _Direct(
+            self._url,
+            compression=None,
+            proxy=None,
+            user_agent_header=None,
+            open_timeout=self._deadline,
+            ping_interval=None,
+            max_size=LARGEST_MONITOR_MESSAGE,
+            max_queue=UNREAD,
+        )
+        try:
+            socket = await connecting
+            async with _ending(socket):
+                yield await self._greeted(socket)
+        except InvalidHandshake as error:
+            raise PortError(Fault.GUEST, printable(f"the guest's monitor at {self._url}: {error}")) from None
+        except (OSError, TimeoutError, WebSocketException) as error:
+            reason = f"the guest's monitor at {self._url} cannot be reached: {type(error).__name__}"
+            raise PortError(Fault.NETWORK, reason) from None
+
+    async def _greeted(self, socket: ClientConnection) -> MonitorConnection:
+        connection = _Connection(socket, self._deadline)
+        await connection.send(write_greeting())
+        try:
+            async with asyncio.timeout(self._deadline):
+                connection.version = read_greeting(await connection.text())
+        except MalformedMonitorMessageError as error:
+            raise PortError(Fault.GUEST, f"the guest's monitor greets with {error}") from None
+        except TimeoutError:
+            reason = f"the guest's monitor did not greet within {self._deadline:g} s"
+            raise PortError(Fault.GUEST, reason) from None
+        return connection
+
+
+@asynccontextmanager
+async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
+    """Closes ``socket`` after the block. A guest that does not read would hold up a polite end for ever."""
+    try:
+        yield
+    finally:
+        closing = asyncio.ensure_future(socket.close())
+        try:
+            await asyncio.wait((closing,), timeout=POLITE)
+        finally:
+            socket.transport.abort()
+            closing.cancel()
+
+
+class _Direct(connect):
+    """A connection to where the settings say, and nowhere else."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        """A redirection is a failure."""
+        return exc
+
+
+class _Connection:
+    """See ``MonitorConnection``."""
+
+    def __init__(self, socket: ClientConnection, deadline: Seconds) -> None:
+        self.version = 1
+        self._socket = socket
+        self._deadline = deadline
+
+    async def text(self) -> str | bytes:
+        """The next message as it came. Raises ``PortError``."""
+        try:
+            return await self._socket.recv()
+        except ConnectionClosed as error:
+            raise _ended(error) from None
+
+    async def receive(self) -> FromMonitor:
+        """See ``MonitorConnection``."""
+        text = await self.text()
+        try:
+            return read_from_monitor(text)
+        except MalformedMonitorMessageError as error:
+            raise PortError(Fault.GUEST, f"the guest's monitor says what cannot be read: {error}") from None
+
+    async def send(self, text: str) -> None:
+        """See ``MonitorConnection``."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._socket.send(text)
+        except ConnectionClosed as error:
+            raise _ended(error) from None
+        except TimeoutError:
+            raise PortError(Fault.GUEST, f"the guest's monitor did not read for {self._deadline:g} s") from None
+
+
+def _ended(error: ConnectionClosed) -> PortError:
+    """Too large a message ends a connection by us, with a reason in the frame that says so."""
+    said = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
+    why = "" if said is None else printable(f" ({said.code} {said.reason})")
+    return PortError(Fault.GUEST, f"the conversation with the guest's monitor ended{why}")

@@ -1,0 +1,1 @@
+"""What the monitor in a guest says, and what follows from it (B.8)."""

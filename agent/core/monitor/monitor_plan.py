@@ -1,0 +1,59 @@
+"""How what a guest's monitor says changes a VM's size, and what the monitor is to be asked or told (B.8).
+
+Rules that hold here:
+
+- Down: the monitor is asked first, and the VM keeps its memory until it agrees. Up: it is told what has come.
+- A refusal holds memory within the VM's bounds only, and no more of it than the VM is permitted.
+- Without a monitor, or with one that is gone, nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+from agent.core.actions import AskMonitor
+from agent.core.goal import NOTHING
+from agent.core.monitor.monitor_side import MonitorSide
+from agent.core.sizing import Sizes
+from agent.core.vm import Vm
+from protocol.guest.monitor_messages import AskToShrink, TellGrown
+from protocol.units import Bytes, Instant, Resources
+
+
+def wanted_by(side: MonitorSide, vm: Vm, sizes: Sizes, now: Instant) -> tuple[Resources, str | None]:
+    """What the monitor's reports and requests ask for at ``now``, in whole compute units, and why."""
+    alarm, request, size = side.alarm, side.request, NOTHING
+    reasons: list[str] = []
+    if alarm is not None and now < alarm.until:
+        size = size.at_least(sizes.covering(Resources(alarm.need, NOTHING.mem)))
+        reasons.append(f"the guest's monitor reports a load: {alarm.because}")
+    if request is not None and now < request.until:
+        size = size.at_least(sizes.covering(Resources(NOTHING.cpu, request.base + sizes.unit.mem)))
+        reasons.append("the guest's monitor asks for memory")
+    return size.at_most(vm.bounds.max), " and ".join(reasons) or None
+
+
+def kept_by(side: MonitorSide, vm: Vm) -> Bytes:
+    """The memory that the VM keeps until its monitor agrees to less."""
+    if side.version is None:
+        return NOTHING.mem
+    return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
+
+
+def why_kept(side: MonitorSide) -> str:
+    """In one line, why memory does not go yet."""
+    if side.refusal is None:
+        return "asking the guest's monitor before memory goes"
+    return f"keeping memory: the guest's monitor refused {side.refusal.target}: {side.refusal.status}"
+
+
+def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, now: Instant) -> AskMonitor | None:
+    """What to say to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
+    if side.version is None or side.asking is not None:
+        return None
+    has = min(vm.actual.mem, vm.use.mem)
+    if side.told is None or min(has, size.mem) > side.told:
+        return AskMonitor(TellGrown(Resources(vm.actual.cpu, has)))
+    refusal = side.refusal
+    is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
+    if unasked.mem >= kept_by(side, vm) or is_refused:
+        return None
+    return AskMonitor(AskToShrink(Resources(unasked.cpu, unasked.mem)))

@@ -1,0 +1,138 @@
+"""What is known of the monitor in the guest, and what it asks for (B.8).
+
+Rules that hold here:
+
+- A guest is not trusted. A request counts for a while, and for no more than a step beyond what the VM has; so whatever
+  a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
+- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises when it is told.
+- An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from agent.core.actions import AskMonitor
+from agent.core.goal import cpu_demand
+from agent.core.guest import GuestSample, Rates
+from agent.core.policy import REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
+from agent.core.vm import Vm
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, LoadReport, TellGrown
+from protocol.units import Bytes, Instant, MilliCpu
+
+LONGEST_STATUS: Final = 200
+"""Characters of what a monitor says that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The monitor did not agree to ``target``, ``count`` times in a row; it is asked again from ``retry_at`` on."""
+
+    target: Bytes
+    status: str
+    count: int
+    retry_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRequest:
+    """The monitor asked for memory when the VM had ``base``; that counts until ``until``."""
+
+    base: Bytes
+    until: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A report by which ``need`` is wanted until ``until``; the VM had ``before``. Looks may prove it right."""
+
+    need: MilliCpu
+    before: MilliCpu
+    because: str
+    until: Instant
+    is_right: bool = False
+
+
+@dataclass(slots=True)
+class MonitorSide:
+    """What is known of the monitor. ``version`` is None while there is none. The counts of alarms only rise."""
+
+    version: int | None = None
+    told: Bytes | None = None
+    asking: AskMonitor | None = None
+    refusal: Refusal | None = None
+    request: MemoryRequest | None = None
+    alarm: Alarm | None = None
+    right_alarms: int = 0
+    false_alarms: int = 0
+
+    def join(self, version: int) -> None:
+        """A monitor answers. It is told what the VM has before anything else."""
+        self.version = version
+        self.told = self.asking = None
+
+    def leave(self) -> None:
+        """The monitor is gone, and what it wanted with it. What it refused is remembered: it may come back at once."""
+        self.version = self.told = self.asking = self.request = None
+
+    def answered(self, result: DownscaleResult | None, now: Instant, jitter: float) -> None:
+        """The message in flight was answered; ``result`` is None where it was confirmed, or something went wrong."""
+        asked, self.asking = self.asking, None
+        if asked is None:
+            return
+        match asked.message:
+            case TellGrown(granted):
+                self.told = granted.mem
+            case AskToShrink(target) if result is not None and result.ok:
+                self.told, self.refusal = target.mem, None
+            case AskToShrink(target):
+                status = "it could not answer" if result is None else printable(result.status)
+                count = 1 if self.refusal is None else self.refusal.count + 1
+                self.refusal = Refusal(target.mem, status, count, Instant(now + REFUSED_BACKOFF.delay(count, jitter)))
+
+    def requested(self, vm: Vm, policy: MonitorPolicy, now: Instant) -> None:
+        """The monitor asks for memory."""
+        self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.request))
+
+    def reported(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
+        """A load begins, as the monitor says."""
+        if not policy.hold:
+            return
+        need, because = demand(report, vm, cpu, policy)
+        before = vm.use.cpu if self.alarm is None else self.alarm.before
+        known = MilliCpu(0) if self.alarm is None else self.alarm.need
+        if need <= max(vm.use.cpu, known):
+            return
+        is_right = self.alarm is not None and self.alarm.is_right
+        self.alarm = Alarm(need, before, because, Instant(now + policy.hold), is_right)
+
+    def looked(self, need: MilliCpu | None, now: Instant) -> None:
+        """A look at the guest says that it needs so much; an alarm whose time is over is counted."""
+        alarm = self.alarm
+        if alarm is None:
+            return
+        if not alarm.is_right and need is not None and need > alarm.before:
+            self.alarm = alarm = Alarm(alarm.need, alarm.before, alarm.because, alarm.until, is_right=True)
+        if now >= alarm.until:
+            self.alarm = None
+            self.right_alarms += alarm.is_right
+            self.false_alarms += not alarm.is_right
+
+
+def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) -> tuple[MilliCpu, str]:
+    """The CPU that ``report`` speaks of, and why: that of tasks that wait, or of connections that are new.
+
+    Each new connection is expected to use ``policy.connection`` cores, all of them as much as the VM has at most.
+    """
+    over = Rates(busy=report.cpu_busy, cpu_stall=report.cpu_stall)
+    waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
+    coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
+    if waiting is not None and waiting.need >= coming:
+        return waiting.need, waiting.because
+    return coming, f"{report.new_processes} new connections within a second"
+
+
+def printable(text: str) -> str:
+    """What a guest said, as people may read it: short, and without control characters."""
+    return "".join(each if each.isprintable() else " " for each in text[:LONGEST_STATUS])

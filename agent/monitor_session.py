@@ -1,0 +1,158 @@
+"""The conversation with the monitor in a guest: begun again and again, checked, and ended where it misbehaves (B.8).
+
+Rules that hold here:
+
+- Nothing is decided here: what the monitor says becomes events, and what it is to be told comes from the plan.
+- A guest is not trusted. Too many messages, or no answer in time, end the conversation; the next begins ever later.
+- A guest without a monitor is no trouble and causes no event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from agent.core.actions import AskMonitor
+from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
+from agent.ports import MonitorConnection, MonitorSource, PortError
+from protocol.backoff import Backoff, Retries
+from protocol.guest.monitor_messages import (
+    CheckHealth,
+    DownscaleResult,
+    FromMonitor,
+    HealthCheck,
+    InternalError,
+    InvalidMessage,
+    LoadReport,
+    NotUnderstood,
+    ToMonitor,
+    UnknownMessage,
+    UpscaleConfirmation,
+    UpscaleRequest,
+    write_to_monitor,
+)
+from protocol.runtime.clock import Clock
+from protocol.units import Instant, Seconds
+
+CHECK: Final = Seconds(5.0)
+"""Between two health checks; the answer to one, or to anything else, must have come before the next."""
+
+RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
+"""After a conversation that has ended, or did not begin."""
+
+STEADY: Final = Seconds(60.0)
+"""A conversation that lasted so long is begun again as after a first failure."""
+
+MOST_AT_ONCE: Final = 20.0
+PER_SECOND: Final = 10.0
+"""Messages that a monitor may send: at once, and in the long run."""
+
+
+class MonitorSession:
+    """Keeps one agent in conversation with the monitor of its guest. ``take`` is told what happens."""
+
+    def __init__(self, source: MonitorSource, clock: Clock, take: Callable[[Event], None]) -> None:
+        self._source = source
+        self._clock = clock
+        self._take = take
+        self._outbox: asyncio.Queue[ToMonitor] = asyncio.Queue()
+        self._number = 0
+        self._asked: int | None = None
+        self._asked_at = Instant(0.0)
+        self._checked: int | None = None
+        self._allowance = MOST_AT_ONCE
+        self._counted_at = Instant(0.0)
+
+    def say(self, action: AskMonitor) -> None:
+        """Sends the action's message; the outcome is an event."""
+        self._outbox.put_nowait(action.message)
+
+    async def run(self) -> None:
+        """Converses. Returns only by being cancelled."""
+        retries, never = Retries(RECONNECT, STEADY), asyncio.Event()
+        while True:
+            began = self._clock.now()
+            # In a task of its own: with Python 3.11, a group that fails leaves its task unfit for time-outs.
+            async with asyncio.TaskGroup() as tasks:
+                conversation = tasks.create_task(self._once())
+            has_joined, error = conversation.result()
+            if has_joined or error.fault is Fault.GUEST:
+                self._take(MonitorLost(error.fault, error.reason))
+            wait = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
+            await self._clock.wait(never, Instant(self._clock.now() + wait))
+
+    async def _once(self) -> tuple[bool, PortError]:
+        """One conversation: whether it had begun, and why it ended."""
+        has_joined, ended = False, PortError(Fault.GUEST, "the conversation with the guest's monitor ended")
+        try:
+            async with self._source.connect() as connection:
+                has_joined = True
+                self._begin(connection)
+                async with asyncio.TaskGroup() as tasks:
+                    for each in (self._read(connection), self._speak(connection), self._check()):
+                        tasks.create_task(each)
+        except* PortError as errors:
+            ended = _first(errors)
+        return has_joined, ended
+
+    def _begin(self, connection: MonitorConnection) -> None:
+        self._outbox = asyncio.Queue()
+        self._asked = self._checked = None
+        self._allowance, self._counted_at = MOST_AT_ONCE, self._clock.now()
+        self._take(MonitorJoined(connection.version))
+
+    async def _read(self, connection: MonitorConnection) -> None:
+        while True:
+            message = await connection.receive()
+            self._count()
+            self._hear(message, connection.version)
+
+    def _count(self) -> None:
+        now = self._clock.now()
+        grown = self._allowance + PER_SECOND * (now - self._counted_at)
+        self._allowance, self._counted_at = min(MOST_AT_ONCE, grown) - 1.0, now
+        if self._allowance < 0.0:
+            raise PortError(Fault.GUEST, f"the guest's monitor sends more than {PER_SECOND:g} messages a second")
+
+    def _hear(self, message: FromMonitor, version: int) -> None:
+        match message:
+            case HealthCheck(number) if number == self._checked:
+                self._checked = None
+            case LoadReport() if version < 2:
+                self._outbox.put_nowait(NotUnderstood("LoadReport is of version 2"))
+            case UpscaleRequest() | LoadReport():
+                self._take(MonitorSaid(message))
+            case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
+                self._answered(message)
+            case UnknownMessage():
+                self._outbox.put_nowait(NotUnderstood("the type of this message is not known"))
+
+    def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
+        """An answer counts where it has the number of the question; a late one changes nothing."""
+        if message.id == self._asked:
+            self._asked = None
+            self._take(MonitorAnswered(message if isinstance(message, DownscaleResult) else None))
+
+    async def _speak(self, connection: MonitorConnection) -> None:
+        while True:
+            message = await self._outbox.get()
+            self._number += 2
+            if isinstance(message, CheckHealth):
+                self._checked = self._number
+            elif not isinstance(message, NotUnderstood):
+                self._asked, self._asked_at = self._number, self._clock.now()
+            await connection.send(write_to_monitor(message, self._number))
+
+    async def _check(self) -> None:
+        while True:
+            await self._clock.sleep(CHECK)
+            is_late = self._asked is not None and self._clock.now() - self._asked_at >= CHECK
+            if self._checked is not None or is_late:
+                raise PortError(Fault.GUEST, f"the guest's monitor did not answer within {CHECK:g} s")
+            self._outbox.put_nowait(CheckHealth())
+
+
+def _first(errors: BaseExceptionGroup[PortError]) -> PortError:
+    found = errors.exceptions[0]
+    return found if isinstance(found, PortError) else _first(found)

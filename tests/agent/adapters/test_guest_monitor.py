@@ -1,0 +1,182 @@
+"""The guest's monitor over a real WebSocket on loopback, with every fault a guest can have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from agent.adapters.guest_monitor import GuestMonitor
+from agent.core.events import Fault
+from agent.ports import PortError
+from protocol.guest.monitor_messages import LARGEST_MONITOR_MESSAGE, UpscaleRequest
+from protocol.units import Seconds
+from tests.fake_clock import settle
+
+DEADLINE = Seconds(5.0)
+SHORT = Seconds(0.05)
+Handler = Callable[[ServerConnection], Awaitable[None]]
+
+
+@asynccontextmanager
+async def monitor(handler: Handler) -> AsyncIterator[str]:
+    """The address of a monitor that does as ``handler`` says."""
+    async with serve(handler, "127.0.0.1", 0, compression=None) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        yield f"ws://127.0.0.1:{port}/monitor"
+
+
+@asynccontextmanager
+async def tcp(handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """The address of something that is no WebSocket."""
+    ended = asyncio.Event()
+
+    async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await handler(reader, writer)
+        finally:
+            writer.close()
+            ended.set()
+
+    server = await asyncio.start_server(closing, "127.0.0.1", 0)
+    async with server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/monitor"
+    await ended.wait()
+    await settle()
+
+
+def saying(*texts: str) -> Handler:
+    """A monitor that hears the greeting, says ``texts`` and then waits for the end."""
+
+    async def handler(socket: ServerConnection) -> None:
+        assert await socket.recv() == '{"min":1,"max":2}'
+        for text in texts:
+            await socket.send(text)
+        await socket.wait_closed()
+
+    return handler
+
+
+async def failure(url: str, deadline: Seconds = DEADLINE) -> tuple[Fault, str]:
+    """How a conversation fails whose first message is waited for."""
+    with pytest.raises(PortError) as caught:
+        async with GuestMonitor(url, deadline).connect() as connection:
+            await connection.receive()
+    return caught.value.fault, caught.value.reason.replace(url, "URL")
+
+
+async def test_both_agree_on_a_version_and_speak() -> None:
+    heard: list[str | bytes] = []
+
+    async def handler(socket: ServerConnection) -> None:
+        await saying_version(socket, 1)
+        await socket.send('{"type":"UpscaleRequest","id":1}')
+        heard.append(await socket.recv())
+
+    async def saying_version(socket: ServerConnection, version: int) -> None:
+        await socket.recv()
+        await socket.send(f'{{"version":{version}}}')
+
+    async with monitor(handler) as url, GuestMonitor(url, DEADLINE).connect() as connection:
+        assert connection.version == 1
+        assert await connection.receive() == UpscaleRequest(1)
+        await connection.send("hello")
+        with pytest.raises(PortError, match="the conversation with the guest's monitor ended"):
+            await connection.receive()
+    assert heard == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (['{"version":7}'], "the guest's monitor greets with version: expected 1 to 2, got 7"),
+        (['{"error":"\\u001b[2J"}'], "the guest's monitor greets with error: the monitor refuses: '\\x1b[2J'"),
+        (['{"version":2}', "[]"], "the guest's monitor says what cannot be read: document: expected object, got array"),
+        (
+            ['{"version":2}', "x" * (LARGEST_MONITOR_MESSAGE + 1)],
+            "the conversation with the guest's monitor ended (1009",
+        ),
+    ],
+)
+async def test_what_a_monitor_must_not_say_ends_the_conversation(texts: list[str], reason: str) -> None:
+    async with monitor(saying(*texts)) as url:
+        fault, said = await failure(url)
+    assert (fault, said[: len(reason)]) == (Fault.GUEST, reason)
+
+
+async def test_a_monitor_that_does_not_greet_is_not_waited_for() -> None:
+    async with monitor(saying()) as url:
+        assert await failure(url, Seconds(1.0)) == (
+            Fault.GUEST,
+            "the guest's monitor did not greet within 1 s",
+        )
+
+
+async def shout(url: str) -> None:
+    async with GuestMonitor(url, Seconds(1.0)).connect() as connection:
+        while True:
+            await connection.send("x" * 1024 * 1024)
+
+
+async def test_one_that_does_not_read_is_not_waited_for() -> None:
+    is_over = asyncio.Event()
+
+    async def deaf(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send('{"version":2}')
+        socket.transport.pause_reading()
+        await is_over.wait()
+        socket.transport.abort()
+
+    async with monitor(deaf) as url:
+        with pytest.raises(PortError, match="did not read for 1 s") as caught:
+            await shout(url)
+        is_over.set()
+    assert caught.value.fault is Fault.GUEST
+
+
+async def test_where_nothing_listens_there_is_no_monitor() -> None:
+    async with monitor(saying()) as url:
+        pass
+    fault, reason = await failure(url)
+    assert (fault, reason) == (Fault.NETWORK, "the guest's monitor at URL cannot be reached: ConnectionRefusedError")
+
+
+async def test_where_nothing_answers_there_is_no_monitor() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with tcp(silent) as url:
+        fault, reason = await failure(url, SHORT)
+    assert (fault, reason) == (Fault.NETWORK, "the guest's monitor at URL cannot be reached: TimeoutError")
+
+
+async def test_a_redirection_is_not_followed() -> None:
+    led_to: list[str] = []
+
+    async def elsewhere(socket: ServerConnection) -> None:
+        led_to.append("here")
+
+    async with monitor(elsewhere) as other:
+
+        async def redirects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(f"HTTP/1.1 302 Found\r\nLocation: {other}\r\nContent-Length: 0\r\n\r\n".encode())
+            await writer.drain()
+
+        async with tcp(redirects) as url:
+            fault, reason = await failure(url)
+    assert (fault, led_to) == (Fault.GUEST, [])
+    assert "302" in reason
+
+
+async def test_what_speaks_no_http_is_the_guests_fault() -> None:
+    async def noise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\0" * 100_000)
+
+    async with tcp(noise) as url:
+        assert (await failure(url))[0] is Fault.GUEST

@@ -1,0 +1,241 @@
+"""A guest with a monitor: asked before memory goes, told when it came, heard at once, and never believed too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
+from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid, Started, VmSeen
+from agent.core.explain import MonitorView, explain
+from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
+from agent.core.policy import MonitorPolicy
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, LoadReport, TellGrown, UpscaleRequest
+from protocol.units import Bytes, Resources
+from tests.agent.core.story import POLICY, Story, asks, cu, patches, settled, vm
+
+LOAD = LoadReport(id=1, cause="cpu", span=0.06, cpu_busy=0.25, cpu_stall=1.0, runnable=3)
+
+
+def monitored(size: float = 1, *, version: int = 2) -> Story:
+    """A settled agent whose monitor knows what the VM has."""
+    return speaks(settled(size).happens(MonitorJoined(version)), TellGrown(cu(size)), None)
+
+
+def speaks(story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | None) -> Story:
+    """The agent says exactly ``message``, and is answered."""
+    assert story.plans().message == AskMonitor(message)
+    story.happens(Started(AskMonitor(message)))
+    assert story.plans().message is None, "one message at a time"
+    return story.happens(MonitorAnswered(answer))
+
+
+def agrees(*, ok: bool = True, status: str = "") -> DownscaleResult:
+    return DownscaleResult(2, ok=ok, status=status)
+
+
+def idle(story: Story, until: float) -> Story:
+    """Looks at an idle guest each second until ``until``."""
+    while story.now < until:
+        story.at(story.now + 1.0).looks()
+    return story
+
+
+def test_a_monitor_is_told_what_the_vm_has_when_it_joins() -> None:
+    story = monitored(2)
+    assert explain(story.state, "default/vm-1", story.instant).monitor == MonitorView(2, "2Gi", None, None, None, 0, 0)
+
+
+def test_memory_goes_only_after_the_monitor_agreed_and_then_at_once() -> None:
+    story = idle(monitored(2), 7.0)
+    planned = story.plans()
+    assert planned.because == "asking the guest's monitor before memory goes"
+    assert planned.actions[0] == patches(Resources(cu(1).cpu, cu(2).mem), 1), "CPU does not wait for it"
+    speaks(story, AskToShrink(cu(1)), agrees())
+    assert story.plans().actions[0] == patches(cu(1), 1)
+    story.happens(Started(patches(cu(1), 1))).obeys()
+    assert story.plans().message is None, "what it agreed to is what it knows"
+
+
+def test_a_refused_shrink_keeps_the_memory_says_why_and_is_asked_again_later() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False, status="programs use\n1 GiB"))
+    assert story.plans().message is None
+    assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: programs use 1 GiB"
+    said = explain(story.state, "default/vm-1", story.instant).monitor
+    assert (said.refused, said.refused_because) == ("1Gi", "programs use 1 GiB")
+    idle(story, 11.0)
+    assert story.plans().message is None
+    idle(story, 12.0)
+    speaks(story, AskToShrink(cu(1)), agrees(ok=False, status="programs use 1 GiB"))
+    assert story.state.monitor.refusal is not None
+    assert story.state.monitor.refusal.retry_at == 22.0, "twice as long"
+    idle(story, 22.0)
+    speaks(story, AskToShrink(cu(1)), agrees())
+    assert story.state.monitor.refusal is None
+
+
+def test_an_answer_that_is_none_keeps_the_memory_as_a_refusal_does() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), None)
+    assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: it could not answer"
+
+
+def test_an_answer_without_a_question_changes_nothing() -> None:
+    story = monitored(2)
+    before = replace(story.state.monitor)
+    story.happens(MonitorAnswered(agrees()))
+    assert story.state.monitor == before
+
+
+def test_a_lower_bound_is_an_order_that_no_monitor_can_refuse() -> None:
+    story = speaks(idle(monitored(4), 7.0), AskToShrink(cu(1)), agrees(ok=False))
+    story.sees(vm(cu(4), version=2, high=2))
+    patch = story.plans().actions[0]
+    assert isinstance(patch, PatchVm)
+    assert patch.target.mem == cu(2).mem
+
+
+def test_the_monitor_is_told_of_memory_when_it_is_there() -> None:
+    story = monitored(1).looks(used=1.0).at(2.0).looks(used=1.0)
+    assert story.acts()[-1] == asks(cu(2), cu(1), 2, used=1.0)
+    story.answers(cu(2)).acts()
+    assert story.plans().message is None, "ordered, but not there yet"
+    seen = story.state.vm.seen
+    assert seen is not None
+    story.happens(VmSeen(replace(seen, use=cu(2), version=2)))
+    assert story.plans().message is None
+    story.obeys()
+    speaks(story, TellGrown(cu(2)), None)
+    assert story.plans().message is None
+
+
+def test_a_shrink_that_was_agreed_to_and_is_not_wanted_any_more_is_taken_back() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
+    story.at(8.0).looks(used=1.0)
+    assert story.plans().message == AskMonitor(TellGrown(cu(2)))
+
+
+def test_a_monitor_that_is_gone_leaves_everything_as_without_one() -> None:
+    story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees(ok=False))
+    story.happens(MonitorLost(Fault.GUEST, "hung up"))
+    assert story.plans().actions[0] == patches(cu(1), 1)
+    assert story.plans().message is None
+    troubles = explain(story.state, "default/vm-1", story.instant).troubles
+    assert [(each.with_, each.reason) for each in troubles] == [("monitor", "hung up")]
+    story.happens(MonitorJoined(1))
+    assert explain(story.state, "default/vm-1", story.instant).troubles == []
+
+
+def test_a_request_for_memory_is_answered_at_once_with_one_step_and_ends_by_itself() -> None:
+    story = idle(monitored(1), 3.0).happens(MonitorSaid(UpscaleRequest(1))).happens(MonitorSaid(UpscaleRequest(3)))
+    assert story.plans().because == "growing: the guest's monitor asks for memory"
+    assert story.acts() == [asks(cu(2), cu(1), 2)]
+    story.answers(cu(2)).acts()
+    story.obeys()
+    speaks(story, TellGrown(cu(2)), None)
+    assert idle(story, 12.0).plans().because == "holding: the guest's monitor asks for memory"
+    assert idle(story, 13.0).plans().because == "asking the guest's monitor before memory goes"
+
+
+def test_a_load_that_the_monitor_reports_is_met_before_the_next_look() -> None:
+    story = monitored(1).at(1.2).happens(MonitorSaid(LOAD))
+    assert story.plans().because == (
+        "growing: the guest's monitor reports a load: tasks waited 100% of the time, 3 runnable"
+    )
+    assert story.acts() == [asks(cu(8), cu(1), 2)]
+    assert story.answers(cu(8)).acts() == [patches(cu(8), 1)]
+    story.obeys().at(2.0).looks(cores=0.5).at(3.0).looks(cores=1.0).at(4.3).looks(cores=1.0)
+    assert explain(story.state, "default/vm-1", story.instant).monitor.right_reports == 1
+
+
+def test_a_report_that_nothing_follows_is_counted_as_false() -> None:
+    story = idle(monitored(1).happens(MonitorSaid(LOAD)), 5.0)
+    found = explain(story.state, "default/vm-1", story.instant).monitor
+    assert (found.right_reports, found.false_reports, found.reports) == (0, 1, None)
+
+
+def test_new_connections_are_a_reason_to_begin_to_grow() -> None:
+    burst = replace_report(LOAD, cpu_busy=0.0, cpu_stall=0.0, new_processes=5)
+    story = monitored(1).happens(MonitorSaid(burst))
+    assert story.plans().because == ("growing: the guest's monitor reports a load: 5 new connections within a second")
+    assert story.acts() == [asks(cu(2), cu(1), 2)], "no more than as much again"
+
+
+def test_a_weaker_report_changes_nothing_and_a_stronger_one_does() -> None:
+    story = monitored(1).happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.5)))
+    first = story.state.monitor.alarm
+    story.happens(MonitorSaid(replace_report(LOAD, cpu_stall=0.4)))
+    assert story.state.monitor.alarm == first
+    story.happens(MonitorSaid(LOAD))
+    second = story.state.monitor.alarm
+    assert first is not None
+    assert second is not None
+    assert (second.before, second.need > first.need) == (first.before, True)
+
+
+def test_reports_are_ignored_by_policy_without_a_monitor_and_while_a_shrink_makes_noise() -> None:
+    silent = Story(replace(POLICY, monitor=MonitorPolicy(hold=POLICY.timing.settle.__class__(0.0))))
+    silent.sees(vm(cu(1))).happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
+    assert silent.state.monitor.alarm is None
+    gone = settled(1).happens(MonitorSaid(LOAD))
+    assert gone.state.monitor.alarm is None
+    unseen = Story().happens(MonitorJoined(2)).happens(MonitorSaid(LOAD))
+    assert unseen.state.monitor.alarm is None
+    assert unseen.plans() == Plan((), None, "the VM has not been seen yet")
+    shrinking = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
+    shrinking.happens(Started(patches(cu(1), 1))).obeys().happens(MonitorSaid(LOAD))
+    assert shrinking.state.monitor.alarm is None
+
+
+def test_what_a_guest_says_is_shown_short_and_without_control_characters() -> None:
+    assert printable("a\x1b[2Jb") == "a [2Jb"
+    assert len(printable("x" * 5000)) == LONGEST_STATUS
+
+
+def replace_report(report: LoadReport, **changes: float) -> LoadReport:
+    fields = {name: getattr(report, name) for name in report.__struct_fields__}
+    return LoadReport(**{**fields, **changes})
+
+
+MESSAGES = st.one_of(
+    st.just(MonitorJoined(2)),
+    st.just(MonitorLost(Fault.GUEST, "hung up")),
+    st.just(MonitorSaid(UpscaleRequest(1))),
+    st.builds(lambda ok: MonitorAnswered(agrees(ok=ok)), st.booleans()),
+    st.just(MonitorAnswered(None)),
+    st.builds(
+        lambda busy, stall, runnable, new: MonitorSaid(
+            LoadReport(1, "cpu", 0.1, busy, stall, runnable, new_processes=new)
+        ),
+        st.floats(0.0, 1024.0),
+        st.floats(0.0, 1.0),
+        st.integers(0, 1_000_000),
+        st.integers(0, 1_000_000),
+    ),
+)
+
+
+@given(st.lists(st.tuples(MESSAGES, st.floats(0.0, 2.0), st.booleans()), max_size=30))
+def test_whatever_a_monitor_says_its_vm_stays_within_its_bounds_and_its_permit(
+    steps: list[tuple[MonitorSaid, float, bool]],
+) -> None:
+    story = settled(2)
+    for event, wait, looks in steps:
+        story.at(story.now + wait).happens(event)
+        if looks:
+            story.looks()
+        planned = story.plans()
+        if planned.message is not None:
+            story.happens(Started(planned.message))
+        for action in story.acts():
+            if isinstance(action, AskScheduler):
+                assert action.request.resources.within(cu(8))
+                story.answers(action.request.resources.at_most(cu(5)))
+            else:
+                story.obeys()
+        seen = story.state.vm.seen
+        assert seen is not None
+        assert cu(1).within(seen.use)
+        assert seen.use.within(cu(5))
+        assert Bytes(0) < seen.use.mem
