@@ -22,7 +22,7 @@ FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory env clean
+.PHONY: help demo test coverage fuzz test-root test-vm test-kubernetes test-adoption test-failovers test-monitoring explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,10 @@ bench-kubernetes: env ## Pods per second under a real kube-scheduler, permits, a
 bench-migration: env ## Twenty live migrations of a real VM under load, and what its clients notice
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.migration_bench $(BENCH_ARGS)
+
+bench-reaction: env ## A load in a real guest: how long until it has more CPU, with its monitor and without (15 minutes)
+	@scripts/install-packages.sh guests pgbench
+	@$(BIN)/python -m scripts.bench.reaction_bench $(BENCH_ARGS)
 
 bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
 	@scripts/install-packages.sh guests pgbench

@@ -68,6 +68,7 @@ GUEST_FILES: Final = (
     GuestFile("rootfs/cpu.sh", "usr/lib/autoscale/cpu.sh", 0o755),
     GuestFile("rootfs/cpu-now.sh", "usr/lib/autoscale/cpu-now.sh"),
     GuestFile("rootfs/daemon.sh", "usr/lib/autoscale/daemon.sh", 0o755),
+    GuestFile("rootfs/monitor.pl", "usr/lib/autoscale/monitor.pl"),
     GuestFile("rootfs/shutdown.sh", "usr/lib/autoscale/shutdown.sh", 0o755),
     GuestFile("rootfs/postgres.sh", "usr/lib/autoscale/postgres.sh", 0o755),
     GuestFile("rootfs/standby.sh", "usr/lib/autoscale/standby.sh", 0o755),

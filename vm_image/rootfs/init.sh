@@ -51,7 +51,7 @@ else
     done
 fi
 
-echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
+echo +cpu +memory +pids >/sys/fs/cgroup/cgroup.subtree_control
 mkdir -p /sys/fs/cgroup/work
 [ -z "$cpu" ] || sh "$here/cpu.sh" "$cpu"
 # After a power cut it still says that the server of before is ready.
@@ -64,6 +64,8 @@ bind=${link%/*}
 forever() { while :; do "$@"; echo "autoscale: \"$*\" has ended and is started again" | busybox cut -c -100; busybox sleep 1; done; }
 forever nice -n -10 socat "TCP-LISTEN:25183,fork,reuseaddr${bind:+,bind=$bind}" "EXEC:busybox ash $here/daemon.sh,nofork" &
 forever nice -n -10 sh "$here/database.sh" &
+# shellcheck disable=SC2086 # no address is no word
+forever nice -n -15 perl "-I$here/perl" "$here/monitor.pl" $bind &
 GOMAXPROCS=1 forever nice -n -5 setpriv --reuid prometheus --regid prometheus --clear-groups \
     prometheus-node-exporter --web.listen-address=:9100 \
     --web.disable-exporter-metrics --no-collector.arp --no-collector.bcache --no-collector.bonding --no-collector.btrfs --no-collector.dmi \

@@ -1,0 +1,203 @@
+"""``make bench-reaction``: how long a load waits for more CPU, with and without the reports of the guest's monitor.
+
+Both are measured in one guest in turn, so that a busy machine makes both slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from deploy.kube.informer import Change, Informer
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.neonvm.network.chooser import NetworkKind
+from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_CONFIG
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.units import Instant, MilliCpu, Seconds
+from protocol.virtual_machine import parse_virtual_machine
+from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.running import run
+from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.bench.database_client import Session
+
+VM: Final = ObjectName("default", "reaction")
+NAME: Final = "bench-reaction"
+SESSIONS: Final = 4
+LOAD: Final = "SELECT count(*) FROM generate_series(1, 400000) a"
+POSTGRES: Final = 5432
+BOOT: Final = Seconds(300.0)
+CALM: Final = Seconds(6.0)
+"""A guest that has just been made smaller is left alone for so long before the next load."""
+
+REST: Final = Seconds(60.0)
+GIVE_UP: Final = Seconds(30.0)
+HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}
+
+
+class Reaction(msgspec.Struct, frozen=True):
+    """One start of a load; seconds from it, None where that did not happen within ``GIVE_UP``."""
+
+    with_monitor: bool
+    ordered: float | None
+    online: float | None
+
+
+def bench_reaction(
+    starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
+) -> None:
+    """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
+
+    Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
+    """
+    run(_bench(starts, report))
+
+
+async def _bench(starts: int, report: Path | None) -> int:
+    console, clock = Console(), SystemClock()
+    spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
+    async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
+        starter = Starter(site, clock, console.print)
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(starter.vms.run())
+            found = await starter.measure(stack, starts)
+            watching.cancel()
+    console.print(table(found))
+    if report is not None:
+        await asyncio.to_thread(report.write_bytes, msgspec.json.encode(found) + b"\n")
+    return 0 if all(each.online is not None for each in found) else 1
+
+
+@dataclass(slots=True)
+class Starter:
+    """Starts loads in one VM."""
+
+    site: Site
+    clock: Clock
+    say: Callable[[str], None]
+    vms: Informer = field(init=False)
+    _ordered: Instant | None = None
+    _online: Instant | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.vms = Informer(self.site.client, VIRTUAL_MACHINES, self.clock)
+        self.vms.listen(self._see)
+
+    async def measure(self, stack: AsyncExitStack, starts: int) -> list[Reaction]:
+        """The reactions to so many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
+        await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, postgres_vm(VM, cpus=4, slots=4))
+        await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
+        server = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
+        sessions = [await Session.open(*server) for _ in range(SESSIONS)]
+        for each in sessions:
+            stack.callback(each.close)
+            each.begin("SET max_parallel_workers_per_gather = 0")
+            await each.finished()
+        found: list[Reaction] = []
+        for number in range(2 * starts):
+            found.append(await self._start(sessions, with_monitor=number % 2 == 0))
+            self.say(f"  {number + 1:3}  {_line(found[-1])}")
+        self.say(await self._explained())
+        return found
+
+    async def _start(self, sessions: list[Session], *, with_monitor: bool) -> Reaction:
+        policy = {"smoothing": HOLD, "monitor": {"hold": "3s" if with_monitor else "0s"}}
+        patch: Json = {"metadata": {"annotations": {ANNOTATION_CONFIG: msgspec.json.encode(policy).decode()}}}
+        await self.site.client.merge_patch(VIRTUAL_MACHINES, VM, patch)
+        await self._until(self._is_small, REST, "shrink to 1 CPU")
+        await self.clock.sleep(Seconds(CALM + self.clock.jitter()))
+        self._ordered = self._online = None
+        began = self.clock.now()
+        for each in sessions:
+            each.begin(LOAD)
+        try:
+            await self._until(lambda: self._online is not None, GIVE_UP, "have more CPU")
+        except SiteError as error:
+            self.say(str(error))
+        found = Reaction(with_monitor, _since(began, self._ordered), _since(began, self._online))
+        for each in sessions:
+            await each.finished()
+        return found
+
+    def _see(self, change: Change) -> None:
+        if change.new is not None and change.name == VM:
+            found, one = parse_virtual_machine(change.new), MilliCpu(1000)
+            if found.use.cpu > one and self._ordered is None:
+                self._ordered = self.clock.now()
+            if found.actual is not None and found.actual.cpu > one and self._online is None:
+                self._online = self.clock.now()
+        self._changed.set()
+
+    def _is_small(self) -> bool:
+        found = self.vms.get(VM)
+        seen = None if found is None else parse_virtual_machine(found)
+        return seen is not None and seen.actual is not None and seen.actual.cpu <= MilliCpu(1000) >= seen.use.cpu
+
+    async def _until(self, holds: Callable[[], bool], at_most: Seconds, what: str) -> None:
+        deadline = Instant(self.clock.now() + at_most)
+        while not holds():
+            if self.clock.now() >= deadline:
+                raise SiteError(f"the VM did not {what} within {at_most:g} s")
+            self._changed.clear()
+            await self.clock.wait(self._changed, Instant(min(deadline, self.clock.now() + 1.0)))
+
+    async def _explained(self) -> str:
+        """What the agent counted of alarms."""
+        pods = (await self.site.client.list(PODS, VM.namespace)).objects
+        for pod in pods:
+            said = await self.site.of_agent(pod, "/explain")
+            if said is not None:
+                return f"the agent of the guest's monitor: {child(said, 'monitor')}"
+        return "no agent answered"
+
+
+def _is_available(vm: Json) -> bool:
+    return any(
+        text(each, "type") == "Available" and text(each, "status") == "True"
+        for each in items(vm, "status", "conditions")
+    )
+
+
+def _since(began: Instant, at: Instant | None) -> float | None:
+    return None if at is None else round(at - began, 3)
+
+
+def _line(found: Reaction) -> str:
+    how = "with reports" if found.with_monitor else "without them"
+    return f"{how}: ordered after {found.ordered} s, online after {found.online} s"
+
+
+def table(found: list[Reaction]) -> Table:
+    """The times as a table (pure)."""
+    shown = Table("seconds from the load's start", "starts", "median", "p95", "longest", title="Reaction")
+    for name, with_monitor in (("without reports", False), ("with the guest's monitor", True)):
+        chosen = [each for each in found if each.with_monitor is with_monitor]
+        for what, times in (
+            ("ordered", [each.ordered for each in chosen]),
+            ("CPU online", [each.online for each in chosen]),
+        ):
+            known = [each for each in times if each is not None]
+            if len(known) > 1:
+                p95 = quantiles(known, n=20, method="inclusive")[-1]
+                numbers = (f"{median(known):.2f}", f"{p95:.2f}", f"{max(known):.2f}")
+                shown.add_row(f"{name}, {what}", f"{len(known)} of {len(times)}", *numbers)
+    return shown
+
+
+if __name__ == "__main__":
+    typer.run(bench_reaction)

@@ -1,0 +1,218 @@
+"""The guest's monitor, as it is in the image, talks with the agent's own side, over files that a test writes.
+
+What only a kernel does (pressure triggers) is tested in a real guest: ``tests/vm/test_guest_monitor.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agent.adapters.guest_monitor import GuestMonitor
+from agent.ports import MonitorConnection, PortError
+from protocol.guest.monitor_messages import (
+    AskToShrink,
+    CheckHealth,
+    DownscaleResult,
+    HealthCheck,
+    InvalidMessage,
+    LoadReport,
+    NotUnderstood,
+    TellGrown,
+    UpscaleConfirmation,
+    write_to_monitor,
+)
+from protocol.units import Bytes, MilliCpu, Resources, Seconds
+from vm_image import recipe
+
+pytestmark = pytest.mark.skipif(shutil.which("perl") is None, reason="this machine has no perl")
+DEADLINE = Seconds(10.0)
+MIB = 1024**2
+ALONE = 'BEGIN { @INC = ($ENV{MODULES}) } @ARGV = "127.0.0.1"; do $ENV{SCRIPT} or die $@ || $!'
+"""Runs the script as the guest does: without any module but two."""
+
+
+@dataclass
+class Guest:
+    """Files as a kernel shows them, and the monitor that reads them."""
+
+    folder: Path
+    port: int
+
+    @property
+    def source(self) -> GuestMonitor:
+        return GuestMonitor(f"ws://127.0.0.1:{self.port}/monitor", DEADLINE)
+
+    def has(self, *, total: int = 1024, available: int = 900, stalled: float = 0.0, processes: int = 8) -> None:
+        """So many MiB of memory, tasks that wait for it for so many percent of the time, and processes."""
+        self._write("meminfo", f"MemTotal: {total * 1024} kB\nMemFree: 1 kB\nMemAvailable: {available * 1024} kB\n")
+        self._write("memory.pressure", f"some avg10={stalled:.2f} avg60=0.00 avg300=0.00 total=1\n")
+        self._write("pids.current", f"{processes}\n")
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text().strip()
+
+    def _write(self, name: str, text: str) -> None:
+        fresh = self.folder / f"{name}.fresh"
+        fresh.write_text(text)
+        fresh.rename(self.folder / name)
+
+
+@pytest.fixture
+async def guest(tmp_path: Path) -> AsyncIterator[Guest]:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    for name in ("strict.pm", "warnings.pm"):
+        found = await _output("perl", "-e", f"require {name[:-3]}; print $INC{{'{name}'}}")
+        shutil.copy(found, modules)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = Guest(tmp_path, port)
+    made.has()
+    for name, text in {
+        "loadavg": "0.1 0.1 0.1 3/99 1\n",
+        "cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n",
+        "cpu.stat": "usage_usec 1000\n",
+        "memory.events": "high 0\n",
+        "memory.current": f"{64 * MIB}\n",
+        "memory.high": "max\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    process = await asyncio.create_subprocess_exec(
+        *("perl", "-e", ALONE),
+        env={
+            **os.environ,
+            "MODULES": str(modules),
+            "SCRIPT": str(recipe.HERE / "rootfs" / "monitor.pl"),
+            "AUTOSCALE_PROC": str(tmp_path),
+            "AUTOSCALE_GROUP": str(tmp_path),
+            "AUTOSCALE_PORT": str(port),
+        },
+    )
+    async with AsyncExitStack() as stack:
+        await begun(made, stack)  # by then it has opened its files, and written its triggers over some of them
+    made.has()
+    yield made
+    process.kill()
+    await process.wait()
+
+
+async def _output(*command: str) -> str:
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    return (await process.communicate())[0].decode()
+
+
+async def begun(guest: Guest, stack: AsyncExitStack) -> MonitorConnection:
+    """A conversation, once the monitor listens."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                return await stack.enter_async_context(guest.source.connect())
+            except PortError:
+                await asyncio.sleep(0.01)
+
+
+def size(mib: int) -> Resources:
+    return Resources(MilliCpu(1000), Bytes(mib * MIB))
+
+
+async def test_it_answers_every_message_of_an_agent(guest: Guest) -> None:
+    async with AsyncExitStack() as stack:
+        talk = await begun(guest, stack)
+        assert talk.version == 2
+        await talk.send(write_to_monitor(CheckHealth(), 2))
+        await talk.send(write_to_monitor(TellGrown(size(1024)), 4))
+        await talk.send(write_to_monitor(NotUnderstood("what?"), 6))
+        await talk.send('{"type":"Novelty","id":8}')
+        await talk.send("{}")
+        said = [await talk.receive() for _ in range(4)]
+    assert said == [
+        HealthCheck(2),
+        UpscaleConfirmation(4),
+        InvalidMessage(8, "neither type nor fields are of this protocol"),
+        InvalidMessage(0, "a message needs an id"),
+    ]
+
+
+async def test_it_agrees_to_a_shrink_that_leaves_room_and_holds_the_database_below_it_meanwhile(guest: Guest) -> None:
+    async with AsyncExitStack() as stack:
+        talk = await begun(guest, stack)
+        await talk.send(write_to_monitor(AskToShrink(size(512)), 2))
+        assert await talk.receive() == DownscaleResult(2, ok=True, status="there is room")
+        assert guest.read("memory.high") == str((512 - 100 - (124 - 64)) * MIB), "less kernel, less other programs"
+        await talk.send(write_to_monitor(TellGrown(size(1024)), 4))
+        assert await talk.receive() == UpscaleConfirmation(4)
+        assert guest.read("memory.high") == "max"
+
+
+@pytest.mark.parametrize(
+    ("available", "stalled", "reason"),
+    [
+        (600, 0.0, "programs use 424 MiB, and 412 MiB would be left for them"),
+        (650, 0.0, "programs use 374 MiB, and 412 MiB would be left for them"),
+        (900, 25.0, "tasks wait for memory 25.00% of the time"),
+    ],
+)
+async def test_it_refuses_a_shrink_that_would_hurt(guest: Guest, available: int, stalled: float, reason: str) -> None:
+    guest.has(available=available, stalled=stalled)
+    async with AsyncExitStack() as stack:
+        talk = await begun(guest, stack)
+        await talk.send(write_to_monitor(AskToShrink(size(512)), 2))
+        assert await talk.receive() == DownscaleResult(2, ok=False, status=reason)
+    assert guest.read("memory.high") == "max"
+
+
+async def test_it_reports_a_burst_of_connections(guest: Guest) -> None:
+    async with AsyncExitStack() as stack:
+        talk = await begun(guest, stack)
+        await talk.send(write_to_monitor(CheckHealth(), 2))
+        await talk.receive()
+        guest.has(processes=20)
+        async with asyncio.timeout(DEADLINE):
+            report = await talk.receive()
+    assert isinstance(report, LoadReport)
+    assert (report.cause, report.runnable, report.processes, report.new_processes) == ("connections", 3, 20, 12)
+
+
+async def test_the_newest_agent_is_served_and_the_one_before_is_not(guest: Guest) -> None:
+    async with AsyncExitStack() as stack:
+        first = await begun(guest, stack)
+        second = await begun(guest, stack)
+        with pytest.raises(PortError):
+            await first.receive()
+        await second.send(write_to_monitor(CheckHealth(), 2))
+        assert await second.receive() == HealthCheck(2)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /other HTTP/1.1\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        b"GET /monitor HTTP/1.1\r\n\r\n",
+        b"x" * 20_000,
+        b"\0" * 20_000,
+    ],
+)
+async def test_what_is_no_websocket_is_hung_up_on_and_the_next_is_served(guest: Guest, sent: bytes) -> None:
+    async with AsyncExitStack() as stack:
+        await begun(guest, stack)
+        reader, writer = await asyncio.open_connection("127.0.0.1", guest.port)
+        writer.write(sent)
+        async with asyncio.timeout(DEADLINE):
+            try:
+                answer = await reader.read()
+            except ConnectionResetError:
+                answer = b""
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400 ")
+        writer.close()
+        talk = await begun(guest, stack)
+        await talk.send(write_to_monitor(CheckHealth(), 2))
+        assert await talk.receive() == HealthCheck(2)
