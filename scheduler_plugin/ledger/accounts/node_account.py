@@ -44,21 +44,22 @@ class NodeAccount:
     @property
     def pressure(self) -> Pressure:
         """Where the node stands against its watermark."""
-        return Pressure.of(self.room, self.unmet, self.migrating, self._awaited)
+        return Pressure.of(self.room, self.unmet, self.migrating, waits=self.waits.all, asked=self._asked)
 
     @property
     def wished(self) -> Resources:
         """By how much the node would be above its watermark if all were granted that is asked for."""
         held = self.reserved.minus_or_zero(self.waits.all)
-        return (held + self.unmet + self.waits.asked).minus_or_zero(self.room.watermark)
+        return (held + self.unmet + self._asked).minus_or_zero(self.room.watermark)
 
     @property
-    def _awaited(self) -> DeferredResizes:
-        """What pods wait for; asked only as far as the kubelet would see VMs go."""
-        if not self.waits.asked.any:
-            return self.waits
+    def _asked(self) -> Resources:
+        """What pods that ask for room wait for, where it does not fit, as far as the kubelet would see VMs go."""
+        asked, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
+        if asked.within(free):
+            return ZERO
         seen = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is not None)
-        return DeferredResizes(self.waits.all, self.waits.asked.at_most(seen))
+        return asked.at_most(free + seen) if seen.any else ZERO
 
     @property
     def is_strained(self) -> bool:

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - Logical pressure is what is reserved above the watermark; capacity pressure is what VMs asked for and did not get,
   as far as it would not fit by now.
-- What a pod's deferred resize waits for is not logical pressure, though it is reserved. It is capacity pressure where
-  the pod asks for room, as far as it would not fit by now.
+- What a pod's deferred resize waits for is no pressure, though it is reserved. Where it does not fit and the pod asks
+  for room it counts like a VM's wish: logical pressure up to the node's total, and capacity pressure beyond.
 - Room below the watermark answers pressure before any migration does. Every difference stops at zero.
 """
 
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.units import Resources
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
+from protocol.units import ZERO, Resources
 from scheduler_plugin.placement import Room
 
 
@@ -28,13 +27,18 @@ class Pressure:
     slack: Resources
 
     @classmethod
-    def of(cls, room: Room, unmet: Resources, migrating: Resources, waits: DeferredResizes = NONE_DEFERRED) -> Pressure:
-        """The pressure of a node with ``room``, whose VMs did not get ``unmet``, and whose pods wait for ``waits``."""
-        held = room.reserved.minus_or_zero(waits.all)
-        refused = waits.asked.minus_or_zero(room.total.minus_or_zero(held))
+    def of(
+        cls, room: Room, unmet: Resources, migrating: Resources, *, waits: Resources = ZERO, asked: Resources = ZERO
+    ) -> Pressure:
+        """The pressure of a node with ``room``, whose VMs did not get ``unmet``.
+
+        Of what is reserved pods wait for ``waits``, of which ``asked`` counts as if it were granted where it fits.
+        """
+        wanted = room.reserved.minus_or_zero(waits) + asked
+        held = wanted.at_most(room.total) if asked.any else wanted
         return cls(
             logical=held.minus_or_zero(room.watermark),
-            capacity=unmet.minus_or_zero(room.free) + refused,
+            capacity=unmet.minus_or_zero(room.free) + wanted.minus_or_zero(held),
             migrating=migrating,
             slack=room.watermark.minus_or_zero(held),
         )

@@ -63,8 +63,9 @@ STEP: Final = 0.5 if THOROUGH else 1.0
 class World:
     """Nodes, one VM on the first, and the programs that look after them."""
 
-    def __init__(self, state: Path, nodes: tuple[str, ...]) -> None:
+    def __init__(self, state: Path, nodes: tuple[str, ...], pod_requests: Json | None = None) -> None:
         self.nodes = nodes
+        self._pod_requests = pod_requests
         self.clock = OneClock()
         self.api = InProcess(ApiEnvironment(self.clock.date, lambda: str(uuid.uuid4()), random.choice))
         self.client = self.api.client()
@@ -91,7 +92,10 @@ class World:
         await self.start_runtime()
         made = virtual_machine()
         metadata: Json = {"name": "db", "labels": labels_of(made)}
-        await self.client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": metadata})
+        spec: Json = {**child(made, "spec")}
+        if self._pod_requests is not None:
+            spec["podResources"] = {"requests": self._pod_requests}
+        await self.client.create(VIRTUAL_MACHINES, "default", {**made, "metadata": metadata, "spec": spec})
         await self.passes(6)
         await self.passes(_SETTLE, step=5)
         for node in self.nodes[1:]:
@@ -354,9 +358,11 @@ def _is_about_db(event: Json) -> bool:
 
 
 @asynccontextmanager
-async def world_in(state: Path, nodes: tuple[str, ...] = ("n1", "n2")) -> AsyncIterator[World]:
-    """The VM runs on the first node, and the others are empty."""
-    world = World(state, nodes)
+async def world_in(
+    state: Path, nodes: tuple[str, ...] = ("n1", "n2"), pod_requests: Json | None = None
+) -> AsyncIterator[World]:
+    """The VM runs on the first node, and the others are empty. Its pods request ``pod_requests``."""
+    world = World(state, nodes, pod_requests)
     await world.open()
     try:
         yield world

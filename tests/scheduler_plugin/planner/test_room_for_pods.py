@@ -37,7 +37,7 @@ def test_a_pod_that_asks_for_room_gets_it_within_seconds() -> None:
     assert fixture.plan() == Plan()
     assert fixture.plan(after=2.9) == Plan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 has 1 cpu, 1Gi too much, and defers the resize of a pod that asks for room"
+    said = "node n1 has 4 cpu, 4Gi too much, and defers the resize of a pod that asks for room"
     assert (move.vm.name, move.target, move.cause) == ("large", "n2", MoveCause.DEFERRED_POD)
     assert move.reason.split(";")[0] == said
     check(fixture)

@@ -1,0 +1,62 @@
+"""What pods wait for is counted once, whatever happens to them, and presses a node only where they ask (B.14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.units import ZERO, Resources
+from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["n1", "n2", "gone"]), st.integers(0, 4), st.booleans()),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_the_sums_of_a_node_are_those_of_its_pods(steps: list[tuple[str, str, int, bool]]) -> None:
+    fleet = Fleet(node("n1"), node("n2"), vm("v", amount(2)), vm_pod("v", "n1"))
+    for of, on, waits, asks in steps:
+        if on == "gone":
+            fleet.did(fleet.ledger.lose_pod(f"uid-{of}"))
+        else:
+            pod = plain_pod(of, amount(1 + waits), on)
+            fleet.did(fleet.ledger.see_pod(replace(pod, deferred=amount(waits), asks_room=asks)))
+    for book in fleet.ledger.nodes.values():
+        pods = [claim.pod for claim in book.claims.values()]
+        assert book.waits.all == Resources.sum(pod.deferred for pod in pods)
+        assert book.waits.asked == Resources.sum(pod.deferred for pod in pods if pod.asks_room)
+
+
+@pytest.mark.parametrize(
+    ("waits", "asks", "requests", "excess"),
+    [
+        (6, True, 4, amount(5)),
+        (6, True, 1, amount(4)),
+        (6, True, 0, ZERO),
+        (6, False, 4, ZERO),
+        (3, True, 4, ZERO),
+        (0, True, 4, ZERO),
+    ],
+    ids=[
+        "all of it counts where it does not fit",
+        "no more than VMs could give back",
+        "nothing where the kubelet does not count them",
+        "nothing where the pod does not ask",
+        "nothing where there is room",
+        "nothing without a wish",
+    ],
+)
+def test_a_wish_presses_as_far_as_moving_vms_could_grant_it(
+    waits: int, asks: bool, requests: int, excess: Resources
+) -> None:
+    """The node has 10 to reserve and a watermark of 7: a VM of 4, and a pod of 2."""
+    pod = replace(plain_pod("p", amount(2 + waits), "n1"), deferred=amount(waits), asks_room=asks)
+    runs = replace(vm_pod("v", "n1"), requests=amount(requests))
+    fleet = Fleet(node(total=11), vm("v", amount(4)), runs, pod)
+    book = fleet.ledger.nodes["n1"]
+    assert (book.pressure.excess, book.wished) == (excess, excess)
