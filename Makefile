@@ -16,7 +16,7 @@ PURE_TESTS := tests/protocol tests/vectors tests/agent/core tests/replay/test_wo
 	tests/scheduler_plugin tests/deploy/images
 QUICK := not vm and not cluster and not root and not kubernetes and not monitoring and not failovers
 # Installing, upgrading, attacking and checking an installation: suites of a real Kubernetes with a target of their own.
-ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks check injector)
+ADOPTION_TESTS := $(addprefix tests/kubernetes/,adoption attacks availability check injector)
 # These stories wait for minutes to pass, each worker's on a control plane of its own.
 FAILING := tests/kubernetes/failing
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
@@ -57,7 +57,7 @@ test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: 
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(addprefix --ignore=,$(FAILING) $(ADOPTION_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs -n 2 --dist loadfile $(FAILING))
 
-test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, `autoscale check`, the injector
+test-adoption: env ## On the same Kubernetes: the chart installed, upgraded and removed, attacks, two schedulers, `autoscale check`, the injector
 	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),$(ADOPTION_TESTS))
 

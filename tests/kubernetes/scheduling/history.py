@@ -1,4 +1,4 @@
-"""What the API's store went through while a story ran: every version of every pod and VM of a namespace."""
+"""What the API's store went through while a story ran: every version of every pod, VM or Lease of a namespace."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.conformance.cluster import done
 from tests.kubernetes.real_kubernetes import PATIENCE
 from tests.kubernetes.scheduling.books import PODS, VMS, Obj, Seen
 
+LEASES: Final = "leases"
 LAST: Final = "last"
 """The object that ends a recording."""
 
@@ -30,6 +31,7 @@ _ENDS: Final[dict[str, Obj]] = {
             },
         },
     },
+    LEASES: {"spec": {}},
 }
 
 
@@ -64,6 +66,8 @@ class History:
         for thread in self._threads:
             thread.join(PATIENCE)
             assert not thread.is_alive(), "the end of the recording was seen"
+        for path in self._paths.values():
+            done(self._http.delete(f"{path}/{LAST}"))
 
     def _follow(self, plural: str, path: str, version: str) -> None:
         try:

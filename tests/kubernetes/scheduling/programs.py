@@ -34,6 +34,7 @@ POLICIES: Final = tuple(f"deploy/kubernetes/policies/{name}.yaml" for name in ("
 ACCOUNT: Final = "autoscaling-scheduler"
 AGENTS: Final = 10299
 METRICS: Final = 10297
+LOOPBACK: Final = "127.0.0.1"
 
 _ANSWER: Final = 5.0
 """Seconds: agents wait no longer either."""
@@ -154,21 +155,31 @@ class Programs:
 
     def ask(self, method: str, port: int, path: str, body: object = None, token: str = "") -> tuple[int, Any]:
         """Status and content of one answer. Raises ``OSError`` where there is none."""
-        connection = http.client.HTTPConnection("127.0.0.1", port)
-        connection.sock = socket_in(self.namespace)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            connection.sock.settimeout(_ANSWER)
-            connection.sock.connect(("127.0.0.1", port))
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        except http.client.HTTPException as error:
-            raise ConnectionError(str(error)) from error
-        finally:
-            connection.close()
-        is_json = (answer.getheader("Content-Type") or "").startswith("application/json")
-        return answer.status, json.loads(content) if is_json else content.decode()
+        return asked(self.namespace, LOOPBACK, method, port, path, body=body, token=token)
+
+
+def asked(
+    namespace: str, host: str, method: str, port: int, path: str, *, body: object = None, token: str = ""
+) -> tuple[int, Any]:
+    """Status and content of one answer of who listens in a network namespace: JSON as such, anything else as text.
+
+    Raises ``OSError`` where there is none.
+    """
+    connection = http.client.HTTPConnection(host, port)
+    connection.sock = socket_in(namespace)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.sock.settimeout(_ANSWER)
+        connection.sock.connect((host, port))
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        content = answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+    is_json = (answer.getheader("Content-Type") or "").startswith("application/json")
+    return answer.status, json.loads(content) if is_json else content.decode()
 
 
 def _kill(process: subprocess.Popen[bytes] | None) -> None:

@@ -38,11 +38,11 @@ class TermsSeen:
             self.writers.append((int(meta["resourceVersion"]), found[1]))
 
     def out_of_term(self) -> list[str]:
-        """The permits that were written while another process, or none, held the Lease."""
+        """The permits that were written while another process, or none, held the Lease; of older ones it is unknown."""
         found = []
         for version, writer in self.writers:
-            holder = next((each for at, each in sorted(self.holders, reverse=True) if at < version), "")
-            if writer.rpartition(".")[0] != holder:
+            holder = next((each for at, each in sorted(self.holders, reverse=True) if at < version), None)
+            if holder is not None and writer.rpartition(".")[0] != holder:
                 found.append(f"at {version} by {writer}, the Lease was {holder or 'free'}")
         return found
 

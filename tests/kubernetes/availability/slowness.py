@@ -1,0 +1,61 @@
+"""How much slower a program runs on this machine just now than on an idle one: what limits of seconds are stretched by.
+
+``python -m tests.kubernetes.availability.slowness`` works for some milliseconds now and then until its input ends, and
+prints how many times as long as it computed that took.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Final
+
+from tests.deploy.manifests import ROOT
+
+PAUSE: Final = 0.05
+WORK: Final = 0.002
+
+
+class Slowness:
+    """Measures while it is entered; ``factor`` is 1 on an idle machine."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __enter__(self) -> Slowness:
+        # A process of its own: a thread would also wait for the threads of the test.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        said, _ = self._process.communicate()
+        self.factor = max(1.0, float(said))
+
+
+def main() -> None:
+    """Works until the input ends."""
+    over = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+    computed = took = 0.0
+    while not computed or not over.wait(PAUSE):
+        began, began_at = time.thread_time(), time.monotonic()
+        while time.thread_time() - began < WORK:
+            pass
+        computed, took = computed + time.thread_time() - began, took + time.monotonic() - began_at
+    print(took / computed)
+
+
+def _wait_for_the_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+
+
+if __name__ == "__main__":
+    main()
