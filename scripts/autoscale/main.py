@@ -37,7 +37,9 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 OF_A_CLUSTER: Final = ("check", "top", "explain", "migrate", "bench")
 """The commands of kubectl's plugin."""
 
-PLUGIN: Final = "kubectl autoscale"
+PLUGIN: Final = "kubectl autoscaling"
+"""kubectl's own command ``autoscale`` makes an HPA, and goes before any plugin of that name."""
+
 _GROUPS: Final = frozenset({"local", "images"})
 _OF_MANY_VALUES: Final = frozenset({"replay", "simulate"})
 
@@ -83,9 +85,9 @@ def main() -> None:
 
 
 def plugin() -> None:
-    """The entry point as kubectl's plugin: ``kubectl autoscale …``, on the cluster of kubectl unless flags say another.
+    """The entry point as kubectl's plugin, ``kubectl autoscaling …``: the commands that are about a cluster.
 
-    The commands are those that are about a cluster.
+    The cluster is kubectl's unless flags say another.
     """
     usual = usual_kubeconfig()
     defaults = {} if usual is None else {"kubeconfig": str(usual)}
@@ -93,7 +95,7 @@ def plugin() -> None:
 
 
 def complete() -> None:
-    """What kubectl runs to complete ``kubectl autoscale …``: words that fit, then cobra's code for "no files"."""
+    """What kubectl runs to complete ``kubectl autoscaling …``: words that fit, then cobra's code for "no files"."""
     *before, begun = sys.argv[1:] or [""]
     found = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
     print("\n".join((*(each for each in found if each.startswith(begun)), ":4")))

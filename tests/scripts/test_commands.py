@@ -21,7 +21,9 @@ def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kub
     config = tmp_path / "config"
     config.write_text("current-context: none")
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}:{config}")
-    monkeypatch.setattr(sys, "argv", ["kubectl-autoscale", "explain", "db", "--context", "prod", "--namespace", "shop"])
+    monkeypatch.setattr(
+        sys, "argv", ["kubectl-autoscaling", "explain", "db", "--context", "prod", "--namespace", "shop"]
+    )
     with pytest.raises(SystemExit) as ended:
         program.plugin()
     assert (ended.value.code, capsys.readouterr().err) == (
@@ -33,11 +35,11 @@ def test_the_plugin_of_kubectl_has_the_commands_about_a_cluster_and_kubectls_kub
 def test_the_plugin_of_kubectl_calls_itself_by_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["kubectl-autoscale", "--help"])
+    monkeypatch.setattr(sys, "argv", ["kubectl-autoscaling", "--help"])
     with pytest.raises(SystemExit):
         program.plugin()
     said = capsys.readouterr().out
-    assert "Usage: kubectl autoscale" in said
+    assert "Usage: kubectl autoscaling" in said
     assert {name for name in program.COMMANDS if f" {name} " in said} == {*program.OF_A_CLUSTER}
 
 
@@ -54,7 +56,7 @@ def test_the_plugin_of_kubectl_calls_itself_by_its_name(
 def test_kubectl_completes_the_plugin(
     typed: list[str], found: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscale", *typed])
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-autoscaling", *typed])
     program.complete()
     assert capsys.readouterr().out.splitlines() == [*found, ":4"]
 

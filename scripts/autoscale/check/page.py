@@ -21,7 +21,7 @@ This page is made of the command's own table: `python -m scripts.autoscale.check
 
 ```sh
 autoscale check --pre --context NAME      # before installing
-autoscale check --context NAME            # after; kubectl autoscale check does the same
+autoscale check --context NAME            # after; kubectl autoscaling check does the same
 autoscale check -o short --wait 5m        # what is wrong alone; looks again for so long while a check fails
 autoscale check -o json                   # everything, for programs
 ```
@@ -34,7 +34,8 @@ autoscale check -o json                   # everything, for programs
 | × | `failure` | does not work, or will not when something is started anew |
 
 Exit code 0: nothing to do; 1: warnings; 2: failures. Below each ! and × stand what was found, after → what to do, and
-the line's place on this page.
+the line's place on this page. Where several are wrong, the last line says with which to begin: failures come before
+warnings, and causes before what may follow from them. `-o short` has that order.
 
 It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics and
 explanations come through the API server's proxy, and TLS ports through `kubectl port-forward`. What you may not look

@@ -25,15 +25,22 @@ def as_text(findings: Sequence[Finding]) -> Iterator[Line]:
             yield from _lines(finding)
         yield "", ""
     yield _sum(findings)
+    if len(wrong := to_mend(findings)) > 1:
+        yield COLOURS[wrong[0].level], f"Begin with: {wrong[0].title}. What follows from it ends with it."
 
 
 def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
-    """What is wrong alone, one line for each check."""
-    for finding in findings:
-        if finding.level >= Level.WARNING:
-            more = f" (and {len(finding.problems) - 1} more)" if len(finding.problems) > 1 else ""
-            yield COLOURS[finding.level], f"{finding.level.mark} {finding.check}: {finding.said}{more}"
+    """What is wrong alone, in the order in which to mend it: one line for each check, and one with what to do."""
+    for finding in to_mend(findings):
+        more = f" (and {len(finding.problems) - 1} more)" if len(finding.problems) > 1 else ""
+        yield COLOURS[finding.level], f"{finding.level.mark} {finding.check}: {finding.said}{more}"
+        yield "", f"  → {finding.remedy}"
     yield _sum(findings)
+
+
+def to_mend(findings: Sequence[Finding]) -> list[Finding]:
+    """What is wrong: failures before warnings, and causes before what may follow from them, as the table has them."""
+    return sorted((each for each in findings if each.level >= Level.WARNING), key=lambda each: -each.level)
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, object]:

@@ -48,11 +48,14 @@ Nodes
       docs/check.md#x
 
 4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
+Begin with: [red]x. What follows from it ends with it.
 """
 
 SHORT = """\
-! nodes-ready: node n1 is not ready (and 6 more)
 × x: bad
+  → mend it
+! nodes-ready: node n1 is not ready (and 6 more)
+  → kubectl describe node n1
 4 checks: 1 failed, 1 to look at, 1 skipped, 1 in order
 """
 
@@ -68,7 +71,7 @@ def test_people_read_what_is_wrong_and_what_to_do() -> None:
     assert printed(Output.TEXT) == TEXT
 
 
-def test_what_is_wrong_alone_is_one_line_each() -> None:
+def test_what_is_wrong_alone_stands_in_the_order_in_which_to_mend_it() -> None:
     assert printed(Output.SHORT) == SHORT
 
 

@@ -1,6 +1,6 @@
 """Calendars: ours, the nodes', and those of the programs that hold Leases, against the API server's (pure).
 
-Whoever renews a Lease writes the moment by its own calendar, and the API server writes when that came by its own
+The holder of a Lease writes the moment by its own calendar, and the API server writes when that came by its own
 (``managedFields``): the difference is how far the two are apart.
 """
 

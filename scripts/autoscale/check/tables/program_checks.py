@@ -109,7 +109,7 @@ CHECKS: Final = (
     Check(
         "one-permit-writer",
         Section.SCHEDULER,
-        "nobody else writes permits",
+        "no other process writes permits",
         extender_calls.has_no_rival,
         "Another scheduler, or a person, wrote permits of VMs since this scheduler was started.",
         "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; leave one scheduler running",

@@ -61,7 +61,7 @@ CHECKS: Final = (
         "webhooks are trusted by the API server",
         certificate_ages.bundles_are_current,
         "The `caBundle` of a webhook does not vouch for what it shows. With `failurePolicy: Ignore` pods are made"
-        " without their agent, and nobody says so.",
+        " without their agent, and nothing tells you.",
         "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
     ),
     Check(
@@ -97,7 +97,7 @@ CHECKS: Final = (
         Section.CLOCKS,
         "the clocks of our programs are",
         clock_skew.of_programs,
-        "The same for whoever renews our Leases. Nothing of ours is decided by calendars, but certificates are.",
+        "The same for the holders of our Leases. Nothing of ours is decided by calendars, but certificates are.",
         "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
     ),
 )
