@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from protocol.units import Bytes, ComputeUnit, Resources
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectName:
-    """The namespace and name of one Kubernetes object; written ``namespace/name``."""
+class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
+    """The namespace and name of one Kubernetes object; written ``namespace/name``.
+
+    A struct of msgspec's: names are keys everywhere, and a dataclass is hashed and compared in Python.
+    """
 
     namespace: str
     name: str

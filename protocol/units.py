@@ -268,10 +268,14 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
 
     def __add__(self, other: Resources) -> Resources:
-        return Resources(self.cpu + other.cpu, self.mem + other.mem)
+        if other is ZERO:
+            return Resources(self.cpu, self.mem)
+        return Resources(MilliCpu(self.cpu.value + other.cpu.value), Bytes(self.mem.value + other.mem.value))
 
     def __sub__(self, other: Resources) -> Resources:
-        return Resources(self.cpu - other.cpu, self.mem - other.mem)
+        if other is ZERO:
+            return Resources(self.cpu, self.mem)
+        return Resources(MilliCpu(self.cpu.value - other.cpu.value), Bytes(self.mem.value - other.mem.value))
 
     def __mul__(self, times: int) -> Resources:
         return Resources(self.cpu * times, self.mem * times)

@@ -125,7 +125,10 @@ def number(version: object) -> int:
     >>> number("42"), number("opaque"), number(None)
     (42, 0, 0)
     """
-    found = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
+    if type(version) is str:
+        found = version
+    else:
+        found = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
     return int(found) if len(found) <= _LONGEST_VERSION and found.isascii() and found.isdigit() else 0
 
 

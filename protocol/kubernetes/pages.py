@@ -95,6 +95,8 @@ class LineSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that ``chunk`` completes. Raises ``UnreadableAnswerError`` where a line grows too long."""
+        if not self._size and chunk.find(b"\n") == len(chunk) - 1 <= self.longest:
+            return [chunk[:-1]] if len(chunk) > 1 else []  # one whole line, as most pieces of a quiet watch are
         first, *others = chunk.split(b"\n")
         lines = []
         self._add(first)

@@ -19,6 +19,7 @@ import httptools
 
 MOST_UNREAD: Final = 1024 * 1024
 MOST_HEADERS: Final = 200
+_RETRY_AFTER: Final = b"retry-after"
 _UNASKED: Final = "the server said something that was not asked for"
 
 
@@ -149,11 +150,13 @@ class Connection(asyncio.Protocol):
 
     def _count(self, more: int) -> None:
         before, self._unread = self._unread, self._unread + more
+        if (before > MOST_UNREAD) is (self._unread > MOST_UNREAD):
+            return
         if self._transport is None or self._transport.is_closing():
             return
-        if before <= MOST_UNREAD < self._unread:
+        if self._unread > MOST_UNREAD:
             self._transport.pause_reading()
-        elif self._unread <= MOST_UNREAD < before:
+        else:
             self._transport.resume_reading()
 
     # What the event loop tells ------------------------------------------------------------------------------------
@@ -190,7 +193,7 @@ class Connection(asyncio.Protocol):
         self._headers += 1
         if self._headers > MOST_HEADERS:
             raise ValueError("too many headers")
-        if name.lower() == b"retry-after":
+        if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER:
             self._answer.retry_after = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:

@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import chain, filterfalse, islice
 from typing import Final
@@ -44,6 +45,7 @@ class NodeIndex:
         self._members: dict[int, dict[str, None]] = {}
         self._kind_of: dict[Standing, int] = {}
         self._standings: list[Standing] = []
+        self._present: list[Standing] = []
 
     def filter(self, names: Sequence[str]) -> Filtered:
         """Which of ``names`` the pod fits, in their order."""
@@ -79,8 +81,7 @@ class NodeIndex:
         moved = {name: self._standing_beside(name, claim) for name, claim in taken.items() if name in self._kinds}
 
         def ranked() -> Iterator[str]:
-            present = {self._standings[kind] for kind, members in self._members.items() if members}
-            for standing in sorted(present.union(moved.values())):
+            for standing in sorted({*self._present, *moved.values()}) if moved else self._present:
                 members = self._members.get(self._kind_of.get(standing, -1), {})
                 turn = start % len(members) if members else 0
                 staying = (
@@ -117,9 +118,14 @@ class NodeIndex:
         before = self._kinds.pop(name, None)
         if before is not None:
             del self._members[before][name]
+            if not self._members[before]:
+                del self._present[bisect_left(self._present, self._standings[before])]
         if kind is not None:
             self._kinds[name] = kind
-            self._members.setdefault(kind, {})[name] = None
+            members = self._members.setdefault(kind, {})
+            if not members:
+                insort(self._present, self._standings[kind])
+            members[name] = None
 
     def _kind(self, room: Room) -> int:
         """The number of the room's standing; nodes of equal standing have the same."""

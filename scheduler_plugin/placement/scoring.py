@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.ranking.node_score import Draw, Standing, choose_target, fraction, percent
@@ -11,6 +12,7 @@ from protocol.units import MilliCpu, Resources
 from scheduler_plugin.placement.verdict import Room
 
 
+@lru_cache(maxsize=1024)  # nodes come in few sizes, and every change of one is scored for every size of pod
 def unfitness_of(total: MilliCpu, preferred: float) -> float:
     """How far a node with ``total`` to reserve is from the preferred number of vCPUs (S2.3)."""
     return unfitness(preferred, max(total.as_cores, 0.001))

@@ -173,7 +173,7 @@ class Service:
 
     def _count(self, is_whole: bool, migrates: bool) -> None:
         outcome = "migrate" if migrates else "whole" if is_whole else "partly"
-        self.context.telemetry.permits.labels(outcome).inc()
+        self.context.telemetry.permit(outcome).inc()
 
     # For kube-scheduler -----------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class ExtenderRoutes:
         return _json(ExtenderPreemptionResult({node: offered[node] for node in helped}))
 
     def _count(self, verb: str, outcome: str) -> None:
-        self._service.context.telemetry.verbs.labels(verb, outcome).inc()
+        self._service.context.telemetry.verb(verb, outcome).inc()
 
 
 def _simulated(items: list[msgspec.Raw], names: list[str], found: Filtered) -> ExtenderFilterResult:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from scheduler_plugin.web.bodies import BodyError, too_long
 from scheduler_plugin.web.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.limits import BoundedProtocol, Peers
+from scheduler_plugin.web.limits import LONGEST_HEAD, BoundedProtocol, Peers
 from scheduler_plugin.web.models import Problem
 
 LOG: Final = logging.getLogger("autoscale.serving")
@@ -200,6 +200,16 @@ class HotProtocol(BoundedProtocol):
         length = headers.get(b"content-length")
         if length is not None:
             cycle.declare(length)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header, as both classes above together: it is called most often of all."""
+        self._head_size += len(name) + len(value)
+        if self._head_size > LONGEST_HEAD:
+            raise ValueError("the head is too long")
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def _is_plain_post(self) -> bool:
         parser = self.parser
