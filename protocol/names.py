@@ -45,6 +45,9 @@ ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
 """On a pod that runs no VM: ``true`` lets VMs move away where an in-place resize of it is Deferred (B.14)."""
 
+ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
+"""On a VirtualMachine: what the original's scheduler has granted its agent, written as our permits are."""
+
 AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
 """A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets
 it where the settings ask VMs to opt in.

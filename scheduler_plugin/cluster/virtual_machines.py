@@ -4,6 +4,8 @@ Rules that hold here:
 
 - A VM that cannot be read counts as the most that it may be: the largest size that its object names anywhere. Where it
   does not name its maximum, what it may be has no bound.
+- What the original's scheduler has granted is used without asking by the agent that was granted it, whoever is the
+  scheduler now: it counts as used, as long as it stands on the VM (B.11).
 - A permit that cannot be read counts as the most that it may have been. That of a VM that cannot be read still counts:
   its agent goes on with it once the VM can be read again.
 """
@@ -16,7 +18,7 @@ from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, number, text, texts, uid_of, version_of
 from protocol.messages import ObjectName
-from protocol.names import ANNOTATION_PERMIT, AUTO_MIGRATION, BOOTING, LABEL_ENABLED
+from protocol.names import ANNOTATION_APPROVED, ANNOTATION_PERMIT, AUTO_MIGRATION, BOOTING, LABEL_ENABLED
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
@@ -60,7 +62,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         uid=vm.uid,
         version=number(vm.resource_version),
         most=vm.bounds.max,
-        use=vm.use,
+        use=vm.use.at_least(_approved(vm)),
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, f"metadata.annotations[{ANNOTATION_PERMIT}]"),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
@@ -72,6 +74,17 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
     )
+
+
+def _approved(vm: VirtualMachine) -> Resources:
+    """What the original's scheduler has granted, never more than the VM may have."""
+    annotated = vm.annotations.get(ANNOTATION_APPROVED)
+    if annotated is None or not vm.enabled:
+        return ZERO
+    try:
+        return decode_permit(annotated).at_most(vm.bounds.max)
+    except ValueError:
+        return vm.bounds.max
 
 
 def _stays_because(vm: VirtualMachine) -> str | None:

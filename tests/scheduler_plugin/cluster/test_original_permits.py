@@ -1,0 +1,53 @@
+"""What the original's scheduler has granted stays reserved when ours takes over: agents use it unasked (B.11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.units import Resources
+from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.cluster.virtual_machines import vm_facts
+from tests.fake_clock import FakeClock
+from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
+from tests.scheduler_plugin.objects import Obj, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.running import running
+
+APPROVED = "internal.autoscaling.neon.tech/resources-approved"
+
+
+def granted(text: str, **labels: str) -> Obj:
+    """A VM of 2 CPUs and 4Gi, 8 and 16Gi at most, whose agent was granted ``text``."""
+    found = vm("db", 2, 4)
+    found["metadata"]["annotations"] = {APPROVED: text}
+    found["metadata"]["labels"] |= labels
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "use"),
+    [
+        (granted('{"vCPUs":"6500m","mem":"4Gi"}'), Resources.parse("6500m", "4Gi")),
+        (granted('{"vCPUs":1,"mem":"1Gi"}'), Resources.parse(2, "4Gi")),
+        (granted('{"vCPUs":64,"mem":"900Gi"}'), Resources.parse(8, "16Gi")),
+        (granted("garbage"), Resources.parse(8, "16Gi")),
+        (granted('{"vCPUs":8,"mem":"16Gi"}', **{"autoscaling.neon.tech/enabled": "false"}), Resources.parse(2, "4Gi")),
+        (vm("db", 2, 4), Resources.parse(2, "4Gi")),
+    ],
+)
+def test_it_counts_as_used_and_never_as_more_than_the_vm_may_have(found: Obj, use: Resources) -> None:
+    assert vm_facts(parse_virtual_machine(found)).use == use
+
+
+async def test_nothing_is_given_away_of_it_until_it_is_taken_from_the_vm_and_nothing_is_written() -> None:
+    cluster = FakeCluster()
+    cluster.put(NODES, node("n1", "10"))
+    cluster.put(VMS, granted('{"vCPUs":8,"mem":"16Gi"}'))
+    cluster.put(PODS, vm_pod("db", "n1"))
+    clock = FakeClock()
+    async with running(cluster, clock) as scheduler:
+        assert scheduler.reserved("n1") == "8 cpu, 16Gi"
+        assert await scheduler.filter(plain_pod("other", "4"), "n1") == []
+        cluster.put(VMS, vm("db", 2, 4))
+        await clock.advance(31)  # so long may a message from before be on its way
+        assert await scheduler.filter(plain_pod("other", "4"), "n1") == ["n1"]
+    assert cluster.made("PATCH", "/virtualmachines") == []
