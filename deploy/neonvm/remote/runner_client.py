@@ -52,8 +52,7 @@ class RunnerClient:
     async def cpu(self) -> MilliCpu:
         """The CPU in NeonVM's words. Raises ``GuestError``."""
         try:
-            found = msgspec.json.decode(self._good(await self._ask("GET", "/cpu_current")), type=CpuChange).vcpus
-            return MilliCpu.parse(found if isinstance(found, (int, str)) else str(found))
+            return CpuChange.read(self._good(await self._ask("GET", "/cpu_current")))
         except (msgspec.DecodeError, QuantityError) as error:
             raise GuestError(f"{self.who}: its runner cannot say its CPU: {error}") from error
 

@@ -1,7 +1,7 @@
 """The API of a runner pod, at port 25183 of its address.
 
 GET, PUT /cpu              the guest's CPU in thousandths, as a bare number
-GET /cpu_current           the same as NeonVM's runner says it: {"vcpus": 1} or {"vcpus": "250m"}
+GET /cpu_current           the same as NeonVM's runner says it: {"vcpus": 1} or {"vcpus": "250m"}, in any case
 POST /cpu_change           the same as NeonVM's controller asks for it
 GET /ready                 200 once the guest runs and its database answers, 503 before
 GET /healthz               200 as long as this program runs
@@ -36,9 +36,19 @@ _UNAVAILABLE: Final = "503 Service Unavailable"
 
 
 class CpuChange(msgspec.Struct):
-    """CPU as NeonVM writes it."""
+    """CPU as NeonVM writes it. NeonVM reads the name in any case, and its controller and runner write ``VCPUs``."""
 
     vcpus: int | float | str
+
+    @classmethod
+    def read(cls, body: bytes) -> MilliCpu:
+        """The CPU that ``body`` says. Raises ``msgspec.DecodeError``, or ``QuantityError`` for what is no amount."""
+        said = {name.lower(): value for name, value in _FIELDS.decode(body).items()}
+        amount = msgspec.convert(said, cls).vcpus
+        return MilliCpu.parse(amount if isinstance(amount, (int, str)) else str(amount))
+
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, object])
 
 
 class Handover(msgspec.Struct):
@@ -101,8 +111,7 @@ class RunnerApi:
 
     async def cpu_change(self, body: bytes) -> Reply:
         """Gives the guest the CPU that NeonVM's controller asks for."""
-        asked = msgspec.json.decode(body, type=CpuChange).vcpus
-        await self._runner.set_cpu(MilliCpu.parse(asked if isinstance(asked, (int, str)) else str(asked)))
+        await self._runner.set_cpu(CpuChange.read(body))
         return Reply(_OK, "")
 
     async def ready(self, _: bytes) -> Reply:

@@ -111,7 +111,10 @@ async def test_neonvms_controller_asks_in_its_own_words(pod: Pod) -> None:
     assert (await pod.ask("GET", "/cpu_current")).text == '{"vcpus":1}'
     assert (await pod.ask("POST", "/cpu_change", {"vcpus": "2500m"})).status == "200 OK"
     assert (await pod.ask("POST", "/cpu_change", {"vcpus": 2.5})).status == "200 OK"
-    assert pod.daemon.asked.count("PUT /cpu 2500") == 2
+    assert (await pod.ask("POST", "/cpu_change", {"VCPUs": "2500m"})).status == "200 OK", "as v0.49.1 writes it"
+    assert pod.daemon.asked.count("PUT /cpu 2500") == 3
+    assert (await pod.ask("POST", "/cpu_change", {"cpus": 2})).status == "400 Bad Request"
+    assert (await pod.ask("POST", "/cpu_change", b"[]")).status == "400 Bad Request"
 
 
 async def test_a_pod_is_ready_once_its_database_answers(pod: Pod) -> None:
